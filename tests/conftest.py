@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session, and the engines a topology can run on."""
+"""Fixtures of all tests: one Spark session, and the engines a topology can run on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def delta_jars() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests take long come first: of several processes none has them left over at the end."""
+    """Put files with long tests first, so that no process is left with one at the end."""
     marks = ("slow", "spark", "integration", "notebook")
     long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in marks)}
     items.sort(key=lambda item: item.path not in long)

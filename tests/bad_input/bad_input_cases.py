@@ -1,4 +1,4 @@
-"""What the tests of bad input share: a small topology, runs of it, what an error must say, and what is on the disk."""
+"""Shared by tests of bad input: a small topology, runs of it, expected errors, and listings of directories."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Says(NamedTuple):
-    """What one error must be and say.
+    """An expected error: its type and parts of its message.
 
     Attributes:
         kind: its very class.
@@ -55,7 +55,7 @@ class Says(NamedTuple):
 
 @contextmanager
 def refused(says: Says) -> Iterator[pytest.ExceptionInfo[TxstormError]]:
-    """What happens inside must raise what `says` says."""
+    """The body must raise the expected error."""
     with pytest.raises(TxstormError) as caught:
         yield caught
     check_says(caught.value, says)

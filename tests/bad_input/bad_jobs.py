@@ -1,4 +1,4 @@
-"""What the command line runs in these tests: `MODULE:FACTORY(ARGS)` targets."""
+"""Targets for the command line, as `MODULE:FACTORY(ARGS)`."""
 
 from pathlib import Path
 

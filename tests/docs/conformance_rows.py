@@ -1,4 +1,4 @@
-"""Which rows and items of docs/conformance.md a test covers, as the tests say themselves.
+"""Rows and items of docs/conformance.md by the test that covers them, as the tests' names and docstrings say.
 
 ``python tests/docs/conformance_rows.py`` writes what it finds into the page.
 """

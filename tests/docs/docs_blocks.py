@@ -99,7 +99,7 @@ def _fenced(path: Path) -> Iterator[tuple[Block, bool]]:
 
 
 def difference(expected: str, got: str, *, varies: bool) -> str | None:
-    """What to show when `got` is not what the text says, else None."""
+    """The difference between the text and the output, or None."""
     pattern = "\n".join(_pattern(line, varies=varies) for line in _lines(expected))
     # A line of its own that is … stands for any number of lines, also none.
     pattern = re.sub(r"(?:^|\n)ANYLINES(?=\n|$)", lambda _: r"(?:(?:\A|\n).*)*?", pattern)

@@ -25,7 +25,7 @@ def fields_of(bolt: Any) -> tuple[str, ...]:
 
 
 def outputs(bolt: Any, batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    """What `bolt` emits for a batch that arrives in `batches`."""
+    """Tuples that `bolt` emits for a batch that arrives in `batches`."""
     return [row for batch in emitted(bolt, batches) for row in rows_of_batch(batch)]
 
 

@@ -16,9 +16,9 @@ from txstorm.engine.program import Program, program_of
 from txstorm.plan.stages import compile_plan
 
 called: list[tuple[Any, ...]] = []
-"""What user code did, in this process; cleared by the fixture that runs an engine."""
+"""Calls of user code in this process; cleared by the fixture that runs an engine."""
 gates: dict[str, threading.Event] = {}
-"""What bolts on other threads wait for."""
+"""Events for which bolts on other threads wait."""
 
 
 class Rows(TransactionalSpout):
@@ -117,7 +117,7 @@ def pack(*batches: Sequence[int], first: int = 1, committed: int = 0, attempt: i
 
 
 def processed(topology: Topology, given: Pack, spill_dir: Path | None = None) -> list[Processed]:
-    """What the local engine makes of a pack."""
+    """Result of a pack on the local engine."""
     engine = LocalEngine()
     engine.start(program(topology, spill_dir))
     try:

@@ -1,4 +1,4 @@
-"""What the tests of handles share: a state over an index, driven txid by txid."""
+"""Shared by tests of handles: a state over an index, driven txid by txid."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

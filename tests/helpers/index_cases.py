@@ -1,4 +1,4 @@
-"""What the tests of the index share: small bounds, so that little is in memory and the rest on disk."""
+"""Shared by tests of the key index: small bounds, so that few rows are in memory and the rest on disk."""
 
 from __future__ import annotations
 

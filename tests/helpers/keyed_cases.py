@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Shown:
-    """What committers see after a txid: user → (value, stamp), user → rows, rows with their stamps."""
+    """Model of the states after a txid: user → (value, stamp), user → rows, rows with their stamps."""
 
     seen: dict[Any, tuple[Any, int]] = field(default_factory=dict)
     events: dict[Any, list[Row]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Shown:
         return Shown(dict(self.seen), {user: list(rows) for user, rows in self.events.items()}, list(self.recent))
 
     def at(self, stamp: int) -> tuple[dict[Any, Any], dict[Any, list[Row]], list[Row]]:
-        """What of it is there at `stamp`."""
+        """The part that has not expired at `stamp`."""
         over = stamp - TTL // timedelta(microseconds=1)
         seen = {user: value for user, (value, written) in self.seen.items() if written > over}
         events = {user: rows for user, rows in self.events.items() if rows}
@@ -140,7 +140,7 @@ def committed(store: StateStore, txid: int, stamp: int, work: Callable[[Any], ob
 
 
 def read(data_dir: Path, name: str, txid: int, stamp: int) -> list[dict[str, Any]]:
-    """What a reader sees as of a txid with that stamp, without the numbers of rows."""
+    """The states as of a txid with that stamp, without row numbers."""
     rows = read_state(data_dir, name, txid, txid, lambda _: stamp)
     return [{column: value for column, value in row.items() if column != "_seq"} for row in rows.to_pylist()]
 

@@ -10,7 +10,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 class Target:
-    """What outlives a run: the rows and the mark. `trouble` holds the passages, as (where, nth), that go wrong."""
+    """Contents of an outlet that outlive a run: the rows and the mark. `trouble`: the passages that fail, as (place, nth)."""
 
     def __init__(self, *trouble: tuple[str, int]) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -115,12 +115,12 @@ class Programs:
 
 @functools.cache
 def loaded() -> Programs:
-    """The one of this test process, made when it is first asked for; `close_loaded` ends it."""
+    """The programs of this test process, started at the first call; `close_loaded` ends them."""
     return Programs(Path(tempfile.mkdtemp(prefix="txstorm-programs-")))
 
 
 def close_loaded() -> None:
-    """End what `loaded` made, if it did."""
+    """End the programs of `loaded`, if there are any."""
     if loaded.cache_info().currsize:
         loaded().close()
         loaded.cache_clear()
@@ -139,12 +139,12 @@ class Program:
 
     @property
     def printed(self) -> str:
-        """What it has written to standard output by now."""
+        """Its standard output so far."""
         return self._out.read_text(encoding="utf-8")
 
     @property
     def complained(self) -> str:
-        """What it has written to standard error by now."""
+        """Its standard error so far."""
         return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
 
     def poll(self) -> int | None:

@@ -263,7 +263,7 @@ READERS = {"deltalake": by_deltalake, "dataset": by_dataset, "polars": by_polars
 
 
 def differences(table: Path, read: Callable[[Path, Query], list[Row]], every: int = 1) -> list[str]:
-    """What a reader answers otherwise than plain Python does; `every`: only some of the filtered queries are asked."""
+    """Queries that a reader answers differently from plain Python; `every`: ask every n-th of the filtered ones only."""
     rows, schema = content(table), pa.schema(DeltaTable(str(table)).schema().to_arrow())
     asked = queries(rows, schema)
     unfiltered = [one for one in asked if not one.column]

@@ -97,7 +97,7 @@ def commit(store: StateStore, first: int, *plan: Mapping[str, int | None], epoch
 
 
 def tidy(store: StateStore) -> None:
-    """What a run does between two groups."""
+    """Tidy all tables, as a run does between two groups."""
     for table in store.tables.values():
         table.tidy()
 

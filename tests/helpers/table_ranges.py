@@ -1,4 +1,4 @@
-"""Which version of a table holds which txids: read from the commit infos, and checked to tile the history."""
+"""Ranges of txids by version of a table, read from the commit infos; they must tile the history."""
 
 from __future__ import annotations
 

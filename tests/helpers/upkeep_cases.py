@@ -28,7 +28,7 @@ def small(patch: Any) -> None:
 
 
 def counts(txid: int) -> dict[str, int | None]:
-    """What txid does: counts some of 40 words up, and removes one."""
+    """Changes of one txid: some of 40 words are counted up, one is removed."""
     return {**{f"w{(txid * 5 + i) % 40}": 1 for i in range(9)}, f"w{(txid * 11) % 40}": None}
 
 
@@ -44,7 +44,7 @@ def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) 
 
 
 def plain(data_dir: Path, table: str = "state/counts") -> list[tuple[Any, ...]]:
-    """What a reader of one table sees that knows nothing of others."""
+    """The rows of one table, for a reader without the topology's other tables."""
     rows = DeltaHandle.open(data_dir / table).read().to_pylist()
     return sorted(((row["word"], row["n"], row["_txid"]) for row in rows), key=lambda row: (row[0], row[2]))
 

@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass
 class Read:
-    """What the history says of one partition: (txid, from, to) of each range that was read, and of each that was lost."""
+    """Ranges of one partition in the history: (txid, from, to) of each that was read, and of each that was lost."""
 
     ranges: list[tuple[int, int, int]] = field(default_factory=list)
     lost: list[tuple[int, int, int | None]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Verifier:
     # -- what was read ------------------------------------------------------------------------------------------
 
     def ranges(self, topic: str) -> dict[Place, Read]:
-        """What the transactions say they read and lost of a topic; empty if their ranges do not tile."""
+        """Ranges that the transactions read of a topic, or report as lost; empty if they do not tile."""
         with self.noting("the ranges do not tile"):
             return _read_ranges(self.history, topic)
         return {}
@@ -245,7 +245,7 @@ def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
 
 
 def by_key(keys: Numbers, values: Numbers, how: np.ufunc) -> dict[int, int]:
-    """Per key, its values put together."""
+    """Reduce the values of each key with `how`."""
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     if not len(found):
@@ -273,7 +273,7 @@ def _some(txids: Numbers) -> list[int]:
 
 
 def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
-    """What is read of a partition begins where the transaction before has ended."""
+    """Each range of a partition begins at the end of the one before."""
     read: dict[Place, Read] = defaultdict(Read)
     before = ""
     for row in history:

@@ -104,7 +104,7 @@ def keeping(spout, tasks: int = 2, **settings) -> Topology:
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:
-    """What the sink holds, in the form of `content`."""
+    """Rows of the sink, in the form of `content`."""
     return Counter((row["value"], row["topic"], row["partition"], row["offset"]) for row in rows(data_dir))
 
 

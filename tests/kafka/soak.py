@@ -36,7 +36,7 @@ PATIENCE = 600.0
 LAST = 1800.0
 """Seconds for reading the rest, at the end."""
 KINDS = {"worker": 5, "executor": 4, "driver": 2, "broker": 2, "zookeeper": 2}
-"""What is killed, and how often in proportion."""
+"""Kinds of faults, with their relative frequency."""
 
 Say = Callable[[str], None]
 
@@ -68,7 +68,7 @@ class Producer(Writer):
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of the table that every transaction with records changes: when it was made, and of what."""
+    """A commit of the table that every transaction with records changes: its time, txids and rows."""
 
     at: float
     planned: float
@@ -115,7 +115,7 @@ class Commits(threading.Thread):
 
     @property
     def records(self) -> int:
-        """How many rows were committed so far."""
+        """Number of rows committed so far."""
         return sum(one.rows for one in list(self.seen))
 
     def next_after(self, moment: float, *, planned: bool = False) -> Commit | None:
@@ -128,7 +128,7 @@ class Commits(threading.Thread):
 
 @dataclass
 class Faults:
-    """What was done, and how long it took until things went on.
+    """Faults so far, and the time to the next commit after each.
 
     Attributes:
         count: by kind.
@@ -143,7 +143,7 @@ class Faults:
     of_kind: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def add(self, kind: str, next: float, fresh: float) -> None:
-        """One more."""
+        """Count a fault."""
         self.count[kind] += 1
         self.next.append(next)
         self.fresh.append(fresh)
@@ -236,7 +236,7 @@ class Soak:
         return random.Random(self.rng.random())
 
     def _draw(self) -> list[str]:
-        """What is next: one kind, in one of five cases two at once."""
+        """Draw the next faults: one kind, in one of five cases two at once."""
         chosen = {self.rng.choices([*KINDS], [*KINDS.values()])[0] for _ in range(1 + (self.rng.random() < 0.2))}
         return sorted(chosen)
 
@@ -288,7 +288,7 @@ class Soak:
         return self._kill_one(rng, is_worker)
 
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
-        """One process of the driver that leads, if there is one that fits within some seconds."""
+        """A process of the leading driver that fits, or None after some seconds."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()

@@ -50,7 +50,7 @@ The seed decides what is killed and when; the machine decides what it meets. Lin
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for; ends the program with exit code 2 when that cannot be."""
+    """Parse the arguments; wrong ones end the program with exit code 2."""
     parser = argparse.ArgumentParser(
         prog="scripts/soak",
         description=DESCRIPTION,

@@ -21,7 +21,7 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def trail(before: int, numbers: Iterable[int]) -> int:
-    """What `before` becomes when these numbers come after it, in this order and no other."""
+    """Fold these numbers into `before`; the result depends on their order."""
     for number in numbers:
         before = (before * FACTOR + number + 1) % MODULUS
     return before

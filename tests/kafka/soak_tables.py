@@ -1,4 +1,4 @@
-"""What the tables of a soak must hold: every committed record, once, in its place; read with `verifier` alone."""
+"""Checks of the tables of a soak: every committed record once, in its place; read with `verifier` alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]) -> tuple[Verifier, int]:
-    """Look at all tables; `committed`: (partition, offset, value) of every committed record of `topic`.
+    """Check all tables; `committed`: (partition, offset, value) of every committed record of `topic`.
 
     Returns:
         the verifier, with all that is wrong, and the number of the records.

@@ -37,7 +37,7 @@ POINTS = [
 
 FENCED = 3
 EXCUSED = ["the brokers cannot be asked", "has no topic", "expected an answer"]
-"""What a driver may say that ends otherwise than by a signal or because another one leads."""
+"""Messages with which a driver may end other than by a signal or because another driver leads."""
 
 Trouble = Callable[[random.Random], None]
 
@@ -138,7 +138,7 @@ class World:
             self.writer.end()
 
     def logs(self) -> str:
-        """What the drivers said last."""
+        """The ends of the drivers' logs."""
         logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
         return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
 

@@ -1,4 +1,4 @@
-"""Who takes part in the trouble: one who writes records in transactions, and two drivers of which one leads."""
+"""Parties of the trouble test: a producer that writes in transactions, and two drivers of which one leads."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ class Lease:
 
 
 def password_of(session: int) -> bytes:
-    """What ZooKeeper gives a session as its password: the first bytes of Java's Random with a seed everybody knows."""
+    """Password of a ZooKeeper session: the first bytes of Java's Random with a known seed."""
     mask, factor = (1 << 48) - 1, 0x5DEECE66D
     state, password = ((session ^ 0xB3415C00) ^ factor) & mask, b""
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""What the tables of a topology in trouble must hold: every record of a topic exactly once, or lost and deleted.
+"""Checks of the tables of a topology in trouble: every record of a topic exactly once, unless it was deleted.
 
 The topics are read as anybody can who wants committed records only, the tables with `verifier` alone. What the history
 says of ranges and losses is held against what the party that made the trouble knows to have deleted.
@@ -18,14 +18,14 @@ from verifier import Place, Read, Row, Rows, Verifier
 
 @dataclass(frozen=True)
 class Ended:
-    """What cannot be read any more of a partition: offsets before `before`; all of them, and later ones, where None."""
+    """A deletion in a partition: offsets before `before`, or with None all of them and all later ones."""
 
     before: int | None
 
 
 @dataclass
 class Known:
-    """What was ever in the topic, and what was deleted.
+    """All records that were ever in the topic, and the deletions.
 
     Attributes:
         values: (place, offset) → value of every committed record.
@@ -36,7 +36,7 @@ class Known:
     deleted: dict[Place, Ended] = field(default_factory=dict)
 
     def is_deleted(self, place: Place, offset: int) -> bool:
-        """Whether nobody can read that any more."""
+        """Whether the record was deleted."""
         ended = self.deleted.get(place)
         return ended is not None and (ended.before is None or offset < ended.before)
 

@@ -1,4 +1,4 @@
-"""Where recovery tests put their data, and the process they fork."""
+"""Fixtures of the recovery tests: places for data, and the process from which scenarios are forked."""
 
 from __future__ import annotations
 

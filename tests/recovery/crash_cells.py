@@ -37,7 +37,7 @@ DEPTHS = (1, 4)
 
 @dataclass(frozen=True)
 class Plan:
-    """What the source gives: of each partition at most `take` of `size` rows a transaction.
+    """Contents of the source: `size` rows in each partition, at most `take` of them a transaction.
 
     Attributes:
         generation: stands in every row; where it differs, so do the words.
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Where it is in the grid."""
+        """Its coordinates in the grid."""
         return (
             list(POINTS).index(self.point),
             FAULTS.index(self.fault),
@@ -90,7 +90,7 @@ class Cell:
 
     @property
     def decided(self) -> int:
-        """How many transactions are decided when it strikes, when there is one at a time."""
+        """Number of transactions decided at the fault, with one at a time."""
         return POINTS[self.point][2]
 
     def armed(self, action: str) -> str:
@@ -127,7 +127,7 @@ Batches = dict[int, dict[int, tuple[int, int, int]]]
 
 
 def expected(source: str, decided: int) -> Batches:
-    """What the transactions must have read when `decided` of them were decided before the source changed."""
+    """Extents the transactions must have read if `decided` of them were decided before the source changed."""
     ends = dict.fromkeys(PARTITIONS, 0)
     found: Batches = {}
     while len(found) < decided or any(end < AFTER[source].size for end in ends.values()):

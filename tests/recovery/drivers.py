@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, each a ``txstorm run``; tests look into what they print while they run."""
+"""Drivers in separate processes, each a ``txstorm run``; tests read their output while they run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def topology(diary: str, seconds: float = 0.01) -> Any:
 
 
 class Drive:
-    """Starts drivers of the topology in `place`; `options` are those of all of them."""
+    """Starts drivers of one topology in `place`; `options` are common to all of them."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -55,7 +55,7 @@ class Driver:
 
     @property
     def said(self) -> str:
-        """What it wrote to standard error so far."""
+        """Its standard error so far."""
         return self._program.complained
 
     @property

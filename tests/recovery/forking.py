@@ -29,7 +29,7 @@ FROZEN = -signal.SIGSTOP
 
 
 def serve() -> None:
-    """Answer requests until there are no more; runs that a failed test has left standing end then."""
+    """Answer requests until there are no more; then kill the runs that a failed test has left frozen."""
     for name in LOADED:
         scenarios.scenario(name)
     standing: set[int] = set()

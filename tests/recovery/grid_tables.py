@@ -1,4 +1,4 @@
-"""What the tables of the crash grid's topology must hold, whatever the source has given; read with `verifier` alone.
+"""Checks of the tables of the crash grid's topology, for any source; read with `verifier` alone.
 
 The rows kept are held against the extents that the transactions have read; counts and sum, change by change, against
 the rows kept.
@@ -24,7 +24,7 @@ Kept = tuple[int, int, int, str]
 
 @dataclass(frozen=True)
 class Found:
-    """What is in the tables.
+    """Contents of the tables.
 
     Attributes:
         rows: txid → the rows that it kept, sorted.

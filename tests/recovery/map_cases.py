@@ -1,4 +1,4 @@
-"""What the maps of the crash job hold, and what they must hold."""
+"""Actual and expected rows of the maps of the scenario "words"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEYS = ["the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zeb
 
 
 def counted(url: str) -> dict[str, dict[object, object]]:
-    """What the maps hold."""
+    """Actual rows of the maps."""
     found = {}
     for table, keys in (("words", [f'"{word}"' for word in KEYS]), ("lengths", [str(n) for n in range(1, 9)])):
         backend = SqlAlchemyBackend(url, table)
@@ -21,7 +21,7 @@ def counted(url: str) -> dict[str, dict[object, object]]:
 
 
 def expected(batches: list[list[str]]) -> dict[str, dict[str, int]]:
-    """What they must hold after `batches` of words."""
+    """Expected rows after `batches` of words."""
     words: dict[str, int] = {}
     lengths: dict[str, int] = {}
     for txid, batch in enumerate(batches, start=1):

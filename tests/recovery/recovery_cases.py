@@ -1,4 +1,4 @@
-"""What recovery tests share: children to kill, and the oracle that says whether a directory is as it should be."""
+"""Shared by recovery tests: child processes to kill, and checks of a data directory with txstorm's own readers."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
 
 @dataclass
 class Standing:
-    """A run that stands still."""
+    """A run that is frozen, or of which one thread hangs."""
 
     pid: int
     _log: Path
     _ask: Callable[[Mapping[str, Any]], tuple[int, int]]
 
     def wake(self) -> tuple[int, str]:
-        """Let its process go on: exit status and output, once it has ended."""
+        """Continue its process; exit status and output, once it has ended."""
         return self._ask({"wake": self.pid})[1], self._log.read_text()
 
     def kill(self) -> int:
@@ -140,7 +140,7 @@ def lose(data_dir: Path) -> None:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
-    """What `condition` gives once it is true; fails when it is not within a generous time."""
+    """Wait until `condition` is true and return its value; fails after a generous time."""
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until, f"not true after {seconds} s"
@@ -175,7 +175,7 @@ def command(pid: int) -> str:
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether a process stands still."""
+    """Whether a process is stopped by a signal."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat[stat.rindex(")") + 2] == "T"
 
@@ -185,7 +185,7 @@ KILLED, FROZEN = -signal.SIGKILL, -signal.SIGSTOP
 
 @dataclass(frozen=True)
 class Content:
-    """What does not depend on how a directory came about."""
+    """Content of a directory that does not depend on its crashes."""
 
     states: Mapping[str, str]
     sinks: Mapping[str, Counter[str]]
@@ -235,7 +235,7 @@ def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
 
 
 def check(data_dir: Path, txids: int, intents: int = 3) -> None:
-    """What must hold of every directory whose run has ended cleanly after `txids` transactions."""
+    """Check a directory whose run has ended cleanly after `txids` transactions."""
     check_tiling(data_dir, txids)
     check_ledger(data_dir, txids, intents)
     _check_files(data_dir)
@@ -264,7 +264,7 @@ def check_tiling(data_dir: Path, txids: int) -> None:
 
 
 def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
-    """What the ledger must hold then."""
+    """Check the ledger of such a directory."""
     with open_books(data_dir) as books:
         assert books.currtx() == txids + 1
         assert books.live_intents() == []

@@ -1,4 +1,4 @@
-"""Bolts that write down every call, in a file that outlives them, and make trouble when told to."""
+"""Bolts that note every call in a file that outlives them, and fail, hang or kill on request."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from txstorm import (
 from txstorm.api.state import SinkTable
 
 Trouble = Callable[[int, int], object]
-"""Called with the txid and how often this txid has been here before, from 1; may raise, hang or kill."""
+"""Called with the txid and the number of its attempts so far, from 1; may raise, hang or kill."""
 
 SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
 
 
 class Diary:
-    """Lines of JSON in a file, appended by whoever passes by, in whichever process."""
+    """Lines of JSON in a file, appended by any process."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -49,7 +49,7 @@ class Diary:
 
 
 class Watched(BatchBolt):
-    """Passes numbers on when the batch ends. Notes ``[name, txid, numbers]`` then, and has its trouble before it."""
+    """Emits numbers when the batch ends. Notes ``[name, txid, numbers]`` then, and calls its trouble first."""
 
     fields = ("n",)
 
@@ -71,7 +71,7 @@ class Watched(BatchBolt):
 
 
 class Keep(Watched, Committer):
-    """Keeps the numbers: their sum, how often each came, and one row each in a sink; before that it has its trouble."""
+    """Keeps the numbers: their sum, a count of each, and one row each in a sink; calls its trouble first."""
 
     total = KeyedState("total", key={}, value={"n": int})
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
@@ -119,7 +119,7 @@ class _EndlessEmitter(Emitter):
 
 
 class Shelf:
-    """A source in a file, read anew at every look: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
+    """A source in a file that is read again at every access: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -139,7 +139,7 @@ class Shelf:
 
 
 class ShelfSpout(TransactionalSpout):
-    """Planned in the driver, opaque: what is not decided is planned anew, from what the file holds then."""
+    """Planned in the driver, opaque: undecided transactions are planned again from the file's new content."""
 
     opaque = True
     fields = ("n",)

@@ -56,7 +56,7 @@ What is in there, from Python (pip install kazoo):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between Kafka and ZooKeeper."""
+    """Differences between the commands for Kafka and ZooKeeper."""
 
     name: str
     servers: str  # what one is called, in the plural
@@ -173,7 +173,7 @@ def _stop(place: Place, *, delete: bool) -> int:
 
 
 def _print(place: Place, cluster: Cluster) -> int:
-    """What is where; the command's exit code."""
+    """Print addresses, pids and directories; returns the exit code."""
     serves = [cluster.ready(i) for i in range(len(cluster.servers))]
     for server, ready in zip(cluster.servers, serves, strict=True):
         state = "serves" if ready else "does not serve" if server.alive else "does not run"

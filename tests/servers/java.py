@@ -1,4 +1,4 @@
-"""Where Java and the jars of the servers are."""
+"""Paths of Java and of the servers' jars."""
 
 from __future__ import annotations
 

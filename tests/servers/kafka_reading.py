@@ -1,4 +1,4 @@
-"""What a topic holds, for a reader of committed records: read with confluent-kafka alone."""
+"""Readers of the committed records of a topic, with confluent-kafka alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Record:
 def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
     """Wait for the ends of transactions: a commit is answered before the partitions have its marker (KIP-98).
 
-    A transaction that stays open keeps nobody longer than `seconds`: what is committed is what is before it.
+    A transaction that stays open delays the caller by at most `seconds`: only the records before it count as committed.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions

@@ -44,7 +44,7 @@ class LossyProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections there are now."""
+        """Number of open connections."""
         with self._lock:
             return len(self._links)
 

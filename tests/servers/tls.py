@@ -16,7 +16,7 @@ PASSWORD = "changeit"  # Java wants one; the keys protect nothing
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """One for 127.0.0.1 and localhost that nobody but itself has signed: so it is its own authority."""
+    """Self-signed certificate for 127.0.0.1 and localhost, which is its own authority."""
 
     keystore: Path  # PKCS12 with the key, for servers
     pem: Path  # the certificate alone, for clients that have to trust it

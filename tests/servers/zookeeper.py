@@ -128,7 +128,7 @@ class ZooKeeper(Cluster):
         return bool(self.mode(i))
 
     def mode(self, i: int) -> str:
-        """What server i is: ``standalone``, ``leader``, ``follower``; empty when it does not serve."""
+        """Role of server i: ``standalone``, ``leader`` or ``follower``; empty if it does not serve."""
         lines = self.ask(i, "srvr").splitlines()
         return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 

@@ -24,7 +24,7 @@ SLOW = 4.0
 
 
 def out_of_memory() -> None:
-    """As the system does when memory runs out: first nothing can be had, then the process is killed."""
+    """Run out of memory as on a full machine: an allocation fails, then the process is killed."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
     try:
         bytearray(1 << 30)
@@ -68,7 +68,7 @@ class Hampered(BasicBolt):
 
 
 class Seen(BatchBolt, Committer):
-    """How often each number came."""
+    """Counts numbers."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
 

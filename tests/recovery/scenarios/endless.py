@@ -74,7 +74,7 @@ class Pass(BatchBolt):
 
 
 class Count(BatchBolt, Committer):
-    """How often each number modulo 10 came; has its trouble first, if there is some for the txid."""
+    """Counts numbers by their last digit; calls its trouble first."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
 
@@ -138,7 +138,7 @@ class Last(BatchBolt):
 
 
 def expected(txids: int) -> tuple[dict[int, int], int]:
-    """What `seen` and `total` hold after `txids` transactions."""
+    """Expected content of `seen` and `total` after `txids` transactions."""
     numbers = range(1, 4 * txids + 1)
     last = [number % 10 for number in numbers]
     return {digit: last.count(digit) for digit in sorted(set(last))}, sum(numbers)

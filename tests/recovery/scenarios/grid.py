@@ -40,7 +40,7 @@ SETTINGS = {"max_group_txids": 2, "max_pack_txids": 2, "keep_intents": 1}
 
 
 class Rows(BasicBolt):
-    """What all committers get."""
+    """Input of all committers."""
 
     fields = tuple(COLUMNS)
 
@@ -58,7 +58,7 @@ class Records(BasicBolt):
 
 
 class Counts(BatchBolt, Committer):
-    """How often each word came."""
+    """Counts words."""
 
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
@@ -73,7 +73,7 @@ class Counts(BatchBolt, Committer):
 
 
 class Totals(BatchBolt, Committer):
-    """How many rows came, and which transaction was the last."""
+    """Counts rows, and notes the last transaction."""
 
     state = KeyedState("totals", key={}, value={"rows": int, "txid": int})
 
@@ -145,7 +145,7 @@ def main(*argv: str) -> dict[str, Any]:
 
 
 class Lines(BasicBolt):
-    """The rows that lines of files say."""
+    """Parses rows from lines of files."""
 
     fields = tuple(COLUMNS)
 
@@ -155,7 +155,7 @@ class Lines(BasicBolt):
 
 
 class Tasks(PartitionedTransactionalSpout):
-    """Its tasks say what they have read, in Storm's way."""
+    """Planned by its tasks, as in Storm."""
 
     fields = tuple(COLUMNS)
 
@@ -213,7 +213,7 @@ def _emit(collector: Any, partition: int, extent: list[int]) -> None:
 TASKS = {"tasks": Tasks, "opaque-tasks": OpaqueTasks}
 TOPICS = {"topic": False, "opaque-topic": True}
 SOURCES = (*AFTER, "files", *TASKS, *TOPICS)
-"""What may be read: partitions in memory, as in the crash grid; files; partitions that tasks plan; a topic of Kafka."""
+"""Sources: partitions in memory, as in the crash grid; files; partitions that tasks plan; a Kafka topic."""
 
 
 def write_lines(place: Path) -> None:

@@ -60,7 +60,7 @@ class Window(BatchBolt, Committer):
 
 
 def place(n: int) -> int:
-    """Where in the order a number is."""
+    """Position of a number in the order."""
     return n * 37 % 100
 
 
@@ -73,7 +73,7 @@ def topology(source: Any, **settings: Any) -> Any:
 
 
 def expected(batches: Sequence[tuple[int, int, Sequence[int]]]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-    """What (txid, stamp, numbers) make: the states at the last stamp, and the rows of the sink."""
+    """Expected states at the last stamp, and rows of the sink, for batches of (txid, stamp, numbers)."""
     ttl = TTL // timedelta(microseconds=1)
     events: dict[int, list[tuple[int, int]]] = defaultdict(list)
     recent: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -101,7 +101,7 @@ def rows(found: Mapping[int, list[tuple[int, int]]]) -> list[dict[str, int]]:
 
 
 def made(data_dir: Path, txid: int | None = None) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-    """What is in a directory as of a txid, as `expected` gives it."""
+    """Actual content of a directory as of a txid, in the form of `expected`."""
     from txstorm.results.snapshot import snapshot
 
     cut = snapshot(data_dir, txid)

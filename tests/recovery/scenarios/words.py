@@ -37,7 +37,7 @@ def lines(txids: int) -> list[str]:
 
 
 class Split(BasicBolt):
-    """With `poison` it cannot stand lines that begin with that word."""
+    """Splits lines into words; with `poison` it raises at lines that begin with that word."""
 
     fields = ("word",)
 
@@ -86,7 +86,7 @@ class Totals(BatchBolt, Committer):
 
 
 class Lengths(BatchBolt, Committer):
-    """Six states: how many words are longer than so and so many letters."""
+    """Six states: counts of the words longer than 0 to 5 letters."""
 
     def __init__(self) -> None:
         self.states = [KeyedState(f"longer_{i}", key={"word": str}, value={"n": int}) for i in range(6)]

@@ -1,4 +1,4 @@
-"""Where coordinators stand still, to be drawn: a step, one of its fault points, which passage of it, and the source.
+"""Random draws of where a coordinator is frozen: a step, one of its fault points, its n-th passage, and the source.
 
 Every `BLOCK` of draws has each step once, and each kind of source at least once.
 """
@@ -48,7 +48,7 @@ class Zombie:
         source: one of `scenarios.grid.SOURCES`.
         depth: how many transactions it has under way at once.
         ledger: ``zookeeper`` or ``delta``.
-        point: where it stands still; `OUTSIDE`: a signal from outside stops it, after `nth` passages of any points.
+        point: where it is frozen; `OUTSIDE`: by a signal, after `nth` passages of any points.
         nth: at which passage of the point.
     """
 

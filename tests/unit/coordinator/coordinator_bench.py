@@ -90,7 +90,7 @@ class Bench:
         return after == before and commands == ()
 
     def commands(self) -> list[Command]:
-        """What followed from the last event sent, answers to plans included."""
+        """Commands that followed from the last event sent, answers to plans included."""
         return [one for _, commands in self.log[self.sent :] for one in commands]
 
     def discarded(self) -> list[int]:

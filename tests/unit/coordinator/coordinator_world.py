@@ -38,7 +38,7 @@ def demand(holds: bool, what: str, *values: object) -> None:
 
 
 class Ledger:
-    """What survives a crash."""
+    """Durable state: survives a crash."""
 
     def __init__(self) -> None:
         self.currtx = 1
@@ -197,7 +197,7 @@ class World:
     # --- what may happen ---
 
     def turn(self) -> None:
-        """One thing happens."""
+        """Take one random step."""
         if self.state.stopped:
             self.open()
             return
