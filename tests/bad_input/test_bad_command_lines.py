@@ -231,7 +231,7 @@ def test_fault_points_of_the_environment(in_tmp):
 @pytest.mark.integration
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed(closed, in_tmp):
-    """What is printed goes nowhere, least of all into the next file that is opened."""
+    """Output is dropped, and does not end up in the next file that is opened."""
     write_words(in_tmp / "words.txt")
     command = [sys.executable, "-m", "txstorm", *run("--data-dir", "data")]
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]

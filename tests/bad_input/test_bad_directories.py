@@ -80,7 +80,7 @@ def newer_intent(data_dir):
 
 
 def newer_metadata(data_dir):
-    """What the file spout stored about its last batch, in a newer form."""
+    """The file spout's metadata of its last batch, in a newer form."""
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ((name, kept),) = ledger.scan("coordinator/meta").items()
         value = json.loads(kept.value)["value"]

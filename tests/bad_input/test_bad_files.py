@@ -1,4 +1,4 @@
-"""What lies in a data directory is no file, or of another moment: readers and runs are right, or say what is wrong."""
+"""Entries of a data directory that are no files, or from another time: readers and runs are right or name the fault."""
 
 import os
 import shutil

@@ -356,6 +356,6 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path):
 
 
 def test_errors_of_the_input_keep_their_class():
-    """What the tables above rely on: wrong input is exit code 2 wherever it is found."""
+    """Wrong input gives exit code 2 wherever it is found; the tables above rely on it."""
     assert all(issubclass(kind, InputError) and kind.exit_code == 2 for kind in (MetadataError, SpoutError))
     assert json.loads(json.dumps({"exit": TopologyFailed.exit_code})) == {"exit": 1}

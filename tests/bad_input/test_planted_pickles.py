@@ -173,7 +173,7 @@ def below(client: KazooClient, path: str) -> Iterator[str]:
 
 UNPICKLERS = {"pickle", "cloudpickle", "marshal", "yaml", "dill", "shelve"}
 PICKLED_BY_US = {"engine/spark.py", "engine/program.py", "testing/batch_bolt_executor.py"}
-"""Where functions are loaded that this process, or its driver, has just pickled: they never were on a disk."""
+"""Places that load functions pickled by this process or its driver, which were never on a disk."""
 
 
 def may_run_code(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""What a ledger holds chooses no directory, file or topic: places that somebody else has written there are refused."""
+"""The content of a ledger chooses no directory, file or topic: places written there by another party are refused."""
 
 from __future__ import annotations
 

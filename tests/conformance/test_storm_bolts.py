@@ -1,4 +1,4 @@
-"""What Storm promises of bolts and phases, by observable outcome on both engines (storm.md, items 32 to 48)."""
+"""Storm's promises about bolts and phases, by observable outcome on both engines (storm.md, items 32 to 48)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages say about the project is true: links, generated parts, names of tests, files, errors and commands."""
+"""The pages are true: links, generated parts, names of tests, files, errors and commands."""
 
 from __future__ import annotations
 

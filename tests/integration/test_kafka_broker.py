@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 def committed(kafka: Kafka, topic: str, until: int) -> list[bytes]:
-    """What a reader of committed records finds in partition 0 before offset `until`."""
+    """Committed records of partition 0 before offset `until`."""
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "none", "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])

@@ -51,7 +51,7 @@ class Query:
         query.stop()
 
     def rows(self) -> list[int]:
-        """What it has delivered, in order."""
+        """The rows delivered so far, in order."""
         return sorted(row.n for row in self.spark.read.parquet(str(self.place / "rows")).collect())
 
 

@@ -27,7 +27,7 @@ def topic() -> str:
 
 
 def committed_hashtags(bootstrap: str, topic: str) -> tuple[int, Counter[str]]:
-    """How many messages a reader of committed ones finds, and their hashtags: without txstorm."""
+    """Number of committed messages, and their hashtags, counted without txstorm."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     partitions = consumer.list_topics(topic, 10).topics[topic].partitions

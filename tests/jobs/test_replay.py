@@ -329,7 +329,7 @@ def test_a_dry_run_looks_and_runs_nothing(net: Path, replayed: MakeJson):
 
 
 def history(directory: Path) -> list[tuple[Any, ...]]:
-    """What a backfill takes over, per txid."""
+    """Columns that a backfill takes over, by txid."""
     rows = read_directory_history(directory).to_pylist()
     return [(row["txid"], row["attempt"], row["stamp"], row["digest"], row["extents"]) for row in rows]
 

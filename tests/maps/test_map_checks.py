@@ -1,4 +1,4 @@
-"""What is said about maps when a topology is built, and how they are shown."""
+"""Maps: checks when a topology is built, and their description."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_first_topology_runs(engine: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def shown_by(cell: Any) -> str:
-    """What a cell printed, and the richest form of what it displayed that has no markup, or else its HTML."""
+    """Output of a cell: printed text, and each display as plain text, or as HTML if it has markup."""
     parts = []
     for output in cell.outputs:
         data = output.get("data", {})

@@ -133,7 +133,7 @@ def ends_well(forks: Forks, argv: list[Any]) -> None:
 
 
 def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) -> None:
-    """What was decided is as it was, all else is as the source is now, after one start for each that was struck."""
+    """Decided transactions are unchanged, all others follow the source's new content, after one start for each fault."""
     batches = expected(cell.source, known)
     found = verify(data_dir, swept=swept)
     assert found.batches() == batches

@@ -122,7 +122,7 @@ def says(program: Program, text: str) -> None:
 
 
 def test_a_takeover_waits_for_brokers_that_are_away(kafka_broker, place):
-    """What the one before it has decided and not sent is sent when they are back."""
+    """Groups that the coordinator before it has decided, but not sent, are sent when the brokers are back."""
     sending = Sending(place, kafka_broker)
     first = sending.start("--available-now", fault="p6.after:freeze:3")
     eventually(lambda: first.poll() is not None or is_frozen(first.pid))

@@ -48,7 +48,7 @@ class Cluster:
         end_session(self.process.pid)
 
     def commits(self) -> int:
-        """How many there are of a table, besides the two that make it."""
+        """Number of commits of a table, besides the two that create it."""
         return sum(1 for _ in (self.data_dir / "sinks/rows/_delta_log").glob("*.json")) - 2
 
     def goes_on(self, before: int) -> None:
@@ -61,7 +61,7 @@ class Cluster:
         return bool(found) and rng.choice(found).kill()
 
     def ended(self) -> dict[str, int]:
-        """What the run says in the end; everything it had to do is done, once."""
+        """Progress at the end of the run; checks that every number was committed once."""
         assert self.process.wait(300) == 0, self.log.read_text()[-4000:]
         told = json.loads(self.log.read_text().splitlines()[-1])
         assert told["committed"] == self.txids

@@ -237,7 +237,7 @@ def memory(partitions: int) -> MemoryTransactionalSpout:
 
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What is sent to ZooKeeper while a coordinator leads: the paths of each transaction, without its guards."""
+    """Requests to ZooKeeper while a coordinator leads: the paths of each transaction, without its guards."""
     sent: list[list[str]] = []
     transact = ZooKeeperSession.transact
 

@@ -11,7 +11,7 @@ from scenarios.disk import FROM, NUMBERS, topology
 from txstorm import run
 
 POINTS = ["p1.before", "p5.before", "p6.before", "p7.2.before", "p8.before"]
-"""What is synced next is the ledger, a staged file, the ledger, a log, the ledger."""
+"""The next sync is that of the ledger, a staged file, the ledger, a log, the ledger."""
 
 
 def go_on(home) -> None:

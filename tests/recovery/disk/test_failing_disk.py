@@ -38,7 +38,7 @@ def library(tmp_path_factory):
 
 
 def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict]:
-    """What became of a run in which each of `calls` failed."""
+    """Reports of the runs in which each of `calls` failed."""
     # An interpreter of its own: only a process that begins with it has the library.
     command = [sys.executable, "-m", "scenarios", "failing-disk", home, ledger, *calls]
     done = subprocess.run(

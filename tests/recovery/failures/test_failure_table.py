@@ -70,7 +70,7 @@ def test_the_same_on_spark(spark, place, marks):
 
 
 def named(where: str) -> str:
-    """How the message of a failure names its place."""
+    """The place in the message of a failure."""
     component = {"is_ready": "numbers", "initialize": "numbers", "emitter": "numbers", "grouping": "basic"}
     return {**component, "behind.grouping": "keep"}.get(where, where.partition(".")[0])
 

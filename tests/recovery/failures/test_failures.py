@@ -253,7 +253,7 @@ def test_what_a_discarded_attempt_answers_later_changes_nothing(place, diary):
 
 @pytest.mark.parametrize("phase", ["process", "commit"])
 def test_files_with_input_of_committers_do_not_outlive_their_txid(place, diary, phase):
-    """Also those of attempts that failed, and of the txids behind them in the pack, which nobody ever asks for."""
+    """Also those of failed attempts, and of the txids behind them in the pack, for which no call ever asks."""
 
     def trouble(txid, nth):
         diary.note("files", len(list((place / "data" / "spill").iterdir())))

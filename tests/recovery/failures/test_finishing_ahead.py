@@ -178,7 +178,7 @@ def test_a_stop_drops_what_was_finished_ahead(place, diary, publishing):
 
 
 def test_an_opaque_batch_that_comes_back_with_other_content(place, diary, publishing):
-    """What an attempt wrote ahead over the group that was published meanwhile is gone when the next one differs."""
+    """Rows that an attempt wrote ahead, over a group published meanwhile, are dropped when the next attempt differs."""
     shelf = Shelf(place / "shelf").write(NUMBERS)
 
     def trouble(txid, nth):

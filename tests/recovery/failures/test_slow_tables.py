@@ -71,7 +71,7 @@ def test_what_runs_ahead_is_bounded(place, gate):
 
 
 def test_what_waits_is_bounded_in_bytes(place, gate):
-    """What is being processed when the bound is reached comes on top of it, nothing else."""
+    """Only transactions in process when the bound is reached may exceed it."""
     diary = Diary(place / "diary")
     settings = {"max_spout_pending": 500, "max_in_flight_bytes": 1, "max_pack_txids": 1, "max_jobs": 2}
     handle = run(watched_topology(Endless(), diary, **settings), engine="local", data_dir=place / "data")

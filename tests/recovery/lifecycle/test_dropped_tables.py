@@ -39,7 +39,7 @@ def books_of(data):
 
 
 def files_of(data):
-    """What a refused start must not change: logs, and what the ledger says."""
+    """Logs and ledger, which a refused start must not change."""
     logs = {path: path.read_bytes() for path in data.glob("*/**/_delta_log/*.json")}
     books = books_of(data)
     return logs, books.tables(), books.stored_epoch(), books.identity(), (data / "format.json").read_bytes()
@@ -205,7 +205,7 @@ def test_a_table_that_a_killed_start_has_made_begins_after_what_was_committed_wi
 
 
 def recover_says(data):
-    """What a rebuilt ledger would say of the tables."""
+    """Records of the tables in a rebuilt ledger."""
     for file in data.glob("ledger.db*"):
         file.rename(data.parent / file.name)
     return recover(data, dry_run=True)["tables"]
@@ -258,7 +258,7 @@ def test_another_kind_of_spout_is_refused(tmp_path):
 
 
 def test_an_older_txstorm_refuses_a_directory_with_dropped_tables(tmp_path):
-    """What reads format 1 only: it would go on writing to a dropped table that its code declares."""
+    """A version that reads format 1 only would go on writing to a dropped table that its code declares."""
     go(tmp_path, topology(*BOTH), 2)
     assert json.loads((tmp_path / "format.json").read_text())["version"] == 1
     go(tmp_path, topology(BOTH[0]), 4, drop=["out"])

@@ -1,4 +1,4 @@
-"""What readers of a plain state table see beside a live run, after a kill, and after a stop: never much too old."""
+"""State tables for plain readers lag by no more than `state_max_lag`: beside a live run, after a kill, after a stop."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +28,7 @@ def running(data_dir, **settings):
 
 
 def follows(read, handle, times=3):
-    """What is committed now is seen soon, while the run goes on; again and again."""
+    """Rows committed by now are soon seen, several times during the run."""
     for _ in range(times):
         committed = handle.progress.committed
         eventually(lambda: read() > committed)  # noqa: B023 - called here only

@@ -1,4 +1,4 @@
-"""How runs end: asked to, interrupted, replaced, refused, fenced; and that the next one goes on where they stood."""
+"""Ends of runs: stopped, interrupted, replaced, refused, fenced; the next run continues from there."""
 
 from __future__ import annotations
 

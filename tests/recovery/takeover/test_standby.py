@@ -247,7 +247,7 @@ def go(place: Path) -> Iterator[Callable[..., RunHandle]]:
 
 
 def fenced(handle: RunHandle) -> str:
-    """What a run says that steps down."""
+    """Messages of a run that steps down."""
     with pytest.raises(FencedError) as caught:
         handle.awaitTermination(60)
     return str(caught.value)

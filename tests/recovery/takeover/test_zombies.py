@@ -1,7 +1,7 @@
-"""A coordinator stands still somewhere, another one takes over and ends, and then the first one wakes up.
+"""A coordinator is frozen at some point, another one takes over and ends, and then the first one wakes up.
 
 Whatever it was about to do, it changes nothing any more, in the ledger, the tables and the topic it sends to, says why,
-and ends with exit code 3. A seed draws where it stands still (`zombies`); it is printed, and ``TXSTORM_ZOMBIE_SEED``
+and ends with exit code 3. A seed draws where it is frozen (`zombies`); it is printed, and ``TXSTORM_ZOMBIE_SEED``
 draws the same again.
 """
 
@@ -53,7 +53,7 @@ def seed() -> int:
 
 @dataclass
 class World:
-    """Where a zombie and its successor are: a data directory, a ledger, topics."""
+    """Environment of a zombie and its successor: a data directory, a ledger, topics."""
 
     place: Path
     options: Sequence[str]
@@ -72,11 +72,11 @@ class World:
         return loaded().start("-m", "txstorm", *command, *self.options, *more, env=environment(**environ))
 
     def sent(self) -> list[Any]:
-        """What readers of committed records find in the topic that is sent to."""
+        """Committed records of the topic that is written to."""
         return committed_records(self.topics[0], self.topics[2]) if self.topics else []
 
     def everything(self) -> tuple[Any, ...]:
-        """What a zombie may not change."""
+        """Everything that a zombie may not change."""
         return logs(self.place), ledger_entries(self.data_dir), self.sent()
 
 
@@ -155,7 +155,7 @@ def wakes_up_too_late(make: Callable[[Zombie], World], one: Zombie, say: Say) ->
 
 
 def frozen(world: World, one: Zombie) -> Program:
-    """A coordinator that stands still where it shall."""
+    """Start a coordinator and wait until it is frozen."""
     short = [] if one.ledger == "delta" else ["--set", f"zookeeper_session_timeout={SESSION}"]
     trace = world.place / "trace"
     if one.point != OUTSIDE:

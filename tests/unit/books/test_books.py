@@ -19,7 +19,7 @@ from txstorm.storage.tables.intent import Intent, TxidRecord
 
 
 def row(txid):
-    """What P8 writes of a txid, as far as it counts here."""
+    """The history row that completing a txid (P8) writes."""
     return {"timeline": 0, "txid": txid, "attempt": txid, "stamp": txid, "first": txid, "last": txid}
 
 

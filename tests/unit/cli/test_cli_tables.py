@@ -1,4 +1,4 @@
-"""What is printed of tables and values: for people in a terminal, and for programs in a pipe."""
+"""Printed tables and values: for people in a terminal, and for programs in a pipe."""
 
 from __future__ import annotations
 

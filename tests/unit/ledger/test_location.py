@@ -1,4 +1,4 @@
-"""What a ledger is called, and what a data directory remembers of it."""
+"""Location of a ledger: its names, and the record of it in the data directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every ledger does; a new implementation joins in conftest.py. The rules are those of `check_ledger`."""
+"""Rules of every ledger, those of `check_ledger`; a new implementation joins in conftest.py."""
 
 from __future__ import annotations
 

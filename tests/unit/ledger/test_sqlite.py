@@ -1,4 +1,4 @@
-"""What is special about the SQLite ledger: its file, its readers, its death."""
+"""SQLite ledger beyond the rules of all ledgers: its file, its readers, kills and full disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values are encoded, and the files of the long ones."""
+"""Encoding of values, and the files of long ones."""
 
 from __future__ import annotations
 

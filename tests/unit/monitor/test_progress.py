@@ -1,4 +1,4 @@
-"""What a run reports: the last transactions, totals, and what is in flight."""
+"""Progress of a run: the last transactions, totals, and transactions in flight."""
 
 from __future__ import annotations
 

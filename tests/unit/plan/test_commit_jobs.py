@@ -1,4 +1,4 @@
-"""Which committers can commit a large transaction as a job."""
+"""Committers that can commit a large transaction as a job."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a start checks before it takes over, beside a coordinator that still commits."""
+"""Checks of a start before it takes over from a coordinator that still commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What views of Spark SQL show is what txstorm reads, at every txid, while tables grow and after compactions."""
+"""Views of Spark SQL show the rows that txstorm reads, at every txid, while tables grow and after compactions."""
 
 import random
 

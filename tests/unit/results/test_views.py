@@ -130,7 +130,7 @@ def test_rows_that_move_while_they_are_read_are_neither_lost_nor_doubled(tmp_pat
     append_history(tmp_path, [row(1)])
 
     def kept(directory):
-        """What the ledger says; right afterwards a run moves it to the table."""
+        """The row in the ledger, which a run moves to the table right afterwards."""
         append_history(tmp_path, [row(2), row(3)])
         return [row(2), row(3)]
 

@@ -1,4 +1,4 @@
-"""What is left out after which failures, and what of it survives a restart."""
+"""Retry policy: records left out after repeated failures, and the counts that survive a restart."""
 
 from __future__ import annotations
 

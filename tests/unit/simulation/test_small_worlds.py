@@ -23,7 +23,7 @@ CHANGED = {
 
 @pytest.fixture
 def blind_retry(monkeypatch):
-    """What a table holds already is not looked for."""
+    """Defect: publishing does not look whether the table already has the group."""
     original = TransactionalTable._published
 
     def published(table, one, intent, epoch):

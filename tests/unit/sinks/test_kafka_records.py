@@ -36,7 +36,7 @@ class Resources:
 
 
 def made(*rows, fields=("word", "n"), **options):
-    """What the sink appends for `rows`."""
+    """Rows that the sink appends for `rows`."""
     sink, resources = KafkaSink("out", "words", SERVERS, **options), Resources()
     sink.prepare(TaskContext("t", "send", 0, 1, stamp=1_700_000_000_123_456, resources=resources), None, ATTEMPT)
     for row in rows:

@@ -1,4 +1,4 @@
-"""What user code of a spout is given, and what it returns, is a copy: changing it changes nothing that is kept."""
+"""Values passed to and returned by user code of a spout are copies: changing them changes nothing that is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What emitters and coordinators do in `close()`: a tuple emitted there is an error, never lost in a log line."""
+"""`close()` of emitters and coordinators: a tuple emitted there is an error, and not only a line in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What spouts planned in the driver may say and hear beside their batches: notices, commits, records refused."""
+"""Hooks of spouts planned in the driver: notices, commits, refused records."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from txstorm.errors import SpoutError
 
 
 def emissions() -> int:
-    """How often this was called before."""
+    """Number of earlier calls."""
     before = len(list(Path.cwd().glob("emitted-*")))
     Path(f"emitted-{before}").touch()
     return before

@@ -52,7 +52,7 @@ class Schedule:
         self.store.upkeep.compact()
 
     def restart(self):
-        """What is not published is gone; so may be the index, or it is damaged."""
+        """Crash: unpublished rows are lost, and perhaps the index is lost or damaged."""
         del self.after[self.published + 1 :]
         self.group = None
         how = self.draw.choice(["stopped", "killed", "lost", "damaged"])

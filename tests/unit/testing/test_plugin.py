@@ -54,7 +54,7 @@ def test_the_driver_of_a_failed_test_is_closed(topology, topology_test_driver):
 
 @pytest.fixture
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an installation leaves of the entry points, so that pytest finds the plugin by itself."""
+    """Entry points as an installation writes them, so that pytest finds the plugin by itself."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     points = config["options.entry_points"]["pytest11"].strip()

@@ -174,7 +174,7 @@ def test_a_processed_txid_fails_while_it_waits_for_its_turn(drive) -> None:
 
 
 SEEN: list = []
-"""What troubles leave behind. Bolts and their troubles are copied; a module is found by its name."""
+"""Notes of troubles. Bolts and their troubles are copied; a module is found by its name."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What a log keeps, and what moves to the archive; and that opening a table is all that lists its log."""
+"""Log retention: kept and archived entries; only opening a table lists its log."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What may be emitted, and in which form it leaves the collector."""
+"""Collector: values that may be emitted, and the form in which they leave it."""
 
 from __future__ import annotations
 

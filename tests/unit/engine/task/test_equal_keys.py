@@ -80,7 +80,7 @@ def hashes(value: Any) -> dict[str, int]:
 
 
 def as_arrow(value: Any) -> pa.RecordBatch | None:
-    """What a bolt on record batches would emit; None for what Arrow has no type for, or has another value for."""
+    """Values as a bolt on record batches would emit them; None if Arrow has no type, or another value, for one."""
     try:
         column = pa.array([value])
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

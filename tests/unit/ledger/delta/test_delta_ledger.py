@@ -111,7 +111,7 @@ def test_a_store_that_never_answers_is_an_error_and_nothing_is_changed(handle, m
 
 
 def test_an_answer_is_lost_and_somebody_else_is_faster(handle, monkeypatch):
-    """What was not written because of another's version is decided again on what that one says."""
+    """A write that lost against another version is decided again on that version."""
     ledger, other, written = handle(), handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -228,7 +228,7 @@ def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_u
 
 @integration
 def test_a_holder_of_another_machine_that_was_killed_is_followed_without_standing_by(place, handle, processes):
-    """Who has not watched the lease waits for a sign, and takes it when none comes."""
+    """A process that has not watched the lease waits for a sign of life, and acquires the lease if none comes."""
     holder = processes.start(ELSEWHERE + HOLD.format(seconds=SHORT), place)
     assert holder.stdout.readline() == "held\n"
     holder.kill()

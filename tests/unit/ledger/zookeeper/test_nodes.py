@@ -1,4 +1,4 @@
-"""How the ledger's paths and values are laid out in ZooKeeper: no server is needed for that."""
+"""Layout of the ledger's paths and values in ZooKeeper, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attempts run together, how many jobs at once, and what is given up."""
+"""Packs: attempts that share a job, the number of jobs at once, and cancelled jobs."""
 
 from __future__ import annotations
 

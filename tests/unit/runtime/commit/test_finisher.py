@@ -1,4 +1,4 @@
-"""Which txids are finished before their turn, and what becomes of them when it comes or they are discarded."""
+"""Finishing ahead: txids finished before their turn, and their fate when the turn comes or they are discarded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = ErrorRow("commit", 0, "failed", "FailedException", "", "", "")
 
 
 class Tables:
-    """What is dropped from them."""
+    """Txids from which they were dropped."""
 
     def __init__(self) -> None:
         self.dropped: list[int] = []

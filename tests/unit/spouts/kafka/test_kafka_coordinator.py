@@ -1,4 +1,4 @@
-"""What the coordinator of a Kafka spout plans, asked of brokers in memory."""
+"""Plans of the coordinator of a Kafka spout, with brokers in memory."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class Slow(Brokers):
 
 
 def answered(planner: KafkaCoordinator, txid: int, before):
-    """What it plans when it is asked until it knows."""
+    """The plan, asked for until there is one."""
     while (made := planner.initialize_transaction(txid, before)) is NOT_READY:
         threading.Event().wait(0.001)
     return made

@@ -15,7 +15,7 @@ from txstorm.state.index.disk import FORMAT
 
 @pytest.fixture
 def reads(monkeypatch):
-    """What is read of the tables: table → the lower bounds."""
+    """Reads of the tables: table → lower bounds."""
     seen = []
     batches = DeltaHandle.batches
 

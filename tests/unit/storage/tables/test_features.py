@@ -26,7 +26,7 @@ def log_of(path):
 
 
 def write_entry(path, *actions):
-    """As another writer would."""
+    """Append an entry, as another writer would."""
     version = max(int(one.name[:20]) for one in (path / "_delta_log").glob("*.json")) + 1
     lines = [{"commitInfo": {"operation": "ALTER TABLE"}}, *actions]
     (path / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, lines)))

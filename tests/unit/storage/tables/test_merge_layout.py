@@ -45,7 +45,7 @@ def opened(data_dir, **changes):
 
 
 def plain(data_dir, version=None):
-    """What a reader sees that knows Delta tables only."""
+    """Rows for a reader that knows Delta tables only."""
     table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
     return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
 
@@ -156,7 +156,7 @@ def test_staged_rows_go_when_no_intent_needs_them(tmp_path):
 
 
 def test_a_damaged_file_of_the_table_harms_nothing(tmp_path):
-    """As somebody else's VACUUM would do it."""
+    """As the VACUUM of another program would."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)
@@ -205,7 +205,7 @@ def test_the_view_of_spark_is_the_table(tmp_path):
 
 
 def test_the_index_is_the_table_after_a_restart(tmp_path):
-    """One that was left behind cannot be brought up to date without change rows, and is made again."""
+    """An index that is behind cannot be brought up to date without change rows, and is rebuilt."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     store = opened(tmp_path, create=True, bounds=bounds)
     commit(store, 1, {f"w{i}": i for i in range(50)})
@@ -234,7 +234,7 @@ def test_another_layout_is_refused_with_the_ways_out(tmp_path, first, second):
 @pytest.mark.parametrize("held", [1, 2, 3])
 @pytest.mark.parametrize("last", [{"a": 1, "c": 1}, {"a": None, "b": None}])
 def test_a_group_that_some_tables_hold_is_made_again_without_its_intent(tmp_path, held, last):
-    """Also when the table of the layout holds it, whose log names other files than those that were staged."""
+    """Also if the table of the layout has it, whose log names other files than those that were staged."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
     group = store.group(2)

@@ -33,7 +33,7 @@ def opened(data_dir, **changes):
 
 
 def plain(data_dir, version=None):
-    """What a reader sees that knows Delta tables only."""
+    """Rows for a reader that knows Delta tables only."""
     rows = (
         DeltaTable(str(data_dir / "state/live"), version=version).to_pyarrow_table().select(["user", "n"]).to_pylist()
     )
@@ -131,7 +131,7 @@ def test_only_files_with_keys_that_go_or_change_are_written_again(tmp_path, monk
 @pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
 @pytest.mark.parametrize("puts", [{}, {"b": 2}])
 def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts):
-    """Also later: the stamp counts that was decided, no clock does."""
+    """Also later: the decided stamp counts, not a clock."""
     store = opened(tmp_path, create=True)
     committed(store, {1: 0, 2: SECOND}, {"a": 1, "c": 1}, {"c": 2})
     recorded = store.last_txids()

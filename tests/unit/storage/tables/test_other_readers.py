@@ -1,4 +1,4 @@
-"""What other readers see of tables of every kind: deltalake, polars, DuckDB and Spark, filtered on each column."""
+"""Tables of every kind in other readers, filtered on each column: deltalake, polars, DuckDB and Spark."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_plain_python_reads_what_was_written(places):
 
 
 def open_old(data_dir, **changes):
-    """As before readers were told of which column there are statistics."""
+    """A store as of versions that did not set the property that names the columns with statistics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("txstorm.storage.tables.table.STATS_COLUMNS", "theirs")
         patch.setattr("txstorm.storage.tables.table.DeltaTableState.due_properties", lambda _: {})

@@ -97,7 +97,7 @@ def rows(data_dir, uri=REF.uri):
 
 
 def writers(data_dir, uri=REF.uri):
-    """Who made each commit of rows, oldest first."""
+    """The writer of each commit of rows, oldest first."""
     found = []
     for entry in sorted((data_dir / uri / LOG).glob("*.json")):
         text = entry.read_text()
@@ -245,7 +245,7 @@ def test_a_commit_in_flight_holds_the_lock_until_it_is_made(copied, delta, tmp_p
 
 
 def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, monkeypatch):
-    """Where the lock holds nobody off, Delta does: the epoch's commit carries the txid under the same key."""
+    """Where the lock excludes no process, Delta does: the epoch's commit carries the txid under the same key."""
     store = opened_by(delta, copied, 4)
     intent, content = decided(store, 4, {"e": 1}), rows(copied)
     for client in (delta_handle, delta_entry):
@@ -325,7 +325,7 @@ def test_spark_connect_is_refused():
 
 
 def test_a_lock_that_does_not_exclude_this_process_is_refused(copied, delta, tmp_path):
-    """As of a JVM on another machine: what it locks is another file."""
+    """As with a JVM on another machine, which locks another file."""
 
     class Elsewhere(SparkDelta):
         @contextmanager

@@ -1,4 +1,4 @@
-"""One table: owner, epoch, and rule R4 of publishing: once, in order, by whoever leads, and by nobody else."""
+"""One table: its owner, its epoch, and publishing (R4): once, in order, and by the leading coordinator only."""
 
 import json
 import os

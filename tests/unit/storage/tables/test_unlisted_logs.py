@@ -1,4 +1,4 @@
-"""What is done in the committer's turn lists no log, however long it is."""
+"""No step in the committer's turn lists a log directory, however long the log is."""
 
 import os
 import time

@@ -28,7 +28,7 @@ def disarmed():
 
 
 def plain(data_dir):
-    """What a reader sees that knows nothing of changes."""
+    """Rows for a reader that does not know the changes."""
     return sorted((row["word"], row["n"]) for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist())
 
 

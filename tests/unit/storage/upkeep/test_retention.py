@@ -115,7 +115,7 @@ class World:
         return [*self.retention().steps()]
 
     def check(self):
-        """What is promised can be read, in both layouts; what is older is there or an error that says so."""
+        """Kept txids can be read in both layouts; an older one can be read or is refused by name."""
         first = self.ledger.first
         for txid in range(first, self.last + 1):
             assert self.read("counts", txid) == self.read("other", txid) == self.words[txid], txid
@@ -129,7 +129,7 @@ class World:
         return {row["word"]: row["n"] for row in read_state(self.data_dir, name, txid).to_pylist()}
 
     def files(self):
-        """How many files there are, but for the rows of the sink, which are results."""
+        """Number of files without the sink's rows, which are results."""
         found = [path for path in self.data_dir.rglob("*") if path.is_file()]
         return len([path for path in found if "sinks/out/_txstorm/staged" not in str(path)])
 
@@ -248,7 +248,7 @@ def test_nothing_is_removed_under_a_reader_of_this_process(world):
 
 
 def archived(paths):
-    """Those that may have moved to the archive of their log."""
+    """Log entries, which may have moved to the archive."""
     return {path for path in paths if path.parent.name == "_delta_log"}
 
 

@@ -171,7 +171,7 @@ def test_a_version_stays_when_enough_has_changed_or_half_a_day_is_over(tmp_path)
 
 
 def test_versions_of_before_stay_and_are_the_base_of_new_ones(tmp_path, monkeypatch):
-    """As of a directory that an earlier txstorm has made."""
+    """As in a directory made by an earlier version of txstorm."""
     world = World(tmp_path / "data", random.Random(2))
     with monkeypatch.context() as patch:
         patch.setattr(versions.Versions, "decide", lambda *_, **__: {})

@@ -156,7 +156,7 @@ class Adds(MemoryBackend):
 
 
 class GivesItsOwn(MemoryBackend):
-    """What is read is what is stored, not a copy."""
+    """Returns the stored values themselves, not copies."""
 
     def multi_get(self, keys):
         return [self.rows.get(key) for key in keys]
