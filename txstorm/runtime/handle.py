@@ -104,16 +104,16 @@ class RunHandle:
     def _close(self) -> None:
         try:
             self._phase = "stopping"
-            self._session.close(compact=lambda: self._compact and self._error is None, ended=self._tell_end)
+            self._session.close(
+                compact=lambda: self._compact and self._error is None,
+                ended=lambda error: self._driver.control.ended(self._error or error),
+            )
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or system_failure(error, self.data_dir)
         self._monitor.close()
         self._phase = "failed" if self._error is not None else "stopped"
         for call in self._ended:
             call()
-
-    def _tell_end(self, error: BaseException | None) -> None:
-        self._driver.control.ended(self._error or error)
 
     def on_end(self, call: Callable[[], None]) -> None:
         """Register `call`, to be called on the driver thread once the run has ended."""

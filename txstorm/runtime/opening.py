@@ -224,8 +224,9 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
     settings = topology.settings
     first = not ledger_is_there(chosen, data_dir, settings)
     if first and was_run(data_dir):
+        place = chosen.within(data_dir.absolute()).removeprefix("sqlite:./")
         msg = (
-            f"data directory {data_dir} was run in, but has no ledger ({_shown(chosen, data_dir)}); starting at txid 1 "
+            f"data directory {data_dir} was run in, but has no ledger ({place}); starting at txid 1 "
             "would count everything again: put the ledger back, rebuild it from the tables with: txstorm recover "
             f"{data_dir}, or choose another --data-dir"
         )
@@ -245,10 +246,6 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
     except BaseException:
         ledger.close()
         raise
-
-
-def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
-    return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
 def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:

@@ -86,7 +86,8 @@ class _Watch:
         while not self._taken():
             pass
         self._check_killed()
-        self._say(f"{self._owner}: taking over from {self._last}")
+        last = self._holders[-1] if self._holders else "a run that has just ended"
+        self._say(f"{self._owner}: taking over from {last}")
 
     def _taken(self) -> bool:
         ledger = self._books.ledger
@@ -111,10 +112,6 @@ class _Watch:
             if holder not in self._holders:
                 self._holders.append(holder)
             self._say(f"{self._owner}: standing by for {holder}")
-
-    @property
-    def _last(self) -> str:
-        return self._holders[-1] if self._holders else "a run that has just ended"
 
     def _say(self, message: str) -> None:
         if message != self._said:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
-from txstorm.state.index.ordered_index import OrderedIndex
+from txstorm.state.index.ordered_index import CollectionIndex
 from txstorm.state.index.ordered_rows import (
     CollectionKey,
     Columns,
@@ -210,7 +210,7 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
     holds = "collections"
     state: CollectionState
 
-    def __init__(self, state: CollectionState, index: OrderedIndex) -> None:
+    def __init__(self, state: CollectionState, index: CollectionIndex) -> None:
         super().__init__(state, index)
         self.owners = KeyForm(KeyedState(state.name, state.key, state.value))
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))

@@ -135,7 +135,10 @@ class PendingTable:
         with self._lock:
             parts = self._parts.get(last.txid)
         if parts is not None and parts.files:  # a large commit is a group of its own
-            return self._staged_elsewhere(parts, first.txid, last.txid)
+            files = parts.files
+            with self._lock:
+                previous = self._lasts.before(first.txid)
+            return lambda: self._intent(self.rows.schema, previous, last.txid, files)
         rows = self.rows.changes(first.txid, last.txid)
         if rows is None or not rows.num_rows:
             if not self._is_due(last.stamp):
@@ -151,11 +154,6 @@ class PendingTable:
             with self._lock:
                 self._rows[last.txid] = rows
         return self._intent(rows.schema, previous, last.txid, [staged])
-
-    def _staged_elsewhere(self, parts: TaskStagedFiles, first: int, last: int) -> Callable[[], IntentTable]:
-        with self._lock:
-            previous = self._lasts.before(first)
-        return lambda: self._intent(self.rows.schema, previous, last, parts.files)
 
     def _intent(self, schema: pa.Schema, previous: int, txid: int, files: Sequence[Staged]) -> IntentTable:
         with self._lock:

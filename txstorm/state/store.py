@@ -174,7 +174,8 @@ class StateStore:
         outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets)
         made = cls(data_dir, owner, declared, found, outside, settings, spark)
         if recorded.tables is not None:
-            made._late = dict.fromkeys(_uris(declared) - set(recorded.tables), recorded.committed)
+            uris = {one.refs[0].uri for one in declared}
+            made._late = dict.fromkeys(uris - set(recorded.tables), recorded.committed)
         return made
 
     def raise_epoch(self, epoch: int) -> None:
@@ -360,11 +361,6 @@ def _opened(
         if not recorded.has(ref):
             table.renew_directories()
     return found
-
-
-def _uris(declared: Sequence[DeclaredTable]) -> set[str]:
-    """The ledger's names of the `declared` tables."""
-    return {one.refs[0].uri for one in declared}
 
 
 def _check_missing(data_dir: Path, missing: Sequence[TableRef], recorded: RecordedTables) -> None:

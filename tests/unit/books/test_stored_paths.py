@@ -13,7 +13,7 @@ from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import LedgerCorrupt, TableCorrupt
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord, encode_schema
-from txstorm.storage.tables.staging import StagedName, check_digest, stage
+from txstorm.storage.tables.staging import StagedName, checked_bytes, stage
 
 ROWS = pa.table({"n": [1], "_txid": pa.array([1], pa.int64())})
 PATHS = [
@@ -80,18 +80,18 @@ def test_a_rewind_with_another_path_is_refused(path):
 @pytest.mark.parametrize("link", ["file", "directory"])
 def test_a_staged_file_behind_a_link_is_refused(tmp_path, staged, link):
     table, away = tmp_path / "maps/counts", tmp_path / "away"
-    check_digest(table, staged)
+    checked_bytes(table, staged)
     moved = table / staged.path if link == "file" else table / "_txstorm"
     shutil.move(moved, away)
     moved.symlink_to(away)
     with pytest.raises(TableCorrupt, match="symbolic link"):
-        check_digest(table, staged)
+        checked_bytes(table, staged)
 
 
 def test_a_table_behind_a_link_is_fine(tmp_path, staged):
     shutil.move(tmp_path / "maps", tmp_path / "away")
     (tmp_path / "maps").symlink_to(tmp_path / "away")
-    check_digest(tmp_path / "maps/counts", staged)
+    checked_bytes(tmp_path / "maps/counts", staged)
 
 
 @pytest.mark.parametrize("path", ["../victim.parquet", "{}/victim.parquet"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -107,14 +107,11 @@ def staged_table(rows: Mapping[str, MapRow]) -> pa.Table:
 
 def staged_rows(data: bytes, timeline: int, *, keeps_txid: bool) -> dict[str, MapRow | None]:
     """Read the rows of a staged file to be put; a map without txids has plain values and deletions."""
-    rows = _rows(pq.read_table(pa.BufferReader(data), schema=STAGED_SCHEMA).to_pylist(), timeline)
+    staged = pq.read_table(pa.BufferReader(data), schema=STAGED_SCHEMA).to_pylist()
+    rows = {one["key"]: MapRow(_value(one["value"]), one[TXID.name], timeline, _value(one["prev"])) for one in staged}
     if keeps_txid:
         return dict(rows)
-    return {key: None if row.value is None else MapRow(row.value) for key, row in rows}
-
-
-def _rows(rows: Iterable[Mapping[str, Any]], timeline: int) -> list[tuple[str, MapRow]]:
-    return [(one["key"], MapRow(_value(one["value"]), one[TXID.name], timeline, _value(one["prev"]))) for one in rows]
+    return {key: None if row.value is None else MapRow(row.value) for key, row in rows.items()}
 
 
 def _text(value: Any) -> str | None:

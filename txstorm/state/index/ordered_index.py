@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from txstorm.api.state import CollectionState, KeyedState
-from txstorm.state.index.index import DiskRows, KeyIndex, StateIndex
+from txstorm.state.index.index import DiskRows, StateIndex
 from txstorm.state.index.ordered_rows import CollectionKey, Columns, OrderedRows, Place, ScanRange, filled, over
 from txstorm.state.index.row_cache import Cache, WholeCache
 from txstorm.storage.rows.forms import Key, Value
@@ -21,16 +21,6 @@ class OrderedDiskRows(DiskRows, Protocol):
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
         """Like `scan`, as columns."""
-
-
-class OrderedIndex(KeyIndex, Protocol):
-    """The published rows of collections."""
-
-    def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Read places and rows of each of `owners` in `span`, in its direction."""
-
-    def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
-        """Like `scan`, as columns, if the rows are on disk; None if they are in memory."""
 
 
 class OrderedCache:
@@ -77,7 +67,7 @@ class OrderedCache:
 
 
 class CollectionIndex(StateIndex):
-    """`OrderedIndex` of one collection state.
+    """Published rows of one collection state, by key and in order.
 
     A few rows are kept in memory. Once there are many, all but those waiting to be written are on disk alone, where a
     range is read with one seek.

@@ -155,7 +155,7 @@ class PackedRows:
 
     def _homes(self, hashes: npt.NDArray[np.uint64]) -> Places:
         """First slot of each key: from the high bits of its hash, as the low ones choose its task."""
-        return (hashes >> np.uint64(64 - _bits(self._table))).astype(np.int64)
+        return (hashes >> np.uint64(65 - len(self._table).bit_length())).astype(np.int64)
 
     def _next(self, at: Places, step: int) -> Places:
         """Next slot of the probe sequence, which visits every slot of a table whose size is a power of two once."""
@@ -208,10 +208,6 @@ class PackedRows:
         self._records[self._added(keys)] = records
         self._there[: len(kept)] = True
         self._gone = 0
-
-
-def _bits(table: npt.NDArray[np.int32]) -> int:
-    return len(table).bit_length() - 1
 
 
 def _longer(array: npt.NDArray[T], size: int) -> npt.NDArray[T]:

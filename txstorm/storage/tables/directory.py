@@ -11,7 +11,7 @@ from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.history import append_history, check_history
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STATE, Staged
-from txstorm.storage.tables.staging import check_digest
+from txstorm.storage.tables.staging import checked_bytes
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import TransactionalTable
 
@@ -54,7 +54,7 @@ class Directory:
 
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file staged for the table `uri` exists, unchanged."""
-        check_digest(self.path / uri, staged)
+        checked_bytes(self.path / uri, staged)
 
     def check_history(self) -> None:
         """Raise `TableCorrupt` or `DataDirectoryError` if the history table is damaged or of a newer format."""

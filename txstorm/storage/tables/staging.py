@@ -136,11 +136,6 @@ def data_file(table: Path, staged: Staged) -> DataFile:
     return DataFile(staged.path, staged.size, int(found.st_mtime * 1000), staged.stats)
 
 
-def check_digest(table: Path, staged: Staged) -> None:
-    """Raise `TableCorrupt` unless the staged file has the bytes it was staged with."""
-    checked_bytes(table, staged)
-
-
 def checked_bytes(table: Path, staged: Staged) -> bytes:
     """Read the staged file; raises `TableCorrupt` unless it has the bytes it was staged with."""
     data_file(table, staged)

@@ -28,7 +28,7 @@ from txstorm.storage.rows.ttl import TTL
 from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, STATE, IntentTable
 from txstorm.storage.tables.merge_layout import merged_files
-from txstorm.storage.tables.staging import check_digest, data_file
+from txstorm.storage.tables.staging import checked_bytes, data_file
 from txstorm.storage.tables.table_log import (
     CREATED,
     REDEFINED,
@@ -353,7 +353,7 @@ class DeltaTableState(TransactionalTable):
         """Raise `TableCorrupt` unless the staged files are unchanged and have the table's columns."""
         self.check_columns(table)
         for staged in table.files:
-            check_digest(self.path, staged)
+            checked_bytes(self.path, staged)
 
     def at(self, version: int) -> DeltaHandle:
         """The table at `version`."""

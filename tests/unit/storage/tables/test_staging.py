@@ -11,7 +11,7 @@ from txstorm import faults
 from txstorm.errors import TableCorrupt
 from txstorm.storage.tables import staging
 from txstorm.storage.tables.intent import Staged
-from txstorm.storage.tables.staging import StagedName, check_digest, data_file, epoch_of, stage
+from txstorm.storage.tables.staging import StagedName, checked_bytes, data_file, epoch_of, stage
 
 ROWS = pa.table({"k": ["a", "b", "c"], "_txid": [5, 7, 6]})
 NAME = StagedName(3, 7, 12345, "my-count", "all")
@@ -28,7 +28,7 @@ def test_what_is_staged_is_what_is_read(tmp_path):
         "maxValues": {"_txid": 7},
         "nullCount": {"_txid": 0},
     }
-    check_digest(tmp_path, staged)
+    checked_bytes(tmp_path, staged)
 
 
 def test_few_rows_have_no_dictionary_but_for_what_repeats():
@@ -113,7 +113,7 @@ def test_one_flipped_bit_is_found(tmp_path):
     (tmp_path / staged.path).write_bytes(data)
     data_file(tmp_path, staged)
     with pytest.raises(TableCorrupt, match="expected digest"):
-        check_digest(tmp_path, staged)
+        checked_bytes(tmp_path, staged)
 
 
 def test_json_round_trip(tmp_path):
