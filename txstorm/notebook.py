@@ -29,7 +29,7 @@ def watch(
     Args:
         handle: the handle that `txstorm.run` returned.
         seconds: the longest time to show it; None: until the run ends.
-        every: seconds between two updates.
+        every: interval between two updates, in seconds.
         monotonic: clock for `seconds`.
         sleep: function that waits between two updates.
 

@@ -133,7 +133,7 @@ class Books:
         return FIRST_TXID if value is None else int(value)
 
     def committed(self) -> int:
-        """The last committed txid; as soon as a rewind is decided, the txid that it goes back to."""
+        """The last committed txid; once a rewind is decided, its target txid."""
         rewind = self.rewind()
         return self.currtx() - 1 if rewind is None else rewind.txid
 

@@ -91,7 +91,7 @@ class Savepoint:
 
 
 def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:
-    """Table (its directory) → the versions that savepoints need, whose files and log entries must stay.
+    """Table (its directory) → the versions that savepoints need, whose files and log entries must be kept.
 
     Called by everything that removes files, log entries or rows. A savepoint reads only these versions.
     """

@@ -87,7 +87,7 @@ def held(target: Target) -> Topology | None:
     """The topology in an attribute of a module, without a call; None if the attribute is a function.
 
     Raises:
-        InputError: as in `load`.
+        InputError: as for `load`.
     """
     found = _attribute(target)
     return None if inspect.isfunction(found) else _topology(target, found)

@@ -244,7 +244,7 @@ def _activate(session: Any) -> None:
 def cargo_type(target: str, cargo: str) -> Any:
     """The Spark type of rows with an INT column `target` and a BINARY column `cargo`.
 
-    As an object, since the JVM would parse a type given as text every time.
+    It is an object, since the JVM would parse a type given as text every time.
     """
     from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 

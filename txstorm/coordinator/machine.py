@@ -103,7 +103,7 @@ class State(NamedTuple):
     """The complete state of the machine, immutable; a named tuple, since every step makes a changed copy.
 
     Attributes:
-        config: as given to `initial`.
+        config: the limits given to `initial`.
         mode: which transactions may still be started.
         currtx: the next txid to commit; everything below it is committed.
         entries: the active txids from `currtx` on, in order.
@@ -337,7 +337,7 @@ def _sync(state: State) -> Result:
 
 
 def _due(state: State) -> int:
-    """The number of txids, from `currtx` on, that can be committed now."""
+    """Return how many txids, from `currtx` on, can be committed now."""
     return 0 if state.committing else _processed_from(state, 0)
 
 

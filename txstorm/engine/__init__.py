@@ -1,4 +1,4 @@
-"""Runs packs: the port, the program shipped to workers, the two engines, what crosses between tasks.
+"""Engines that run packs: their port, the program shipped to workers, both engines, data sent between tasks.
 
 May import: spouts, state, storage, clients, plan, topology.
 Start: port.py.

@@ -71,6 +71,6 @@ def _take_parts(outcome: Processed, cargo: Cargo) -> None:
 
 
 def _take_error(outcome: Processed, row: ErrorRow) -> None:
-    """Take an error row; of several for one txid, the one of the earliest stage is the cause."""
+    """Record an error row; if a txid has several, that of the earliest stage is the cause."""
     if outcome.error is None or (row.level, row.task) < (outcome.error.level, outcome.error.task):
         outcome.error = row

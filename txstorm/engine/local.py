@@ -28,7 +28,7 @@ class LocalEngine:
     be worth a Spark job.
 
     Args:
-        observe: called with what every task of the processing phase emitted, on the thread that runs the task.
+        observe: called with the emissions of every task of the processing phase, on the thread that runs the task.
     """
 
     name = "local"
@@ -75,7 +75,7 @@ class LocalEngine:
         return {"engine": self.name, "cores": os.cpu_count()}
 
     def close(self) -> None:
-        """Cancel what runs, without waiting for bolts that hang."""
+        """Cancel running packs, without waiting for bolts that hang."""
         for cancelled in list(self._cancelled.values()):
             cancelled.set()
 

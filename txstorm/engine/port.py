@@ -27,11 +27,11 @@ class TxidInput:
     """One txid of a pack.
 
     Attributes:
-        document: the spout document the planner made.
+        document: the spout document created by the planner.
         stamp: processing time, UTC microseconds.
-        payload: rows that travel with the batch, for sources in the driver's memory.
-        divert: what is left out of the batch and kept as dead letters instead of failing it: tuples whose handling
-            fails in one of these kinds (``failed``, ``other``), or with `SOURCE` all that the source has. Empty:
+        payload: rows shipped with the batch, for sources in the driver's memory.
+        divert: kinds of errors that lead to dead letters instead of failing the batch: of tuples whose handling
+            fails with one of these kinds (``failed``, ``other``), or with `SOURCE` of the whole source. Empty:
             nothing, a failure fails the batch.
     """
 
@@ -93,7 +93,7 @@ class Processed:
         cargo: the committers' input, in no particular order.
         parts: for task-planned spouts, the metadata of every partition; for committer spouts, what the emitter of
             every task returned.
-        digests: source partition → digest of what was read.
+        digests: source partition → digest of the input read from it.
         counts: component → tuples emitted.
         reported: errors reported without failing the batch.
         diverted: dead letters, as `txstorm.storage.rows.schema.SCHEMA` has them.
@@ -136,8 +136,8 @@ class LargeCommit:
     """The part of one txid's commit phase that a job carries out.
 
     Attributes:
-        input: the attempt; without document and payload.
-        epoch: of the coordinator, for the names of staged files.
+        input: the attempt, its stamp and divert settings; without document and payload.
+        epoch: the coordinator's epoch, for the names of staged files.
         shares: every task of every committer that takes part, also those without input.
     """
 
@@ -154,7 +154,7 @@ class ShareDone:
     Attributes:
         staged: table → its file, durable.
         counts: component → tuples emitted.
-        sent: what it emitted for downstream bolts, in files, in order.
+        sent: files with the rows emitted for downstream bolts, in order.
         reported: errors reported without failing the batch.
         error: set if its code raised, or violated a rule of the state.
         refused: set if a file could not be read or written: number, text and file of the `OSError`.
@@ -179,7 +179,7 @@ class Engine(Protocol):
         """Prepare to run `program`. Called before `submit`, and again with another program while nothing runs."""
 
     def warm_up(self) -> None:
-        """Do in advance what would slow down the first packs. Called after `start`, for a run that waits to lead.
+        """Warm up before the first packs. Called after `start`, for a run that waits to lead.
 
         Raises:
             InputError, SessionLost: this engine cannot process anything. Other failures are left to the packs.
@@ -205,4 +205,4 @@ class Engine(Protocol):
         """Describe the engine, for status and logs."""
 
     def close(self) -> None:
-        """Cancel what runs and release resources."""
+        """Cancel running packs and release resources."""

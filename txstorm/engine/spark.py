@@ -117,7 +117,7 @@ class SparkEngine:
         return {"engine": self.name, **client.describe(self._session)}
 
     def close(self) -> None:
-        """Cancel what runs; stop the session if this engine created it."""
+        """Cancel running jobs; stop the session if this engine created it."""
         with self._lock:
             running = list(self._groups)
         for future in running:
@@ -171,7 +171,7 @@ class SparkEngine:
         return EngineError(client.explain_failure(error))
 
     def _frame(self, program: Program, function: Callable[[int], StageFunction]) -> Any:
-        """The data frame of all stages; `function` gives the function of a level."""
+        """Build the data frame of all stages; `function` returns the function of a stage."""
         rows = client.cargo_type(*SCHEMA.names)
         frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
         for stage in program.stages:

@@ -34,7 +34,7 @@ _DEAD = "ZXx"
 
 
 def machine_mark() -> str:
-    """Identifier of this machine's boot and this process's PID namespace; empty where the system does not tell."""
+    """Identifier of this machine's boot and this process's PID namespace; empty if unknown."""
     try:
         return f"{_BOOT.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -42,7 +42,7 @@ def machine_mark() -> str:
 
 
 def process_mark(pid: int | None = None) -> str:
-    """Globally unique identifier of this process (or `pid`); empty where the system does not tell.
+    """Globally unique identifier of this process (or `pid`); empty if unknown.
 
     It consists of the machine's boot, the PID namespace (containers number their own processes), the pid, and the
     start time of the process (pids are reused).
@@ -272,7 +272,7 @@ def _write(file: int, holder: Holder) -> None:
 
 
 def _holder_elsewhere(file: int) -> Holder | None:
-    """The other process that holds the lock on `file`: the system tells its pid, the file's content the rest."""
+    """Identify the process that holds the lock on `file`: its pid from the system, the rest from the file's content."""
     pid = _locking_pid(file)
     if pid is None:
         return None

@@ -81,7 +81,7 @@ class MemoryLedger:
             return self._store.lock.wait_for(lambda: self._store.holder is None, seconds)
 
     def expire(self) -> None:
-        """Expire the lease, as a store does that has not heard from the holder: for tests."""
+        """Expire the lease, as if the holder had shown no sign of life: for tests."""
         with self._store.lock:
             self._free()
 

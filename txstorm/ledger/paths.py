@@ -74,7 +74,7 @@ def user_path(partition: str, txid: int) -> str:
 
 
 def intent_path(txid: int) -> str:
-    """The path of the intent whose group ends with `txid`."""
+    """Return the path of the intent whose group ends with `txid`."""
     return f"{INTENTS}/{txid}"
 
 

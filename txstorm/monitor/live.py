@@ -27,7 +27,7 @@ class Moment:
     """State of a run at one moment, as it is displayed.
 
     Attributes:
-        phase: of the run; see `RunHandle.phase`.
+        phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
         seconds: since the run began.
         rate: input rows per second over the last seconds.

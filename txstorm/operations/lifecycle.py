@@ -95,7 +95,7 @@ def rebalance(
     Raises:
         InputError: there is no topology in `data_dir`, or a component is unknown, its number is invalid or fixed.
         NotRunningError: the topology is not running.
-        BusyError, HeldError: as `deactivate`.
+        BusyError, HeldError: as for `deactivate`.
     """
     return ask(data_dir, REBALANCE, {"parallelism": dict(parallelism)}, waiting)
 
@@ -116,7 +116,7 @@ def kill(
     Raises:
         InputError: there is no topology in `data_dir`.
         NotRunningError: the topology is not running.
-        BusyError, HeldError: as `deactivate`.
+        BusyError, HeldError: as for `deactivate`.
     """
     until = waiting.monotonic() + waiting.patience
     with _opened(data_dir, waiting) as books:

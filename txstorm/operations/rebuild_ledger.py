@@ -31,7 +31,7 @@ class Rebuilt:
 
     Attributes:
         currtx: the next txid to commit; those of `intent` are committed by the next start.
-        metadata: of the last transaction recorded in any table; the source is read on from there.
+        metadata: metadata of the last transaction recorded in any table; reading continues from there.
         tables: table → its last txid.
         intent: a decided group that is not published in all its tables yet, or None.
         history: last txid of a group → its rows that the history table lacks.
@@ -138,7 +138,7 @@ def rebuild(directory: Path) -> Rebuilt:
 
 
 def _outside(directory: Path) -> dict[str, int]:
-    """Maps and outlets, whose last txid only their own marks record."""
+    """Names of maps and outlets, whose last txid only their marks record."""
     return {ref.uri: UNKNOWN for ref in outside_folders(directory)}
 
 

@@ -18,10 +18,10 @@ log = logging.getLogger("txstorm.repair")
 
 
 def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:
-    """Drop the decided group that `txid` belongs to, as long as no table holds anything of it.
+    """Drop the decided group that `txid` belongs to, provided that no table contains any of its rows.
 
-    The topology must not run. Its transactions are undecided again: the next start processes them anew, from the same
-    metadata (an opaque spout plans them anew). Every table that can be reached gets a new epoch first, so that a
+    The topology must not run. Its transactions are undecided again: the next start processes them again, with the same
+    metadata (an opaque spout plans them again). Every table that can be reached gets a new epoch first, so that a
     stale coordinator is fenced and cannot publish the group afterwards.
 
     Returns:
@@ -73,19 +73,19 @@ def _group_of(data_dir: Path, books: Books, txid: int) -> Intent:
 
 
 def _check_unpublished(data_dir: Path, intent: Intent) -> None:
-    """Check that no table holds the group; tables are published in order, so none after the first without it does."""
+    """Check that no table contains the group; tables are published in order, so the first without it decides."""
     told = False
     for one in publications(data_dir, intent):
         if one.published:
             msg = (
                 f"{data_dir}: txids {intent.first}-{intent.last} are published in table {one.uri} and cannot be "
-                "abandoned: mend what blocks the other tables and start the topology, which rolls them forward; only a "
-                f"rewind to before txid {intent.first} takes them back"
+                "abandoned: fix what blocks the other tables and start the topology, which rolls them forward; only a "
+                f"rewind to before txid {intent.first} undoes them"
             )
             raise InputError(msg)
         if one.published is None and not told:
             msg = (
-                f"{data_dir}: whether {one.uri} holds txids {intent.first}-{intent.last} cannot be told: {one.cause}; "
+                f"{data_dir}: whether {one.uri} holds txids {intent.first}-{intent.last} is unknown: {one.cause}; "
                 "they cannot be abandoned before it can be read"
             )
             raise InputError(msg)

@@ -27,7 +27,7 @@ from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
 def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict[str, Any]:
     """Roll all tables of the topology in `data_dir`, which must not run, back to the end of transaction `to_txid`.
 
-    The next run plans txid ``to_txid + 1`` anew, from where `to_txid` ended in the source. From then on a transaction
+    The next run plans txid ``to_txid + 1`` again, from where `to_txid` ended in the source. From then on a transaction
     is identified by (timeline, txid); those rolled back stay in the history under their timeline. Maps and outlets are
     in other systems and cannot be rolled back: each must be named in `keep`, and keeps the output of later
     transactions, on top of which the replayed ones write. After a crash the next start, or the next rewind, completes
@@ -56,7 +56,7 @@ def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict
 def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> dict[str, Any]:
     identity = books.identity()
     if identity is None:
-        raise DataDirectoryError(f"{directory}: its ledger does not say whose it is; there is nothing to rewind")
+        raise DataDirectoryError(f"{directory}: its ledger has no identity; there is nothing to rewind")
     outside = _outside(directory, books)
     _check_wanted(directory, books, txid)
     check_in_history(directory, books, txid)

@@ -92,7 +92,7 @@ def noted_savepoints(directory: Path) -> list[str]:
 
 
 def forget_notes(directory: Path) -> None:
-    """Delete the notes on savepoints, which are in no ledger any more."""
+    """Delete the notes on savepoints, which no ledger contains any longer."""
     for note in (directory / NOTES).glob("*.json"):
         note.unlink(missing_ok=True)
 

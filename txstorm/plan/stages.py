@@ -56,7 +56,7 @@ class Plan:
     """A compiled topology; made by `compile_plan`.
 
     Attributes:
-        topology: what was compiled.
+        topology: the compiled topology.
         stages: the processing phase: one chain of stages, run as one job however deep the graph is.
         commit: the components of the commit phase, in topological order.
         edges: numbered in the order of their targets, then of the targets' inputs.

@@ -1,6 +1,6 @@
 """Content of a lost ledger, as far as the tables of its data directory record it.
 
-Every commit of a table records its txids, their attempts, what they read and when. What only the ledger knew is lost:
+Every commit of a table records its txids, with attempts, extents and stamps. What only the ledger knew is lost:
 metadata of undecided transactions, and decided groups that no table holds yet. Their output was not visible, so they
 are planned and processed again. The intent of a group that only some tables hold is rebuilt from its staged files.
 """
@@ -63,7 +63,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Found:
-    """The tables of a data directory, and what they agree on.
+    """The tables of a data directory, and the position that follows from them.
 
     Attributes:
         tables: by uri, all except ``state/…`` tables that have a change table.

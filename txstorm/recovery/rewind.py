@@ -71,7 +71,7 @@ class Rows(Protocol):
 def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
     """Plan the rewind of `table` to `txid`; raises as `plan_table`.
 
-    A table that was dropped before `txid` keeps what it holds, and the txid it is at.
+    A table that was dropped before `txid` keeps its content and its txid.
     """
     if (until := table.until()) is not None:
         txid = min(txid, until)

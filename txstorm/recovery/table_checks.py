@@ -1,6 +1,6 @@
 """Table side of a take-over (P0), without the topology's code: check tables, raise their epochs, roll groups forward.
 
-Also tells how far a decided group has come: which of its tables hold it, and which can be reached at all.
+Also determines the progress of a decided group: which of its tables contain it, and which can be reached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Committed transactions run again: one (debugger), a range (audit), all of them into new tables (backfill).
+"""Replays of committed transactions: one (debugger), a range (audit), or all of them into new tables (backfill).
 
 May import: runtime and everything below it.
 Start: single.py.

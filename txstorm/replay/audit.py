@@ -1,4 +1,4 @@
-"""An audit: are digests and rows of committed txids those that their code gives again? Writes nothing."""
+"""Audit: replay committed txids and compare digests and rows with the committed ones. Writes nothing."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from txstorm.topology.graph import Topology
 def audit(
     topology: Topology, recording: Recording, span: Span, engine: Engine, told: Callable[[ReplayVerdict], None]
 ) -> Result:
-    """Run `span` again on `engine`, each txid against the committed state before it.
+    """Replay `span` on `engine`, each txid against the committed state before it.
 
     Works beside a live run. A txid that differs, or whose source is missing, does not end the audit; later txids are
     compared as if it had not differed.
 
     Args:
         topology: the code.
-        recording: of the directory that is audited.
-        span: which txids.
-        engine: closed in the end.
+        recording: the recording of the directory to audit.
+        span: the txids to replay.
+        engine: runs the packs; closed at the end.
         told: called with the verdict on each txid, in order.
 
     Raises:
-        StateError: a state that is declared differently now, or is no longer kept as of the txid before `span`.
+        StateError: a state is declared differently now, or is no longer kept as of the txid before `span`.
     """
     spill = tempfile.mkdtemp(prefix="txstorm-replay-")
     program = program_of(compile_plan(topology), spill)

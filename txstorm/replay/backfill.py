@@ -1,4 +1,4 @@
-"""A backfill: committed txids again, with the code of today, into the fresh tables of a new data directory."""
+"""Backfill: replay committed txids, with the present code, into the tables of a new data directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Told = Callable[[int], None]
 
 
 def check_into(recording: Recording, into: str | Path, span: Span) -> Path:
-    """`into` as a path; raises `InputError` unless a backfill of `span` can be made there."""
+    """Return `into` as a path; raise `InputError` unless it can take a backfill of `span`."""
     target = local_directory(into).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         msg = f"--into {target}: expected a directory that is new or empty; name another one"
@@ -40,8 +40,8 @@ def check_into(recording: Recording, into: str | Path, span: Span) -> Path:
         raise InputError(msg)
     if span.first != 1:
         msg = (
-            f"--into: a backfill begins with txid 1, got --from-txid {span.first}: fresh tables are empty, and states "
-            "would lack what txids before it made of them; leave --from-txid out"
+            f"--into: a backfill begins with txid 1, got --from-txid {span.first}: new tables are empty, so states "
+            "would lack the changes of earlier txids; leave --from-txid out"
         )
         raise InputError(msg)
     return target
@@ -56,23 +56,23 @@ def backfill(
     origin: CodeOrigin,
     told: Told,
 ) -> Result:
-    """Run `span` again on `engine` into the data directory `into`, which `check_into` has passed.
+    """Replay `span` on `engine` into the new data directory `into`, which `check_into` has accepted.
 
-    It gets a ledger and tables of its own, with the txids, attempts, stamps and extents that were recorded; a run of
-    the topology there goes on after `span`.
+    The directory gets a ledger and tables with the recorded txids, attempts, stamps and extents; a run of the topology
+    there continues after `span`.
 
     Args:
         topology: the code, which may have changed.
-        recording: of the directory whose transactions are run again.
-        span: which txids; the first is 1.
+        recording: the recording of the directory to replay.
+        span: the txids to replay; the first is 1.
         into: the new directory.
-        engine: closed in the end.
-        origin: where the code is, for the new ledger.
-        told: called with each txid that is committed.
+        engine: runs the packs; closed at the end.
+        origin: location of the code, for the new ledger.
+        told: called with each committed txid.
 
     Raises:
-        TopologyFailed: user code raised; what came before is committed.
-        SpoutError: the source does not give a recorded batch any more; likewise.
+        TopologyFailed: user code raised; all earlier txids are committed.
+        SpoutError: the source can no longer return a recorded batch; all earlier txids are committed.
     """
     session = open_session(topology, engine, into, RunOptions(origin=origin), Monitor(()), _slept)
     result = Result(topology.id, span, into=into)
@@ -85,7 +85,7 @@ def backfill(
             writer.write(group)
         compact = True
     except BaseException as error:
-        error.add_note(f"{into} holds {result.txids} of the {len(span)} txids; begin again in another directory.")
+        error.add_note(f"{into} holds {result.txids} of the {len(span)} txids; start over in another directory.")
         raise
     finally:
         session.close(compact=lambda: compact)
@@ -93,7 +93,7 @@ def backfill(
 
 
 class _Writer:
-    """Commits processed txids as the driver does, with what was recorded of them."""
+    """Commits processed txids as the driver does, with their recorded metadata."""
 
     def __init__(self, session: Session, source: Source, result: Result, told: Told) -> None:
         self._session = session
@@ -103,7 +103,7 @@ class _Writer:
         self._metas: list[int] = []
 
     def write(self, group: list[Done]) -> None:
-        """P4 to P8 of consecutive txids."""
+        """Commit consecutive processed txids (P4 to P8)."""
         metas = {one.recorded.txid: self._meta(one) for one in group}
         self._session.books.write_metas(metas)
         self._metas += list(metas)
@@ -129,8 +129,8 @@ class _Writer:
         document = self._source.document(recorded, done.processed.parts)
         if document != recorded.document:
             msg = (
-                f"txid {recorded.txid}: the spout read other extents than were recorded; its source has changed, and "
-                "later txids would not follow: run the topology anew instead of a backfill"
+                f"txid {recorded.txid}: the spout read other extents than were recorded; its source has changed, so "
+                "later txids would not continue from there: run the topology in a new directory instead of a backfill"
             )
             raise SpoutError(msg)
         return Meta(document, recorded.stamp, dict(done.processed.digests))
@@ -154,7 +154,7 @@ class _Writer:
 
 
 def _groups(packs: Packs, span: Span, most: int) -> Iterator[list[Done]]:
-    """The processed txids in groups of one commit; a txid that failed ends its group, and is alone in the next."""
+    """Yield the processed txids in commit groups; a failed txid ends its group, and is alone in the next one."""
     outcomes = packs.run(span)
     for failed, found in groupby(outcomes, lambda one: one.processed.error is not None):
         while group := list(islice(found, 1 if failed else min(most, packs.size))):

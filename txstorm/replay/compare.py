@@ -1,4 +1,4 @@
-"""Whether what a replay made of a txid is what was committed: digests, and the rows of every table."""
+"""Comparison of a replayed txid with the committed one: its digest, and the rows of every table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txstorm.results.read import json_value
 from txstorm.storage.rows.schema import KEY_GROUP, OP, PREV, REMOVED, TXID
 
 KEPT = 1000
-"""Differing rows of one table that a verdict keeps; it counts all."""
+"""Maximum number of differing rows of a table that a verdict contains; all are counted."""
 
 _HIDDEN = {TXID.name, KEY_GROUP.name}
 Row = Mapping[str, Any]
@@ -24,12 +24,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row that is not the same.
+    """One row that differs between the committed and the replayed txid.
 
     Attributes:
-        key: of a state; None for a row of a sink.
-        committed: the row as it was committed, as JSON values; None where it was not.
-        replayed: the row as the replay made it, likewise.
+        key: the key in a state; None for a row of a sink.
+        committed: the committed row, as JSON values; None if there is none.
+        replayed: the replayed row, as JSON values; None if there is none.
     """
 
     key: Row | None
@@ -52,7 +52,7 @@ class RowDifference:
 
 
 def _without_own_columns(row: Row) -> Row:
-    """`row` without the columns of txstorm; ``removed`` for a removal."""
+    """Return `row` without the columns of txstorm; ``removed`` for a removal."""
     if row.get(OP.name) == REMOVED:
         return {OP.name: "removed"}
     return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
@@ -60,14 +60,14 @@ def _without_own_columns(row: Row) -> Row:
 
 @dataclass(frozen=True)
 class TableVerdict:
-    """One table of one txid.
+    """Comparison of one table in one txid.
 
     Attributes:
         table: ``changes/<state>`` or ``sinks/<sink>``.
         committed, replayed: numbers of rows.
         different: number of rows that differ.
-        differences: the first `KEPT` of them.
-        reordered: a sink has the same rows in another order.
+        differences: the first `KEPT` differing rows.
+        reordered: whether a sink has the same rows in another order.
     """
 
     table: str
@@ -98,13 +98,13 @@ class ReplayVerdict:
     """The outcome of one txid's replay.
 
     Attributes:
-        attempt: the attempt that was committed, under which it ran again.
-        committed_digest: of the input, as recorded.
-        digest: of the input, as replayed; None when it was not read to its end.
+        attempt: the committed attempt, whose id the replay used.
+        committed_digest: the recorded digest of the input.
+        digest: the digest of the replayed input; None if it was not read completely.
         tables: one verdict per table.
-        failure: user code that raised; tables are not compared then.
-        tuples: emitted by spout and bolts.
-        notes: what explains a difference.
+        failure: the error, if user code raised; tables are then not compared.
+        tuples: number of tuples emitted by spout and bolts.
+        notes: possible explanations of a difference.
     """
 
     attempt: TransactionAttempt
@@ -122,11 +122,11 @@ class ReplayVerdict:
 
     @property
     def equal(self) -> bool:
-        """Whether the result is the one committed: the same input, the same rows."""
+        """Whether the result is the committed one: the same input, the same rows."""
         return self.failure is None and self.digest == self.committed_digest and all(one.equal for one in self.tables)
 
     def to_json(self) -> dict[str, Any]:
-        """The verdict as ``--json`` prints it."""
+        """Return the verdict as ``--json`` prints it."""
         failure = self.failure
         return {
             "txid": self.txid,
@@ -142,10 +142,10 @@ class ReplayVerdict:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one table and txid on both sides; None where there is no such table, or nothing was written.
+    """Committed and replayed rows of one table and txid; None if there is no such table, or nothing was written.
 
     Attributes:
-        keys: key columns; None for a sink.
+        keys: the key columns; None for a sink.
     """
 
     committed: pa.Table | None
@@ -171,7 +171,7 @@ def _size(table: pa.Table | None) -> int:
 
 
 def _same(committed: pa.Table | None, replayed: pa.Table | None) -> bool:
-    """Whether both are equal to the byte, which is quickly seen; what is not goes through `_plain`."""
+    """Fast check whether both are equal byte by byte; tables that are not are compared by `_plain` values."""
     if committed is None or replayed is None or committed.num_rows != replayed.num_rows:
         return not (committed or replayed)
     names = [name for name in committed.column_names if name not in _HIDDEN]
@@ -184,7 +184,7 @@ def _same(committed: pa.Table | None, replayed: pa.Table | None) -> bool:
 
 
 def _plain(table: pa.Table | None) -> list[dict[str, Any]]:
-    """The rows as JSON values, in which NaN equals NaN."""
+    """Convert the rows to JSON values, in which NaN equals NaN."""
     if table is None:
         return []
     names = [name for name in table.column_names if name not in _HIDDEN]
@@ -210,7 +210,7 @@ def _without(row: dict[str, Any] | None, keys: Sequence[str]) -> Row | None:
 
 
 def _missing(rows: list[Any], others: list[Any], *, committed: bool) -> Iterable[RowDifference]:
-    """Rows of a sink that the other side does not have as often."""
+    """Yield rows of a sink that occur less often on the other side."""
     left = Counter(map(_text, others))
     for row in rows:
         text = _text(row)

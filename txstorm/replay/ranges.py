@@ -1,4 +1,4 @@
-"""Ranges of committed txids again, in packs on an engine: what audits and backfills have in common."""
+"""Replay of a range of committed txids, in packs on an engine: the common part of audits and backfills."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txstorm.replay.recording import Recorded, Recording, Source
 from txstorm.topology.settings import Settings
 
 PACK = 16
-"""Txids of one job, where the topology does not say."""
+"""Default number of txids in one job, unless the topology sets it."""
 
 TRIES = 3
-"""How often a batch is tried that raises `FailedException`, or whose worker dies."""
+"""Maximum number of attempts at a batch that raises `FailedException`, or whose worker dies."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Span:
 
 @dataclass
 class Result:
-    """Result of a range, as in the last line of a batch replay.
+    """Result of replaying a range, as in the last line of ``jobs/replay.py``.
 
     Attributes:
-        tuples: emitted by spout and bolts.
-        equal: number of txids that gave what was committed: the same input and, in an audit, the same rows.
-        different: the others.
+        tuples: number of tuples emitted by spout and bolts.
+        equal: number of txids equal to the committed ones: the same input and, in an audit, the same rows.
+        different: the other txids.
         into: the new data directory of a backfill.
     """
 
@@ -52,7 +52,7 @@ class Result:
     into: Path | None = None
 
     def count(self, txid: int, tuples: int, *, equal: bool) -> None:
-        """One more txid is done."""
+        """Count one more txid."""
         self.txids += 1
         self.tuples += tuples
         if equal:
@@ -61,7 +61,7 @@ class Result:
             self.different.append(txid)
 
     def to_json(self, seconds: float) -> dict[str, Any]:
-        """The fields, and how long it took."""
+        """Return the fields, and the duration."""
         return {
             "topology": self.topology,
             "from_txid": self.span.first,
@@ -77,7 +77,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Done:
-    """A processed txid of a range."""
+    """One processed txid of a range."""
 
     recorded: Recorded
     txid_input: TxidInput
@@ -85,7 +85,7 @@ class Done:
 
 
 def span_of(recording: Recording, first: int | None, last: int | None) -> Span:
-    """The range that was asked for, all of it by default; raises `InputError` unless all of it is kept."""
+    """Return the requested range, by default all committed txids; raise `InputError` unless all are kept."""
     span = Span(1 if first is None else first, recording.committed if last is None else last)
     recording.check(span.first)
     recording.check(span.last)
@@ -96,23 +96,23 @@ def span_of(recording: Recording, first: int | None, last: int | None) -> Span:
 
 
 class Packs:
-    """Processes the txids of a range on an engine, several packs at once, and gives them back in txid order.
+    """Processes the txids of a range on an engine, several packs at once, and yields the outcomes in txid order.
 
     Args:
-        engine: started with the program of the topology.
-        source: gives the recorded batches.
-        settings: of the topology; `max_pack_txids` and `max_jobs` count.
+        engine: an engine started with the program of the topology.
+        source: the recorded batches.
+        settings: settings of the topology, of which `max_pack_txids` and `max_jobs` are used.
     """
 
     def __init__(self, engine: Engine, source: Source, settings: Settings) -> None:
         self._engine = engine
         self._source = source
-        # A spout that reads on from where the last txid ended must begin each where the recorded one did.
+        # A spout that continues from the previous txid must begin each pack where the recorded txid began.
         self.size = 1 if source.chained else settings.max_pack_txids or PACK
         self._jobs = settings.max_jobs
 
     def run(self, span: Span) -> Iterator[Done]:
-        """The outcome of every txid of `span`; of a txid that failed the one of its last try."""
+        """Yield the outcome of every txid of `span`, that of the last attempt if it failed."""
         waiting = deque(
             list(range(first, min(first + self.size, span.last + 1)))
             for first in range(span.first, span.last + 1, self.size)
@@ -152,7 +152,7 @@ Again = list[tuple[list[int], int]]
 
 
 def _outcomes(job: _Job) -> tuple[list[Done], Again]:
-    """Outcomes of a job, and the txids to be processed again, in packs with their attempt numbers."""
+    """Return the outcomes of a job, and the txids to retry, in packs with their attempt numbers."""
     try:
         processed = job.future.result()
     except EngineError as error:

@@ -28,14 +28,14 @@ from txstorm.topology.graph import Topology
 
 @dataclass(frozen=True)
 class Recorded:
-    """One committed txid.
+    """Recording of one committed txid.
 
     Attributes:
-        attempt: the attempt that was committed.
+        attempt: the committed attempt.
         stamp: its processing time, UTC microseconds.
-        digest: of its input.
-        document: the spout document with the extents that were read; it determines the batch.
-        divert: which errors made dead letters of it; see `TxidInput.divert`.
+        digest: digest of its input.
+        document: the spout document with the extents read; it determines the batch.
+        divert: kinds of errors whose records became dead letters; see `TxidInput.divert`.
     """
 
     attempt: TransactionAttempt
@@ -54,9 +54,9 @@ class Recording:
     """The committed transactions of a data directory, read once; works beside a live run, writes nothing.
 
     Attributes:
-        data_dir: where.
-        identity: whose.
-        origin: of the last run, if that has recorded it.
+        data_dir: the data directory.
+        identity: the identity of its topology.
+        origin: location of the code of the last run, if recorded.
         committed: the last committed txid.
 
     Raises:
@@ -70,11 +70,11 @@ class Recording:
         self.committed = checked_txid(self.data_dir)
         self._rows = read_directory_history(self.data_dir)
         self._diverted = _diverted(read_letters(self.data_dir))
-        # By timeline and txid: of a txid that was committed on two timelines the later row counts.
+        # Sorted by timeline and txid: if a txid was committed on two timelines, the later row is used.
         self._at = {txid: row for row, txid in enumerate(self._rows["txid"].to_pylist())}
 
     def of(self, txid: int) -> Recorded:
-        """The recording of `txid`; raises `InputError` if it is not committed, or no longer kept."""
+        """Return the recording of `txid`; raise `InputError` if it is not committed, or no longer kept."""
         self.check(txid)
         row = self._rows.slice(self._at[txid], 1)
         return Recorded(
@@ -97,11 +97,11 @@ class Recording:
             raise InputError(msg)
 
     def document_before(self, txid: int) -> Any:
-        """The spout document of the txid before `txid`; None when it is not kept, or there is none."""
+        """Return the spout document of the previous txid; None if it is not kept, or `txid` is the first."""
         return self.of(txid - 1).document if txid - 1 in self._at else None
 
     def check_topology(self, topology: Topology) -> None:
-        """Raise `InputError` unless `topology` is the one whose transactions these are, and can be run again."""
+        """Raise `InputError` unless the recording is that of `topology`, and the topology can be replayed."""
         if topology.id != self.identity.topology:
             msg = (
                 f"{self.data_dir} holds topology {self.identity.topology!r}, but the code is that of {topology.id!r}; "
@@ -110,21 +110,21 @@ class Recording:
             raise InputError(msg)
         if kept_elsewhere := _kept_elsewhere(topology):
             msg = (
-                f"topology {topology.id!r} cannot be replayed: {kept_elsewhere}; what such a store held before a "
-                "txid is not kept, and a replay would change it: name code without it with --topology"
+                f"topology {topology.id!r} cannot be replayed: {kept_elsewhere}; the earlier content of such a "
+                "store is not kept, and a replay would change it: name code without it with --topology"
             )
             raise InputError(msg)
 
     def _identity(self) -> Identity:
         identity = identity_of(self.data_dir)
         if identity is None:
-            msg = f"{self.data_dir}: its ledger does not say whose it is; no topology has been run to the end of P0"
+            msg = f"{self.data_dir}: its ledger has no identity; no topology has ever completed its start here"
             raise InputError(msg)
         return identity
 
 
 def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
-    """Txid → the kinds of errors that made dead letters of it."""
+    """Return txid → kinds of errors whose records became dead letters."""
     kinds: dict[int, set[str]] = {}
     for row in [] if letters is None else letters.to_pylist():
         whole = row["what"] == METADATA and row["source_task"] is None
@@ -153,8 +153,8 @@ class Source:
     """Recorded batches as input of packs.
 
     Args:
-        planner: of the topology's spout; it gives what travels with a batch.
-        recording: where the batches were committed.
+        planner: planner of the topology's spout; it returns the payload of a batch.
+        recording: the recording that contains the batches.
     """
 
     def __init__(self, planner: SpoutPlanner, recording: Recording) -> None:
@@ -163,27 +163,27 @@ class Source:
 
     @property
     def chained(self) -> bool:
-        """Whether the spout reads on from where the txid before ended, whatever was recorded of this one."""
+        """Whether the spout continues from the end of the previous txid, whatever was recorded for this one."""
         return self.planner.opaque and self.planner.task_planned
 
     def pack(self, recorded: Sequence[Recorded]) -> Pack:
-        """A pack of committed txids, with the attempt ids and stamps they were committed with."""
+        """Build a pack of committed txids, with their committed attempt ids and stamps."""
         inputs = tuple(
             TxidInput(one.attempt, one.document, one.stamp, self.planner.payload(one.document), divert=one.divert)
             for one in recorded
         )
         before = self.recording.document_before(recorded[0].txid)
-        # `committed` stays 0: no emitter may clean up what a live run may still need.
+        # `committed` stays 0, so that emitters do not clean up data that a live run may still need.
         return Pack(inputs, {} if before is None else self.planner.carried(before))
 
     def document(self, recorded: Recorded, parts: dict[str, Any]) -> Any:
-        """The document of what the replay read, to be compared with the recorded one."""
+        """Return the document of the replayed batch, to compare with the recorded one."""
         return self.planner.finish(recorded.document, parts) if self.planner.task_planned else recorded.document
 
 
 @contextmanager
 def opened_source(topology: Topology, program: Program, recording: Recording) -> Iterator[Source]:
-    """The source of a topology that is not run; its coordinator is closed in the end.
+    """Open the source of a topology without running it; its coordinator is closed at the end.
 
     Raises:
         SpoutError: the source is missing.

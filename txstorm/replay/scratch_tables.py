@@ -1,4 +1,4 @@
-"""The tables of a replay: states as of a txid in memory, for committers to read and write; nothing reaches a disk."""
+"""Tables of a replay: states as of a txid, in memory, for committers to read and write; nothing is written to disk."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from txstorm.topology.graph import Topology
 
 
 class ReplayTables:
-    """The states and sinks of a topology as they were after `before`, in memory.
+    """States and sinks of a topology, in memory, at first as of txid `before`.
 
-    Each txid is `commit`ted over the state before it and taken back again; `follow` then brings the states to what
-    the recorded run made of it, so that one difference does not become the difference of all later txids.
+    `commit` applies a txid to the state before it; `follow` undoes that and applies the recorded changes instead, so
+    that a difference in one txid does not cause differences in all later ones.
 
     Raises:
         StateError: a declaration differs from its table, or the state as of `before` is no longer kept.
@@ -69,7 +69,7 @@ class ReplayTables:
         self._tables = CommitTables(states, sinks, ())
 
     def _check(self, data_dir: Path, one: DeclaredTable) -> None:
-        """A table that the code declares must have the columns the code declares."""
+        """Raise `StateError` unless the table has the columns that the code declares."""
         for ref in one.refs[:1]:
             if ref.uri in self._committed.kinds:
                 one.checked(open_table(data_dir, ref))
@@ -79,20 +79,20 @@ class ReplayTables:
         uri = TableRef(CHANGES, state.name).uri
         if uri in self._committed.kinds:
             if before < self._committed.lives[uri][0]:
-                return index  # it began later: empty
+                return index  # the table begins later, so it is empty
             rows = read_state(data_dir, state.name, before, committed, whole=True)
             rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))
             index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(stored_fields(state)))))
         return index
 
     def prefetch(self, first: int, last: int) -> None:
-        """Read what the recorded run wrote in txids `first` to `last`, in one go."""
+        """Read the recorded rows of txids `first` to `last` together."""
         self._committed.read(first, last)
 
     def commit(self, program: Program, txid_input: TxidInput, processed: Processed) -> dict[str, int] | ErrorRow:
-        """Run the commit phase of a processed txid; gives the tuples emitted in it, or what failed.
+        """Run the commit phase of a processed txid; return the numbers of tuples emitted, or the error row.
 
-        What it wrote is there for `written`, until `follow` or `undo`.
+        Its rows are available to `rows` until `follow`.
         """
         txid = txid_input.attempt.txid
         self._tables.begin(txid, txid_input.stamp)
@@ -110,13 +110,13 @@ class ReplayTables:
         return run.counts
 
     def caught(self, error: BaseException) -> None:
-        """Called with what the commit phase raised, while its frames are still there."""
+        """Called with an exception of the commit phase, while its frames still exist; does nothing by default."""
 
     def rows(self, txid: int) -> dict[str, Rows]:
-        """Per table what the recorded run wrote in `txid`, and what `commit` did; tables of both or either.
+        """Return, by table, the recorded rows of `txid` and those written by `commit`.
 
-        Without those that began later or were dropped before, of which nothing is recorded to compare with, and dropped
-        ones that the code has no longer.
+        Without tables that begin later or were dropped before, for which there is no record to compare with, and
+        dropped tables that the code no longer has.
         """
         replayed: dict[str, pa.Table | None] = {
             TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
@@ -132,7 +132,7 @@ class ReplayTables:
         return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in right}
 
     def follow(self, txid: int) -> None:
-        """Take back what `commit` wrote and bring the states to what the recorded run made of `txid`."""
+        """Undo `commit` and apply the recorded changes of `txid` to the states."""
         for group in self._groups():
             group.drop_from(txid)
         for name, index in self._indexes.items():
@@ -149,11 +149,11 @@ class ReplayTables:
 
 
 class Committed:
-    """The rows that the recorded run wrote, a range of txids at a time.
+    """Rows written by the recorded run, read for a range of txids at a time.
 
     Attributes:
         kinds: table → its key columns; None for a sink.
-        lives: table → the txid it begins after, and the last one it is right for if it was dropped.
+        lives: table → the txid after which it begins, and the last txid for which it is complete if it was dropped.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -180,12 +180,12 @@ class Committed:
         return lambda first, last: read_sink(self._data_dir, name, first, last)
 
     def read(self, first: int, last: int) -> None:
-        """Have the rows of txids `first` to `last` at hand."""
+        """Read the rows of txids `first` to `last`."""
         self._read = {uri: reader(first, last) for uri, reader in self._readers.items()}
         self._range = range(first, last + 1)
 
     def of(self, uri: str, txid: int) -> pa.Table | None:
-        """The rows of one txid; None where there is no such table."""
+        """Return the rows of one txid; None if there is no such table."""
         if uri not in self.kinds:
             return None
         if txid not in self._range:

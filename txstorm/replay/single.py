@@ -1,4 +1,4 @@
-"""One committed txid again, in this process and on this thread, against the state before it. Nothing is written."""
+"""Replay of one committed txid, in this process and on this thread, against the state before it. Writes nothing."""
 
 from __future__ import annotations
 
@@ -22,30 +22,28 @@ from txstorm.topology.graph import Topology
 
 Caught = Callable[[BaseException], None]
 
-OPAQUE = (
-    "the spout is opaque: what it emits for recorded extents is what its source holds today, which may have changed"
-)
+OPAQUE = "the spout is opaque: for recorded extents it emits the present content of its source, which may have changed"
 
 
 def replay_txid(
     topology: Topology, data_dir: str | Path, txid: int, caught: Caught = lambda error: None
 ) -> ReplayVerdict:
-    """Run a committed txid again from its recorded extents against the state of ``txid - 1``.
+    """Replay a committed txid from its recorded extents against the state of ``txid - 1``.
 
-    Works beside a live run. Spout and bolts run as the local engine runs them, on the calling thread, with the
-    attempt id and the stamp they had; what they write is compared with what was committed and then dropped.
+    Works beside a live run. Spout and bolts run as on the local engine, on the calling thread, with the committed
+    attempt id and stamp; the rows they write are compared with the committed ones and then dropped.
 
     Args:
-        topology: the code; it must have the id that was recorded.
-        data_dir: where the topology ran.
-        txid: which transaction.
-        caught: called with every exception that user code raises, while its frames are still there. What it raises
+        topology: the code; it must have the recorded id.
+        data_dir: the data directory of the topology.
+        txid: the transaction to replay.
+        caught: called with every exception of user code, while its frames still exist. An exception that it raises
             itself ends the replay.
 
     Raises:
         InputError: not a data directory, another topology, a txid that is not committed or no longer kept, a state
             that is declared differently now.
-        SpoutError: the source does not give the recorded batch any more.
+        SpoutError: the source can no longer return the recorded batch.
     """
     recording = Recording(data_dir)
     recording.check_topology(topology)
@@ -70,7 +68,7 @@ def judge(
     processed: Processed,
     tables: ReplayTables,
 ) -> ReplayVerdict:
-    """Run the commit phase of a processed txid and compare everything with what was committed."""
+    """Run the commit phase of a processed txid and compare digest and rows with the committed ones."""
     verdict = _judged(program, source, recorded, txid_input, processed, tables)
     suspect = None if verdict.equal else first_suspect(source.recording.origin)
     return verdict if suspect is None else replace(verdict, notes=(suspect, *verdict.notes))
@@ -104,14 +102,14 @@ def _judged(
 
 
 def raise_unreadable(processed: Processed) -> None:
-    """Raise what a spout says that cannot read its recorded batch any more; other failures are left alone."""
+    """Raise the error of a spout that can no longer read its recorded batch; ignore other failures."""
     row = processed.error
     if row is not None and row.type == SpoutError.__name__:
         raise batch_failure(processed.attempt, row, 1)
 
 
 class _WatchedTables(ReplayTables):
-    """Tells of what the commit phase raises."""
+    """Replay tables that report exceptions of the commit phase."""
 
     def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int, caught: Caught) -> None:
         super().__init__(data_dir, topology, before, committed)
@@ -122,7 +120,7 @@ class _WatchedTables(ReplayTables):
 
 
 class _WatchedEngine(LocalEngine):
-    """Its tasks tell of what user code raises."""
+    """Local engine whose tasks report exceptions of user code."""
 
     def __init__(self, caught: Caught) -> None:
         super().__init__()

@@ -14,19 +14,18 @@ from txstorm.storage.tables.table import open_table
 def check_not_behind(
     data_dir: Path, owner: TopologyIdentity, recorded: Mapping[str, int], names: Collection[str] | None = None
 ) -> tuple[int, int]:
-    """Check tables against what the ledger said before they were opened; called beside live runs too.
+    """Check that tables are not older than the ledger as read before; return the newest timeline and txid in any table.
 
-    Tables only go on: one may be ahead, or on a later timeline, where a run or a rewind was quicker than the reader.
-    Returns the newest timeline and txid that there is in any of them.
+    Beside a live run a table may be ahead, or on a later timeline, if a run or a rewind was faster than the reader.
 
     Args:
         data_dir: the data directory.
-        owner: whose it is, and the timeline.
-        recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
-        names: which of them; all by default.
+        owner: the identity of the topology, with the timeline.
+        recorded: table (``changes/…``, ``sinks/…``) → last txid published according to the ledger.
+        names: the tables to check; all by default.
 
     Raises:
-        TableCorrupt: a table is missing, damaged, or not as far as the ledger says.
+        TableCorrupt: a table is missing, damaged, or behind the ledger.
         DataDirectoryError: a table is foreign or of another incarnation.
     """
     newest = (0, 0)
@@ -34,12 +33,12 @@ def check_not_behind(
         check_there(placed(data_dir), ref)
         table = open_table(data_dir, ref)
         check_owner(ref.uri, table.handle.properties, owner)
-        # The table of a state as of a txid has none recorded: it follows the one of its changes.
+        # Nothing is recorded for ``state/…``: it follows ``changes/…``.
         expected, found = recorded.get(ref.uri, 0), table.last_txid()
         if (table.owner.timeline, found) < (owner.timeline, expected):
             msg = (
-                f"table {data_dir / ref.uri}: the ledger knows it to be at txid {expected} of timeline "
-                f"{owner.timeline} at least, found {found} of timeline {table.owner.timeline}; ledger and tables are "
+                f"table {data_dir / ref.uri}: according to the ledger it is at txid {expected} of timeline "
+                f"{owner.timeline} or later, found {found} of timeline {table.owner.timeline}; ledger and tables are "
                 "not from the same moment: restore both from the same copy"
             )
             raise TableCorrupt(msg)
@@ -48,10 +47,10 @@ def check_not_behind(
 
 
 def check_not_ahead(data_dir: Path, newest: tuple[int, int], known: tuple[int, int]) -> None:
-    """Check the `newest` timeline and txid of tables against what the ledger said after they were opened.
+    """Check that the `newest` timeline and txid of tables are not ahead of the ledger, as read after opening them.
 
     Raises:
-        TableCorrupt: the ledger is from before that.
+        TableCorrupt: the ledger is older than the tables.
     """
     if newest > known:
         msg = (

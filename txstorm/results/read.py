@@ -28,20 +28,20 @@ from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.upkeep.read_guard import reads
 
 Stamps = Callable[[int], int | None]
-"""The stamp of a committed txid, UTC microseconds; None if it is unknown."""
+"""Function that returns the stamp of a committed txid, UTC microseconds; None if it is unknown."""
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
 
 @dataclass(frozen=True)
 class StateParts:
-    """A state as of one txid: a version of ``state/<name>``, with the changes after it over it.
+    """Parts of a state as of one txid: a version of ``state/<name>``, and the later changes to apply on top.
 
     Attributes:
         base: the state table, at a version that is not ahead of `txid`.
         as_of: the txid that `base` is as of.
-        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count; None where there is none.
+        changes: ``changes/<name>``, whose rows after `as_of` up to `txid` are applied; None if there is no such table.
         keys, values: names of the columns.
-        ttl: time to live of keys that are not written again.
+        ttl: time to live of keys after their last write.
     """
 
     base: DeltaHandle
@@ -54,12 +54,12 @@ class StateParts:
 
 
 def list_states(data_dir: Path) -> list[str]:
-    """The names of the states in a data directory."""
+    """Return the names of the states in a data directory."""
     return _names(data_dir, CHANGES)
 
 
 def list_sinks(data_dir: Path) -> list[str]:
-    """The names of the sinks in a data directory."""
+    """Return the names of the sinks in a data directory."""
     return _names(data_dir, SINK)
 
 
@@ -73,28 +73,28 @@ def read_state(
     *,
     whole: bool = False,
 ) -> pa.Table:
-    """The key and value columns of a state, one row per key, sorted by key with None first.
+    """Read the key and value columns of a state: one row per key, sorted by key with None first.
 
-    The same state gives the same rows in the same order. The table's metadata names state and txid. Keys that have
-    expired at the stamp of the transaction are left out.
+    Equal states have equal rows in the same order. The table's metadata names state and txid. Keys that have expired
+    at the stamp of the transaction are left out.
 
     Args:
         data_dir: the data directory.
         name: the state.
-        txid: as of which transaction; the last committed one by default.
-        committed: the topology's last committed txid, where it is known: the last ones may have changed nothing here.
-        stamps: asked for the stamp of the transaction, where it matters; where it is not known, the newest one of a
-            row counts.
+        txid: the transaction to read as of; the last committed one by default.
+        committed: the topology's last committed txid, if known, as the last ones may not have changed this state.
+        stamps: returns the stamp of the transaction, if keys expire; if it is unknown, the newest stamp of a row is
+            used.
         whole: include the stamps of rows, and rows of expired keys.
 
     Raises:
-        StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
+        StateError: there is no such state; or the txid is not committed, older than the state, or no longer kept.
         TableCorrupt: a table or file is damaged.
     """
     parts = state_parts(data_dir, name, txid, committed)
     try:
         rows = _rows(parts)
-    except TableCorrupt:  # a reader that stood still for minutes may find that its version was superseded and removed
+    except TableCorrupt:  # the version of a reader paused for minutes may have been superseded and removed
         stood, parts = parts, state_parts(data_dir, name, parts.txid, committed)
         if parts.base.version == stood.base.version:
             raise
@@ -107,7 +107,7 @@ def read_state(
 
 
 def _rows(parts: StateParts) -> pa.Table:
-    """Keys, values and stamps of the rows, by key."""
+    """Read keys, values and stamps of the rows, sorted by key."""
     columns = [*parts.keys, *parts.values, *([] if parts.ttl is None else [STAMP.name])]
     rows = parts.base.read()
     if parts.changes is None:
@@ -119,11 +119,11 @@ def _rows(parts: StateParts) -> pa.Table:
 def state_parts(
     data_dir: Path, name: str, txid: int | None = None, committed: int = 0, *, stays: bool = False
 ) -> StateParts:
-    """The parts from which the state `name` as of `txid` is read; see `read_state`.
+    """Find the parts from which the state `name` as of `txid` is read; see `read_state`.
 
-    `stays`: use a version that is retained, for readers that use the parts later.
+    With `stays`, use a version whose files are kept, for readers that use the parts later.
     """
-    # The state table first: what is published meanwhile is in the changes then, never the other way round.
+    # Open the state table first: rows published in between are then in the changes, and never missing from both.
     kept = _open(data_dir, STATE, name)
     changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
     newest = changes or kept
@@ -140,7 +140,7 @@ def state_parts(
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
-    """Raise `StateError` unless txid `wanted` is committed, where `last` is the last one that is."""
+    """Raise `StateError` unless txid `wanted` is committed; `last` is the last committed one."""
     if not 0 <= wanted <= last:
         msg = f"{what}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}"
         raise StateError(msg)
@@ -148,20 +148,20 @@ def check_txid(what: str, wanted: int, last: int) -> None:
 
 @reads
 def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
-    """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
+    """Read the change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
 
-    Where keys have a time to live there is ``_stamp`` too, behind the values.
+    If keys have a time to live, ``_stamp`` follows the values.
 
     Args:
         data_dir: the data directory.
         name: the state.
         first: the first txid.
-        last: the last one, included.
-        committed: the topology's last committed txid; given, the range is checked against it.
+        last: the last txid, included.
+        committed: the topology's last committed txid; if given, the range is checked against it.
 
     Raises:
-        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1; or it has the layout
-            ``merge``.
+        StateError: there is no such state; `last` is not committed; `first` is after it, or below 1; or the state has
+            the layout ``merge``.
     """
     if keeps_no_changes(data_dir, name):
         raise no_changes(name)
@@ -175,8 +175,8 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
             check_right(f"changes of state {name!r}", table, txid)
     if first <= table.floor():
         msg = (
-            f"changes of state {name!r}: those up to txid {table.floor()} are no longer kept (history_retention), got "
-            f"from txid {first}; ask for {table.floor() + 1} or later"
+            f"changes of state {name!r}: the rows up to txid {table.floor()} are no longer kept (history_retention), "
+            f"got from txid {first}; ask for {table.floor() + 1} or later"
         )
         raise StateError(msg)
     keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
@@ -198,25 +198,25 @@ def key_names(data_dir: Path, name: str) -> list[str]:
 
 @reads
 def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
-    """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
+    """Read the rows of a sink with their ``_txid``, for txids `first` to `last`, by txid and then in append order.
 
     Raises:
-        StateError: no such sink.
+        StateError: there is no such sink.
     """
     return _appended(_open(data_dir, SINK, name), first, last)
 
 
 @reads
 def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
-    """The dead letters up to txid `last` with their ``_txid``, by txid and then as they were added.
+    """Read the dead letters up to txid `last` with their ``_txid``, by txid and then in append order.
 
-    None when none were ever kept.
+    None if there is no table of dead letters.
     """
     return _appended(open_table(data_dir, LETTERS_REF), 1, last) if has_letters(data_dir) else None
 
 
 def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
-    """Table (``state/…``, ``sinks/…``) → why a cut at `txid` (None: the last one) cannot show it, where that is so."""
+    """Return table (``state/…``, ``sinks/…``) → why a cut at `txid` (None: the last one) has to leave it out."""
     refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
     found = {}
     for ref in [*refs, *(TableRef(SINK, name) for name in list_sinks(data_dir))]:
@@ -231,7 +231,7 @@ def has_letters(data_dir: Path) -> bool:
 
 
 def check_appended(what: str, data_dir: Path, uri: str, txid: int) -> None:
-    """Raise `StateError` where the sink, or the dead letters, at `uri` cannot say what was in it at `txid`."""
+    """Raise `StateError` unless the sink, or table of dead letters, at `uri` is complete as of `txid`."""
     if is_table(data_dir / uri):
         check_right(what, open_table(data_dir, table_ref(uri)), txid)
 
@@ -243,15 +243,15 @@ def _appended(table: DeltaTableState, first: int, last: int | None) -> pa.Table:
 
 
 def txid_of(table: pa.Table) -> int:
-    """The txid that a table of `read_state` is as of."""
+    """Return the txid that a result of `read_state` is as of."""
     return int((table.schema.metadata or {})[_TXID])
 
 
 def rows_json(table: pa.Table) -> str:
-    """A table of `read_state` as one line ``{"state": …, "txid": …, "rows": [{column: value, …}, …]}``.
+    """Format a result of `read_state` as one line ``{"state": …, "txid": …, "rows": [{column: value, …}, …]}``.
 
-    The same state gives the same bytes: times are ISO 8601 in UTC with microseconds, decimals are strings with all
-    digits of their scale, bytes are base64, and floats that JSON has not are strings.
+    Equal states give equal bytes: times are ISO 8601 in UTC with microseconds, decimals are strings with all digits
+    of their scale, bytes are base64, and floats without a JSON form are strings.
     """
     name = (table.schema.metadata or {})[_STATE].decode()
     document = {"state": name, "txid": txid_of(table), "rows": [json_value(row) for row in table.to_pylist()]}
@@ -271,7 +271,7 @@ def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
 
 
 def _names(data_dir: Path, kind: str) -> list[str]:
-    # A state is named by either of its tables: one that has lost the other is damaged, not unknown.
+    # Either table suffices for a state to be known: a state that lacks the other one is damaged, not unknown.
     kinds = (SINK,) if kind == SINK else (CHANGES, STATE)
     found = (path for one in kinds for path in (data_dir / DIRECTORIES[one]).glob("*") if is_table(path))
     return sorted({path.name for path in found})
@@ -282,7 +282,7 @@ def _columns(handle: DeltaHandle, prop: str) -> list[str]:
 
 
 def json_value(value: Any) -> Any:
-    """A value of a row as JSON holds it, spelt as in `rows_json`."""
+    """Convert a value of a row to its JSON form; see `rows_json`."""
     if isinstance(value, Mapping):
         return {name: json_value(one) for name, one in value.items()}
     if isinstance(value, list):

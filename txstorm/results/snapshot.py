@@ -14,15 +14,15 @@ from txstorm.results.views import DeadLettersView, SinkView, StateView, TableVie
 
 
 class TopologySnapshot:
-    """All states, sinks and dead letters of a topology right after one transaction. Made by `snapshot`.
+    """All states, sinks and dead letters of a topology right after one transaction; created by `snapshot`.
 
-    It does not move while the topology runs on: every table is read as of the same transaction, however often.
+    It does not change while the topology runs: every table is always read as of the same transaction.
 
     Attributes:
-        data_dir: where the tables are.
+        data_dir: the data directory.
         txid: the transaction.
-        states, sinks: the names of the tables that are right at that transaction.
-        left_out: table → why not, of the others: one begins later, or was dropped before.
+        states, sinks: names of the tables that are complete at that transaction.
+        left_out: table → why it is left out: it begins later, or was dropped before.
     """
 
     def __init__(self, data_dir: Path, txid: int) -> None:
@@ -34,7 +34,7 @@ class TopologySnapshot:
         self.sinks = tuple(name for name in sinks if f"sinks/{name}" not in self.left_out)
 
     def state(self, name: str) -> StateView:
-        """The state `name`; reading it raises `StateError` where that txid of it is no longer kept."""
+        """The state `name`; reading it raises `StateError` if that txid is no longer kept."""
         return StateView(self.data_dir, name, self.txid)
 
     def sink(self, name: str) -> SinkView:
@@ -46,20 +46,20 @@ class TopologySnapshot:
         return DeadLettersView(self.data_dir, self.txid)
 
     def tables(self) -> dict[str, TableView]:
-        """The tables by their directory: ``state/<name>``, ``sinks/<name>``, and ``dead_letters`` where it is kept."""
+        """The tables by their directory: ``state/<name>``, ``sinks/<name>``, and ``dead_letters`` if it exists."""
         states = {f"state/{name}": self.state(name) for name in self.states}
         sinks = {f"sinks/{name}": self.sink(name) for name in self.sinks}
         letters = {"dead_letters": self.dead_letters()} if has_letters(self.data_dir) else {}
         return {**states, **sinks, **letters}
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """The rows of every table, by its directory."""
+        """Read the rows of every table, by its directory."""
         return {name: table.to_arrow() for name, table in self.tables().items()}
 
     def to_json(self) -> str:
-        """One line ``{"txid": …, "tables": {"state/<name>": [row, …], …}}``; the same cut gives the same bytes.
+        """Format as one line ``{"txid": …, "tables": {"state/<name>": [row, …], …}}``; equal cuts give equal bytes.
 
-        Where tables are left out, ``left_out`` says why: ``{"sinks/<name>": …}``.
+        If tables are left out, ``left_out`` gives the reasons: ``{"sinks/<name>": …}``.
         """
         rows = {name: [json_value(row) for row in table.to_pylist()] for name, table in self.to_arrow().items()}
         others = {"left_out": self.left_out} if self.left_out else {}
@@ -76,7 +76,7 @@ class TopologySnapshot:
 
 
 def snapshot(data_dir: str | Path, txid: int | None = None) -> TopologySnapshot:
-    """The tables of the topology in `data_dir` right after transaction `txid`, the last committed one by default.
+    """Return the tables of the topology in `data_dir` right after `txid`, the last committed one by default.
 
     May be called while the topology runs, from any process.
 

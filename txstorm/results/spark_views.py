@@ -1,7 +1,4 @@
-"""States, changes and sinks as Spark SQL: the same rows as `txstorm.results.read` gives, without txstorm.
-
-Views of a topology's tables in a Spark session; their SQL is of `txstorm.results.spark_views`.
-"""
+"""Spark SQL views of states, changes and sinks: the rows of `txstorm.results.read`, for sessions without txstorm."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import SINK, STATE
 
-# ruff: noqa: S608 - names are quoted, all else is numbers
+# ruff: noqa: S608 - names are quoted, everything else is a number
 
 
 log = logging.getLogger("txstorm.views")
@@ -31,11 +28,11 @@ RANK = "_rank"
 
 @dataclass(frozen=True)
 class View:
-    """A view of Spark SQL.
+    """A Spark SQL view.
 
     Attributes:
-        name: what it is called.
-        query: the SELECT behind it.
+        name: the name of the view.
+        query: its SELECT statement.
     """
 
     name: str
@@ -81,19 +78,19 @@ def views(
 
 
 def quoted(name: str) -> str:
-    """`name` as an identifier of Spark SQL."""
+    """Quote `name` as an identifier of Spark SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def _parts(data_dir: Path, name: str, txid: int | None, committed: int) -> StateParts:
-    """From a version that stays and is in the log that Spark reads; else from the newest one, for some minutes."""
+    """Read from a version that stays and is in the log; if there is none, from the newest one, valid for minutes."""
     parts = state_parts(data_dir, name, txid, committed, stays=True)
     in_log = parts.base.log_entry(parts.base.version).exists()
     return parts if in_log else state_parts(data_dir, name, txid, committed)
 
 
 def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
-    """The newest row of every key, without removed ones; base rows carry the txid that changed them last."""
+    """Build the query for the newest row of every key, without removed keys; base rows have the txid of the change."""
     shown = ", ".join(map(quoted, [*parts.keys, *parts.values]))
     if parts.changes is None:
         return f"SELECT {shown} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
@@ -112,7 +109,7 @@ def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
 
 
 def _alive(ttl: timedelta, stamp: int, newest: str) -> str:
-    """Whether the time to live of a row is not over at `stamp`, or at what the query `newest` gives."""
+    """Build the condition that a row has not expired at `stamp`, or at the result of the query `newest` if later."""
     now = f"greatest({stamp}, ({newest}))" if newest else f"{stamp}"
     return f"unix_micros({STAMP.name}) > {now} - {ttl // MICROSECOND}"
 
@@ -135,7 +132,7 @@ def _at(table: DeltaHandle) -> str:
 
 
 def sql_views(data_dir: str | Path, txid: int | None = None, name_prefix: str = "") -> list[View]:
-    """The views of the topology in `data_dir`, for a session to make; see `txstorm.results.spark_views.views`.
+    """Return the views of the topology in `data_dir`; see `views`.
 
     Raises:
         DataDirectoryError: there is no topology in `data_dir`.
@@ -146,15 +143,15 @@ def sql_views(data_dir: str | Path, txid: int | None = None, name_prefix: str = 
 
 
 def register_views(spark: Any, data_dir: str | Path, txid: int | None = None, name_prefix: str = "") -> list[str]:
-    """Make the views in the session `spark`, which must have been started with Delta; returns their names.
+    """Create the views in the session `spark`, which must have been started with Delta; return their names.
 
-    ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, each with `name_prefix` before it. With
-    `txid` they stay at that transaction, one consistent cut; without one they follow what is published. A new call
-    replaces the earlier views.
+    ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, each with the prefix `name_prefix`. With
+    `txid` they stay at that transaction, one consistent cut; without one they show whatever is published. A new call
+    replaces earlier views.
 
     Raises:
-        InputError: Spark refuses a view; a session without Delta does.
-        DataDirectoryError, StateError: as `sql_views`.
+        InputError: Spark refuses a view, for example because the session lacks Delta.
+        DataDirectoryError, StateError: as for `sql_views`.
     """
     made = sql_views(data_dir, txid, name_prefix)
     for view in made:
@@ -162,7 +159,7 @@ def register_views(spark: Any, data_dir: str | Path, txid: int | None = None, na
             spark.sql(view.statement)
         except Exception as cause:
             msg = (
-                f"view {view.name}: expected Spark to make it, got {first_line(cause)}; the session needs Delta: "
+                f"view {view.name}: expected Spark to create it, got {first_line(cause)}; the session needs Delta: "
                 "spark.sql.extensions, spark.sql.catalog.spark_catalog and the jar of io.delta:delta-spark"
             )
             raise InputError(msg) from cause

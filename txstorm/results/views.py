@@ -1,4 +1,4 @@
-"""Reading results: states, sinks and the history of a data directory, beside a live run and without Java."""
+"""Views of results: states, sinks and history of a data directory, readable beside a live run and without Java."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TableView:
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """The rows as a `pandas.DataFrame`; raises `MissingDependency` where pandas is not installed."""
+        """The rows as a `pandas.DataFrame`; raises `MissingDependency` if pandas is not installed."""
         try:
             import pandas  # noqa: F401
         except ImportError:
@@ -73,15 +73,15 @@ class TableView:
 
 
 class StateView(TableView):
-    """A keyed state: one row per key, key and value columns, sorted by key.
+    """View of a keyed state: key and value columns, one row per key, sorted by key.
 
     Args:
         data_dir: the data directory of a topology.
         name: the state.
-        txid: as of which transaction; the last committed one at the time of each call when None.
+        txid: the transaction to read as of; None: the last committed one at the time of each call.
 
     Raises:
-        StateError: (by the reading methods) no such state, or a txid that is not committed or no longer kept.
+        StateError: (by the reading methods) there is no such state, or the txid is not committed or no longer kept.
     """
 
     def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
@@ -90,11 +90,11 @@ class StateView(TableView):
 
     @property
     def txid(self) -> int:
-        """The transaction whose state a call shows."""
+        """The transaction as of which a call reads."""
         return committed_txid(self.data_dir) if self._txid is None else self._txid
 
     def as_of(self, txid: int) -> StateView:
-        """The state right after transaction `txid`."""
+        """Return a view of the state right after transaction `txid`."""
         return StateView(self.data_dir, self.name, txid)
 
     def to_arrow(self) -> pa.Table:
@@ -103,17 +103,17 @@ class StateView(TableView):
         return read_state(self.data_dir, self.name, self._txid, committed, stamps_in(self.data_dir))
 
     def to_json(self) -> str:
-        """One line ``{"state": …, "txid": …, "rows": […]}``; the same state gives the same bytes."""
+        """Format as one line ``{"state": …, "txid": …, "rows": […]}``; equal states give equal bytes."""
         return rows_json(self.to_arrow())
 
     def changes(self, from_txid: int, to_txid: int) -> pa.Table:
         """The changed rows of transactions `from_txid` to `to_txid`, both included.
 
-        Beside keys and values: ``_txid``, ``_prev`` (the values before) and ``_op`` (``u`` put, ``d`` removed);
-        where keys have a time to live, ``_stamp``, when they were written.
+        Columns besides keys and values: ``_txid``, ``_prev`` (the previous values), ``_op`` (``u`` put, ``d`` removed),
+        and, if keys have a time to live, ``_stamp``, the time of the write.
 
         Raises:
-            StateError: no such state, `to_txid` is not committed, or the order is the other way round.
+            StateError: there is no such state, `to_txid` is not committed, or the range is empty.
         """
         committed = checked_txid(self.data_dir, *_names(self.name))
         return read_changes(self.data_dir, self.name, from_txid, to_txid, committed)
@@ -131,12 +131,12 @@ class StateView(TableView):
 
 
 class _AppendedView(TableView):
-    """Rows that are only ever appended, up to a transaction.
+    """View of a table to which rows are only appended, up to a transaction.
 
     Args:
         data_dir: the data directory of a topology.
         name: the table.
-        txid: the last transaction that is shown; all that are published when None.
+        txid: the last transaction to read; None: all published ones.
     """
 
     def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
@@ -159,14 +159,14 @@ class _AppendedView(TableView):
 
 
 class SinkView(_AppendedView):
-    """The rows of a sink with their ``_txid``, in the order they were committed."""
+    """View of a sink: its rows with their ``_txid``, in commit order."""
 
     def as_of(self, txid: int) -> SinkView:
-        """The rows up to transaction `txid`."""
+        """Return a view of the rows up to transaction `txid`."""
         return SinkView(self.data_dir, self.name, txid)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`; raises `StateError` when there is no such sink, or its txid not committed."""
+        """The rows as a `pyarrow.Table`; raises `StateError` if there is no such sink, or the txid is not committed."""
         return read_sink(self.data_dir, self.name, last=self._last(f"sinks/{self.name}"))
 
     def __str__(self) -> str:
@@ -174,22 +174,22 @@ class SinkView(_AppendedView):
 
 
 class DeadLettersView(_AppendedView):
-    """The records that were left out of their transactions, with ``_txid``, in the order they were committed.
+    """View of the dead letters: records that were left out of their transactions, with ``_txid``, in commit order.
 
-    Columns: ``component`` and ``task`` that could not handle the record; ``source``, ``source_task`` and ``stream`` it
-    came from; ``what``: ``tuple``, or ``metadata`` of a batch that was not emitted; ``record``: it, as JSON; ``kind``,
-    ``type``, ``message`` and ``frame`` of the error; ``attempt`` and ``stamp`` of the transaction.
+    Columns: ``component`` and ``task`` that could not handle the record; its origin: ``source``, ``source_task`` and
+    ``stream``; ``what``: ``tuple``, ``record``, or ``metadata`` of a batch that was not emitted; ``record``: the record
+    as JSON; ``kind``, ``type``, ``message`` and ``frame`` of the error; ``attempt`` and ``stamp`` of the transaction.
     """
 
     def __init__(self, data_dir: str | Path, txid: int | None = None) -> None:
         super().__init__(data_dir, "dead_letters", txid)
 
     def as_of(self, txid: int) -> DeadLettersView:
-        """The records that transactions up to `txid` left out."""
+        """Return a view of the records left out by transactions up to `txid`."""
         return DeadLettersView(self.data_dir, txid)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`; empty when nothing was ever left out."""
+        """The rows as a `pyarrow.Table`; empty if no record was ever left out."""
         rows = read_letters(self.data_dir, self._last(LETTERS_REF.uri))
         return pa.schema([*TABLE_SCHEMA, TXID]).empty_table() if rows is None else rows
 
@@ -198,12 +198,12 @@ class DeadLettersView(_AppendedView):
 
 
 def committed_txid(data_dir: str | Path) -> int:
-    """The last committed transaction of the topology in `data_dir`; 0 before the first, and without a ledger."""
+    """Return the last committed txid of the topology in `data_dir`; 0 before the first, and without a ledger."""
     return _ask(Path(data_dir), Books.committed, 0)
 
 
 def checked_txid(data_dir: str | Path, *names: str) -> int:
-    """As `committed_txid`, and the tables belong to it: those `names` that the ledger knows, or all without any.
+    """Like `committed_txid`, after checking that ledger and tables match: the tables `names`, or all if it is empty.
 
     Raises:
         TableCorrupt: a table is missing, damaged, or not from the same moment as the ledger.
@@ -219,15 +219,15 @@ def checked_txid(data_dir: str | Path, *names: str) -> int:
 
 
 def _check_newest(directory: Path, standing: _Standing | None, newest: tuple[int, int]) -> None:
-    """Raise `TableCorrupt` where the `newest` timeline and txid of tables are none that the ledger knows of."""
+    """Raise `TableCorrupt` if the `newest` timeline and txid of tables are ahead of the ledger."""
     if standing is not None and newest > standing.newest:
-        # As beside a live run: but what was in a table before this look at the ledger, that knows by now.
+        # Beside a live run tables may be ahead of an earlier reading; but the ledger, read now, must include them.
         then = _ask(directory, _Standing.read, standing)
         check_not_ahead(directory, newest, then.newest)
 
 
 class _Standing(NamedTuple):
-    """Position of the tables according to the ledger; `newest`: timeline and txid that none may be ahead of."""
+    """Position of the tables according to the ledger; `newest`: the newest timeline and txid that any may have."""
 
     committed: int
     owner: TopologyIdentity | None
@@ -256,35 +256,35 @@ def stamps_in(data_dir: str | Path) -> Stamps:
 
 
 def identity_of(data_dir: str | Path) -> Identity | None:
-    """The identity of a data directory; None if its ledger has none."""
+    """Return the identity of a data directory; None if its ledger has none."""
     return _ask(Path(data_dir), Books.identity, None)
 
 
 def origin_recorded(data_dir: str | Path) -> CodeOrigin | None:
-    """The origin of the topology's code as its last run recorded it; None if it did not."""
+    """Return the origin of the topology's code as recorded by its last run; None if not recorded."""
     found = _ask(Path(data_dir), Books.origin, None)
     return None if found is None else CodeOrigin.from_json(found)
 
 
 def tables_of(data_dir: str | Path) -> tuple[list[str], list[str]]:
-    """The names of the states and of the sinks in `data_dir`."""
+    """Return the names of the states and of the sinks in `data_dir`."""
     directory = Path(data_dir)
     return list_states(directory), list_sinks(directory)
 
 
 def read_directory_history(data_dir: str | Path) -> pa.Table:
-    """One row per committed txid, sorted by timeline and txid.
+    """Read the history: one row per committed txid, sorted by timeline and txid.
 
     Columns: ``timeline``, ``txid``, ``attempt``, ``stamp`` (its processing time), ``first`` and ``last`` of its group,
-    ``digest`` of its input, ``extents`` and ``versions`` (table → version) as JSON, and ``tuples`` (null where it was
+    ``digest`` of its input, ``extents`` and ``versions`` (table → version) as JSON, and ``tuples`` (null if it was
     rolled forward after a crash).
 
     Raises:
-        DataDirectoryError: the ledger or the history table is damaged, lost in part, or of a newer format.
+        DataDirectoryError: the ledger or the history table is damaged, incomplete, or of a newer format.
     """
     directory = Path(data_dir)
     standing = _ask(directory, _Standing.read, None)
-    # The ledger first: rows that move to the table meanwhile are seen twice, never not at all.
+    # Read the ledger first: rows that move to the table in between are then seen twice, and never missed.
     kept = history_table(_kept_rows(directory))
     moved = read_history(directory)
     known = set(zip(moved["timeline"].to_pylist(), moved["txid"].to_pylist(), strict=True))
@@ -328,7 +328,7 @@ def _ask(directory: Path, question: Callable[[Books], Answer], otherwise: Answer
 
 
 def table_html(rows: pa.Table, caption: str) -> str:
-    """The first rows of a table for a notebook."""
+    """Format the first rows of a table for a notebook."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows.column_names)
     body = "".join(_row_html(list(row.values())) for row in rows.slice(0, SHOWN).to_pylist())
     more = f", {SHOWN} shown" if rows.num_rows > SHOWN else ""

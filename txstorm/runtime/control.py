@@ -83,10 +83,10 @@ class Control:
 
     Args:
         session: the opened topology.
-        monitor: gives the numbers of the status.
+        monitor: provides the numbers for the status.
         state: returns the coordinator's state.
-        feed: gives an event to the coordinator.
-        stop: ends the run; with True, after what is in flight is committed.
+        feed: passes an event to the coordinator.
+        stop: ends the run; with True, after committing the transactions in flight.
         commands: name → handler; see `with_commands`.
         clock: the wall clock.
 

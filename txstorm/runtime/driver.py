@@ -198,7 +198,7 @@ class Driver:
             raise self._failure
 
     def later(self, call: Callable[[], None]) -> None:
-        """Queue `call` for the driver thread, behind the event that is being handled."""
+        """Queue `call` for the driver thread, after the event being handled."""
         self._inbox.put(call)
 
     def processed(self, attempt: TransactionAttempt) -> None:
@@ -228,7 +228,7 @@ class Driver:
     # -- calls of other threads ---------------------------------------------------------------------------------
 
     def stop(self, *, drain: bool = False) -> None:
-        """Ask the loop to end; with `drain`, after what is in flight is committed. Thread-safe."""
+        """Ask the loop to end; with `drain`, after committing the transactions in flight. Thread-safe."""
         if not drain:
             self.stopping.set()
         self._inbox.put(lambda: self._feed(ev.Stopping(drain=drain)))

@@ -66,7 +66,7 @@ class RetryDecision:
     """Decision on a failed txid.
 
     Attributes:
-        delay: seconds until it is replayed; None: the topology fails.
+        delay: seconds until the replay; None: the topology fails.
         count: number of its failures so far.
     """
 
@@ -119,7 +119,7 @@ class RetryPolicy:
     """Counts the failures of each txid durably, and decides what follows from the next one.
 
     Args:
-        settings: of the topology.
+        settings: settings of the topology.
         record: called with a txid and its record of failures before the decision takes effect.
         known: records of txids that failed in earlier runs.
         pin: returns `Failure.pin` for a txid whose whole batch becomes a dead letter.
@@ -141,7 +141,7 @@ class RetryPolicy:
         """Decide what follows from a failed attempt at `txid`.
 
         Args:
-            txid: of the failed attempt.
+            txid: txid of the failed attempt.
             row: the error.
             divertible: whether the error belongs to records that can be dead-lettered.
         """

@@ -268,7 +268,7 @@ class RunHandle:
 
     @property
     def ends(self) -> bool:
-        """Whether the run comes to an end by itself (`available_now`, `until_txid`)."""
+        """Whether the run ends by itself (`available_now`, `until_txid`)."""
         return self._session.gate.ends
 
     def skip_compaction(self) -> None:

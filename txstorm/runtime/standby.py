@@ -47,9 +47,9 @@ def take_lease(
     """Acquire the lease of the ledger for `owner`; return whether this had to wait for another run.
 
     Args:
-        books: of the topology; not written to here.
+        books: books of the topology; only read here.
         owner: the topology's id.
-        tell: called with a message whenever the holder waited for changes; None: no standby.
+        tell: called with a message about the holder, and again when the holder changes; None: do not wait.
         make_ready: called once before waiting, to prepare everything that does not need the lease.
         sleep: blocks for some seconds.
 

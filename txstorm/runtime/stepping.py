@@ -24,7 +24,7 @@ ONE_AT_A_TIME = {"max_pack_txids": 1, "max_group_txids": 1}
 
 @dataclass(frozen=True)
 class _Held:
-    """An attempt whose phase has done its work, and waits for `ack` or `fail`.
+    """An attempt whose phase has done its work and awaits `ack` or `fail`.
 
     Attributes:
         since: when it began to wait, by the session's monotonic clock.

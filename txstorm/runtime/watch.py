@@ -1,4 +1,4 @@
-"""Watcher of a run: gives its current state to the live displays of the command line and of notebooks."""
+"""Watcher of a run: provides its current state to the live displays of the command line and of notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ready-made committers that write what they receive.
+"""Ready-made committers that write their input to tables and topics.
 
 May import: clients.
 Start: delta.py.

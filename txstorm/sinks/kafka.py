@@ -46,7 +46,7 @@ class KafkaSink(BatchBolt, Committer):
         name: names the sink, in this topology.
         topic: must exist.
         bootstrap_servers: ``HOST:PORT``, or several with commas.
-        key: what decides the partition; without one, each record goes to any.
+        key: the key, which determines the partition; without one, each record goes to any partition.
         value: all fields of the tuple, as a JSON object, when it is not given.
         timestamp: a field with a datetime, or with milliseconds since 1970; without it, the transaction's time.
         settings: more client settings of librdkafka, or a function that gives them. They stay in the driver.

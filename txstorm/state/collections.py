@@ -99,7 +99,7 @@ class TaskCollection(TaskWrites):
         limit: int | None = None,
         reverse: bool = False,
     ) -> dict[Key, list[tuple[Any, ...]]]:
-        """``{key: rows}`` of those `keys` that have rows from place `start` to `end`; each as `scan` gives them."""
+        """``{key: rows}`` for those `keys` that have rows from place `start` to `end`; rows as returned by `scan`."""
         found = self._there(keys, self._span(start, end, limit, reverse=reverse))
         return {self._group.public(owner): self._public(rows) for owner, rows in found.items() if rows}
 

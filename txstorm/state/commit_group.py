@@ -100,7 +100,7 @@ class CommitHandles:
                 handle.active = self._active
 
     def close(self) -> None:
-        """Close all handles, existing and future ones: nothing can be written through them any more."""
+        """Close all handles, existing and future ones, so that nothing can be written through them."""
         with self._lock:
             self._closed = True
         self.activate(False)
@@ -111,7 +111,7 @@ class CommitHandles:
             rows.settle(component, task, self.txid)
 
     def undo(self, component: str, task: int) -> None:
-        """Undo what the task wrote in this txid."""
+        """Undo the writes of the task in this txid."""
         for rows in self._groups():
             rows.undo(component, task, self.txid)
 

@@ -73,7 +73,7 @@ class PublishedTxids:
         """The last txid of the table before `txid`; raises `StateError` if `txid` is already published."""
         below = bisect_left(self._txids, txid)
         if not below:
-            msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state anew"
+            msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state again"
             raise StateError(msg)
         return self._txids[below - 1]
 

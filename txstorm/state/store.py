@@ -143,9 +143,9 @@ class StateStore:
         Args:
             data_dir: the data directory.
             owner: the topology that owns the tables, incarnation of the data directory and timeline.
-            resources: what the topology declares; the stores of maps and outlets are not contacted yet.
-            recorded: what the ledger records about the tables.
-            settings: of the tables and their indexes.
+            resources: tables, maps and outlets that the topology declares; external stores are not contacted yet.
+            recorded: the ledger's records about the tables.
+            settings: settings of the tables and their indexes.
             spark: publishes to tables declared with ``writer="spark"``; required if there are any.
 
         Raises:
@@ -309,7 +309,7 @@ class StateStore:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
 
         Args:
-            live: the intents the ledger still holds; what they name is kept.
+            live: intents still in the ledger, whose files are kept.
         """
         faults.point("sweep.before")
         removed = self.upkeep.sweep(live) + self.outside.sweep(live, self.upkeep.epoch, self._members)

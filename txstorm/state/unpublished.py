@@ -214,7 +214,7 @@ class Unpublished(ABC, Generic[H]):
         """Make the handle of a task that has none yet."""
 
     def undo(self, component: str, task: int, txid: int) -> None:
-        """Forget what one task wrote in `txid`, which has not ended; its handle must not be used any more."""
+        """Drop the writes of one task in `txid`, which has not ended; its handle must not be used afterwards."""
         with self._lock:
             handle = self._open.get(txid, {}).pop((component, task), None)
             if handle is not None:
@@ -235,7 +235,7 @@ class Unpublished(ABC, Generic[H]):
         """
 
     def drop_from(self, txid: int) -> None:
-        """Forget `txid` and every later one, ended or open; nothing of them is published."""
+        """Drop `txid` and every later one, ended or open; none of them is published."""
         with self._lock:
             for later in [open_ for open_ in self._open if open_ >= txid]:
                 for handle in self._open.pop(later).values():

@@ -214,7 +214,7 @@ class TopologyTestDriver:
 
         Args:
             component: a spout or bolt.
-            txid: only tuples of this transaction; None: of all.
+            txid: only tuples of this transaction; None: of all transactions.
             attempt: only tuples of this attempt or attempt id; None: of the last attempt of each transaction.
             stream: the stream.
 

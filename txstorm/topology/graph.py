@@ -113,7 +113,7 @@ class Topology:
 
     @cached_property
     def commit_phase(self) -> frozenset[str]:
-        """The ids of the committers and of all components downstream of them."""
+        """Ids of the committers and of all components downstream of them."""
         inside: set[str] = set()
         for component in self.components:
             if component.kind == "committer" or any(one.component in inside for one in component.inputs):

@@ -52,7 +52,7 @@ def archive_entries(table: Path, seconds: float, now: float, keep: int | None = 
     Args:
         table: the table's directory.
         seconds: age above which an entry need not stay in the log.
-        now: seconds since 1970.
+        now: the present time, in seconds since 1970.
         keep: by default `KEPT_VERSIONS`.
     """
     keep = KEPT_VERSIONS if keep is None else keep

@@ -36,7 +36,7 @@ class Wanted:
         low: a column and its exclusive lower bound.
         high: a column and its inclusive upper bound.
         within: a column and its inclusive bounds (first and last value).
-        paths: only rows of these files; None: of all files.
+        paths: read only these files; None: all files.
         threads: whether to use Arrow's threads for reading all rows at once.
     """
 

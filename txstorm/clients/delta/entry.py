@@ -199,7 +199,7 @@ def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -
     """Make log entries of `table` durable (other than those `put_entry` has just synced), and all names in its log.
 
     delta-rs and Spark sync nothing. Entries of tables that Spark writes are synced as they are, together with the data
-    files they refer to; other entries are written again, so that no reader sees bytes whose sync has failed.
+    files that they reference; other entries are written again, so that no reader sees bytes whose sync has failed.
 
     Args:
         table: the table's directory.

@@ -98,7 +98,7 @@ class DeltaHandle:
     def open(cls, path: Path, version: int | None = None, *, once: bool = False) -> DeltaHandle:
         """Open the table at `path`, at its newest version or at `version`.
 
-        `once`: for a reader that opens it and goes no further; without a directory of links if the log is short.
+        With `once` the handle serves one read and is never refreshed; a short log is then opened without links.
 
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
@@ -147,7 +147,7 @@ class DeltaHandle:
         return opened
 
     def begin_with(self, later: DeltaHandle) -> None:
-        """Start from the checkpoint that another handle has written, which is not used any more."""
+        """Start from the checkpoint written by another handle, `later`, which must not be used afterwards."""
         self._window, self._table, self.checkpointed = later._window, later._table, later.checkpointed
 
     @property
@@ -460,7 +460,7 @@ class DeltaHandle:
         within: tuple[str, int, int] | None = None,
         rows: int = BATCH_ROWS,
     ) -> Iterator[pa.Table]:
-        """As `read`, in batches of at most `rows` rows; with `low` in the order of that column, file by file."""
+        """Like `read`, in batches of at most `rows` rows; with `low` in the order of that column, file by file."""
         selected = self._selected(Wanted(columns, low, high, within))
         with _reading(self.path, f"a file of version {self.version}"):
             yield from selected.batches(rows)

@@ -70,7 +70,7 @@ class SparkDelta:
         session: a classic session that was started with Delta; its settings are not changed.
 
     Raises:
-        InputError: the session is not suitable; the message says what to set.
+        InputError: the session is not suitable; the message names the settings needed.
     """
 
     def __init__(self, session: Any) -> None:
@@ -125,7 +125,7 @@ class SparkDelta:
         self.append_frame(table, frame, app, txid, metadata)
 
     def append_frame(self, table: Path, frame: Any, app: str, txid: int, metadata: str) -> None:
-        """As `append`, for the rows of a data frame."""
+        """Like `append`, for the rows of a data frame."""
         options = {"txnAppId": app, "txnVersion": str(txid), "userMetadata": metadata, "mergeSchema": "false"}
         with self._calling(table, "append to it"):
             frame.write.format("delta").mode("append").options(**options).save(str(table.absolute()))

@@ -81,7 +81,7 @@ class Unreadable(Exception):
 
     Attributes:
         partition: its topic and partition.
-        offset: the offset that reading had reached.
+        offset: the offset at which reading stopped.
         unknown: the brokers do not know the partition; if False, they do not have the offset.
     """
 

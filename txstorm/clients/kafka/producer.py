@@ -81,7 +81,7 @@ class KafkaWriter:
         progress_topic: the topic of the marks, by default ``txstorm.<topology>.<outlet>``; created if missing.
         transactional_id: prefix of the transactional id, for access control by prefix.
         max_message_bytes: the largest record; the topic's ``max.message.bytes`` must allow it.
-        timeout: seconds to wait for one answer of the brokers.
+        timeout: maximum seconds to wait for an answer of the brokers.
 
     Raises:
         SettingError: a setting is given that the writer sets itself.

@@ -104,7 +104,7 @@ class SchemaRegistry:
             raise ValueError(msg) from None
 
     def _load(self, references: Any, known: dict[str, Any]) -> None:
-        """Load the schemas that a schema refers to; before each of them those that it refers to."""
+        """Load the schemas that a schema references, dependencies first."""
         for one in references:
             subject = urllib.parse.quote(one["subject"], safe="")
             found = self._get(f"/subjects/{subject}/versions/{int(one['version'])}")
@@ -143,7 +143,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """The next request; None, which makes the redirect an error, if it goes to another host."""
+        """Follow a redirect within the same host; return None, which makes it an error, for another host."""
         before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
         if (before.scheme, before.netloc) != (after.scheme, after.netloc):
             return None

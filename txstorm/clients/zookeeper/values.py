@@ -13,7 +13,7 @@ class ZooKeeperOptions:
 
     Attributes:
         session_timeout: seconds without contact after which the servers end a session and free its lease.
-        connect_timeout: seconds to find a server at the start.
+        connect_timeout: maximum seconds to connect to a server at the start.
         patience: seconds that a call waits for a broken connection to be restored before it fails.
         auth: ``user:password`` for ZooKeeper's digest scheme; nodes are then created for this user only.
         tls: whether the connection is encrypted; the following options are for that.

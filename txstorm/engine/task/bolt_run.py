@@ -16,7 +16,7 @@ from txstorm.engine.task.error_rows import At, shortened
 
 
 class Arrival:
-    """Rows that reached a task: a record batch and where it comes from."""
+    """Rows received by a task: a record batch and its origin."""
 
     __slots__ = ("batch", "component", "stream", "task")
 
@@ -36,7 +36,7 @@ class Arrival:
 
 
 class BoltRun:
-    """Run of one bolt object on one batch: it is prepared at once, then come `execute` and `finish`."""
+    """Run of one bolt object on one batch: prepares it at once; then call `execute` and `finish`."""
 
     def __init__(
         self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector, at: At | None = None

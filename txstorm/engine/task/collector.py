@@ -142,7 +142,7 @@ class OutputCollector:
         self.errors.append(error)
 
     def digest(self, partition: str, digest: str) -> None:
-        """Record the digest of what was read from `partition`."""
+        """Record the digest of the input read from `partition`."""
         self.digests[partition] = digest
 
     def refuse(self, error: BaseException, record: Any) -> None:

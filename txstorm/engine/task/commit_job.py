@@ -29,7 +29,7 @@ from txstorm.storage.tables.staging import StagedName, stage
 
 
 def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
-    """Finish the task on the rows it is given, and stage what it writes, in one file per table.
+    """Finish the task on its rows of input and state, and stage the rows it writes, in one file per table.
 
     Nothing is raised: exceptions of the committer and errors of the disk are in the result.
     """

@@ -1,4 +1,4 @@
-"""Commit phase of one txid: committers and the bolts behind them, as logical tasks in the driver."""
+"""Commit phase of one txid: committers and the bolts after them, as logical tasks in the driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Resources(CommitResources, Protocol):
         """Raise `StateError` now for values written by the task that no table can hold."""
 
     def undo(self, component: str, task: int) -> None:
-        """Undo what the task wrote in this txid."""
+        """Undo the writes of the task in this txid."""
 
 
 class _Sent(NamedTuple):
@@ -62,12 +62,12 @@ class CommitRun:
         cargo: the input of the committers.
         resources: their tables.
         begins: called with (component, task) before any code of that task runs.
-        elsewhere: committers finished by a job → what they sent to bolts behind them, in order.
+        elsewhere: committers finished by a job → the rows they sent to downstream bolts, in order.
 
     Attributes:
         resources: their tables.
         send: hands the rows of an edge from a source task to a target task.
-        begins: as given; may be replaced between `execute` and `run`.
+        begins: the parameter `begins`; may be replaced between `execute` and `run`.
         letters: the dead letters, if the policy allows them.
     """
 

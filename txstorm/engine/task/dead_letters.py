@@ -102,8 +102,8 @@ class Work(Generic[R]):
 
     Attributes:
         context: makes the context of a fresh object.
-        finish: called when all input has arrived: finishes the batch and returns what the task sends on.
-        undo: undoes what `finish` wrote into tables.
+        finish: called when all input has arrived: finishes the batch and returns the output of the task.
+        undo: undoes the writes of `finish` to tables.
         collector: the class of its collector.
         repeatable: whether a failed run may be repeated at once, to find the line at fault.
     """

@@ -37,7 +37,7 @@ def missing_digests(
     sources: Sequence[str],
     source_of: Callable[[str], str],
 ) -> dict[str, str]:
-    """Digest what `task` of a spout emitted, for each of `sources` that has provided no digest itself.
+    """Digest the emissions of `task` of a spout, for each of `sources` that has not provided a digest itself.
 
     Args:
         task: names the digests.

@@ -168,7 +168,7 @@ class StageTask:
         return emit() if self.observe is None else leaving_alone(txid_input.payload, spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
-        """Digests of what the spout's task emitted without providing any itself."""
+        """Digests of the emissions of the spout's task, for sources that have not provided any."""
         assert self._spout is not None
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
@@ -209,7 +209,7 @@ class TxidRun:
             self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, one.source, one.batch))
 
     def run_component(self, spec: ComponentSpec) -> None:
-        """Run one component on the input that has arrived for it, and send on what it emits."""
+        """Run one component on its input, and send its output on."""
         if spec.kind == "spout":
             sent = self._emit(spec)
         else:

@@ -72,7 +72,7 @@ class Watch:
     """Watcher of a lease: the time since this handle saw the last sign of life of the holder.
 
     Args:
-        now: seconds, see `steady`.
+        now: clock in seconds; see `steady`.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

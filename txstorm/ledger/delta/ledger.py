@@ -44,7 +44,7 @@ class DeltaLedger:
         read_only: for readers beside a run.
         lease_seconds: seconds that a lease of this handle lasts after the holder's last sign of life.
         clock: wall clock, for display.
-        monotonic: seconds of a monotonic clock.
+        monotonic: a monotonic clock, in seconds.
         pause: sleeps for some seconds.
 
     Raises:
@@ -169,7 +169,7 @@ class DeltaLedger:
     def acquire(self, owner: str) -> None:
         """Acquire the lease.
 
-        If a process on another machine holds it, blocks until that gives a sign of life, or the lease has expired.
+        If a process on another machine holds it, blocks until that shows a sign of life, or the lease has expired.
         """
         self._check_writable()
         with self._working():
@@ -238,7 +238,7 @@ class DeltaLedger:
             raise held_error(self._name, row.holder())
 
     def _await_sign(self) -> None:
-        """Block until a holder elsewhere gives a sign of life, or gives none for the length of its lease.
+        """Block until a holder on another machine shows a sign of life, or shows none for the length of its lease.
 
         Before that, whether it is alive is unknown.
         """

@@ -65,8 +65,8 @@ class Content:
     """Content of a ledger as of a version of its table.
 
     Attributes:
-        version: that version.
-        snapshot: the version whose content the snapshot file holds; 0 without one.
+        version: the version that the content is as of.
+        snapshot: the version as of which the snapshot file is; 0 without one.
         entries: path → entry.
         lease: the current lease; None if it is free.
         sign: the last version that the holder of the lease wrote.
@@ -172,7 +172,7 @@ def snapshot_path(version: int, unique: str) -> str:
 
 
 def snapshot_version(paths: Sequence[str], where: str) -> int:
-    """The version of the only snapshot among a table's `paths`; 0 without one."""
+    """Return the version of the only snapshot among a table's `paths`; 0 without one."""
     if not paths:
         return 0
     name = paths[0].removeprefix("snapshots/").partition("-")[0]

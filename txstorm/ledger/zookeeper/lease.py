@@ -51,7 +51,7 @@ class _Held:
 
 
 class ZooKeeperLease:
-    """The lease of the ledger at `root`, as one handle sees it; `now` is a monotonic clock."""
+    """Lease of the ledger at `root`, for one handle; `now` is a monotonic clock."""
 
     def __init__(self, session: ZooKeeperSession, root: str, now: Callable[[], float]) -> None:
         self._session = session

@@ -41,7 +41,7 @@ def open_zookeeper(
 
     Raises:
         InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not grant access, or it
-            would be created without credentials although open nodes are not asked for.
+            would be created without credentials although open nodes were not requested.
         DataDirectoryError: there is no ledger and `create` is false, the node is not a ledger, or its format is newer.
         TxstormError: no server answered in time; the message has the cause.
     """
@@ -65,7 +65,7 @@ def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None
 
 
 def _check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
-    """Refuse to create nodes that every client may change, unless that is asked for; warn about existing ones."""
+    """Refuse to create nodes that every client may change, unless requested; warn about existing ones."""
     if OPEN in (settings.zookeeper_acl, os.environ.get(ACL)):
         return
     if session.read([root])[0] is not None:

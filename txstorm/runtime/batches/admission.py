@@ -62,7 +62,7 @@ class InFlightWindow:
 
 
 class Admission:
-    """Decides whether a new transaction may be planned, from limits only; the source itself is asked afterwards.
+    """Admission control: whether limits allow another transaction to be planned; the source itself is asked afterwards.
 
     Args:
         planner: the spout's planner.
@@ -102,7 +102,7 @@ class Admission:
 
     @property
     def ends(self) -> bool:
-        """Whether the run comes to an end by itself (`available_now`, `until_txid`)."""
+        """Whether the run ends by itself (`available_now`, `until_txid`)."""
         return self._bounded or self._until is not None
 
     def ask(self, planner: SpoutPlanner) -> None:

@@ -1,7 +1,7 @@
 """P5, a group's turn: committers finish its txids in order, and their rows are staged.
 
 P6 to P8 are in `txstorm.runtime.commit.publisher`. Committers run on the commit thread, and groups are published on
-another one: while a group is published, the committers may already finish the txids behind it (`EarlyFinish`).
+another one: while a group is published, the committers may already finish the following txids (`EarlyFinish`).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class GroupFinisher:
         program: the compiled topology.
         store: the tables.
         books: the ledger's content.
-        identity: of the topology in its data directory; written into every intent.
+        identity: identity of the topology in its data directory; written into every intent.
         publisher: decides, publishes and completes groups.
         large: runs large commits as jobs.
         options: see `FinishOptions`.

@@ -39,7 +39,7 @@ class JobResult:
 
     Attributes:
         staged: committer → table → the staged files of its rows.
-        sent: committer → its emitted tuples for the bolts behind it.
+        sent: committer → its emitted tuples for downstream bolts.
         counts: component → number of emitted tuples.
         reported: errors that were reported without failing the batch.
     """

@@ -18,7 +18,7 @@ class ProcessedBatch:
     """A processed txid that waits for its turn to commit.
 
     Attributes:
-        digest: of its input.
+        digest: digest of its input.
         extents: the ranges of the source it read, for the history.
         job_seconds: duration of the job that processed it.
         pack: number of txids in that job.
@@ -90,7 +90,7 @@ def progress_list(outcome: GroupOutcome, spout: str, notices: Sequence[str] = ()
     """Progress records of the committed transactions.
 
     Args:
-        outcome: of the group.
+        outcome: outcome of the group.
         spout: the spout's id.
         notices: messages of the spout since the last group. They go into the record of the last transaction, as they
             belong to no batch: a processed batch may still be discarded.

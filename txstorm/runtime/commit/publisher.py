@@ -94,7 +94,7 @@ class Publisher:
         Args:
             intent: names the staged rows of the group, all of which are durable.
             tuples: txid → number of tuples, for the history.
-            housekeeping: gives further ledger operations for P8, for the group's last txid.
+            housekeeping: returns further ledger operations for the completion (P8), given the group's last txid.
             published: called with the last txid between P7 and P8.
             milliseconds: the duration of each step is added here.
 

@@ -130,7 +130,7 @@ class CommitThread:
     def finish_ahead(self, following: Iterable[ProcessedBatch]) -> None:
         """Let the committers of `following` finish while the group before them is published. Call while one commits.
 
-        `following` are the processed txids directly behind the committing group, in order. Repeated calls with the
+        `following` are the processed txids directly after the committing group, in order. Repeated calls with the
         same txids have no further effect.
         """
         for ready in following:

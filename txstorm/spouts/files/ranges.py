@@ -174,7 +174,7 @@ class Piece:
 
     @property
     def size(self) -> float:
-        """In bytes."""
+        """Size in bytes."""
         return (self.stop - self.start) * self.block.width
 
     @property

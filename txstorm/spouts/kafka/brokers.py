@@ -25,7 +25,7 @@ class Aside:
     """Background thread for one request at a time; call from one thread, which shares no state with `work` meanwhile.
 
     Args:
-        patience: seconds that `ask` blocks at most.
+        patience: maximum seconds that `ask` blocks.
     """
 
     def __init__(self, patience: float) -> None:
@@ -72,16 +72,16 @@ class Asked(Protocol):
     """The methods of `txstorm.clients.kafka.cluster.Cluster` that this package calls."""
 
     def ask(self, wanted: Mapping[Partition, int], seconds: float) -> Answers:
-        """See there."""
+        """Request offsets of partitions; see `Cluster.ask`."""
 
     def names(self, seconds: float) -> list[str]:
-        """See there."""
+        """Return the names of all topics; see `Cluster.names`."""
 
     def topics(self, names: Collection[str], seconds: float) -> Mapping[str, Topic]:
-        """See there."""
+        """Return the topics with these names; see `Cluster.topics`."""
 
     def serve(self) -> str:
-        """See there."""
+        """Process pending events of the client; see `Cluster.serve`."""
 
 
 class Offsets:

@@ -23,10 +23,10 @@ class Sampled(Protocol):
     def read(
         self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
     ) -> Mapping[Partition, list[object]]:
-        """See there."""
+        """Read records of `ranges`; see `RangeReader.read`."""
 
     def leave(self) -> None:
-        """See there."""
+        """Stop fetching; see `RangeReader.leave`."""
 
 
 class Sizes:

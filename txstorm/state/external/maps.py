@@ -30,7 +30,7 @@ class TaskMap:
 
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
-        writes: what this task has written: key text → row.
+        writes: rows written by this task, by the text of the key.
     """
 
     def __init__(self, group: MapGroup, component: str, task: int, txid: int) -> None:

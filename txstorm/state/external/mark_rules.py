@@ -1,4 +1,4 @@
-"""Rules of marks: whether a coordinator may lead an external map or outlet, and what it has to write there.
+"""Rules of marks: whether a coordinator may lead an external map or outlet, and which rows it still has to write.
 
 The rules are the same for maps and outlets; the mark does for them what version and app transactions do for a Delta
 table.

@@ -60,7 +60,7 @@ class ExternalStores:
         """Take over all maps and outlets; see `MarkedTarget.lead`.
 
         Args:
-            epoch: of this coordinator.
+            epoch: epoch of this coordinator.
             committed: the last decided txid.
             recorded: the txid that the ledger records for each.
             live: the decided groups that are not completed.
@@ -80,7 +80,7 @@ class ExternalStores:
         self._put[table.uri].append((intent.last, table.staged.path))
 
     def roll_forward(self, intent: Intent, epoch: int) -> None:
-        """Put the rows of all maps and outlets of a decided group; called in P0 once the topology's code is there."""
+        """Put the rows of all maps and outlets of a decided group; called once the topology's code is loaded."""
         for number, table in enumerate(intent.tables, start=1):
             if table.kind in OUTSIDE:
                 self.publish(number, table, intent, epoch)
@@ -127,7 +127,7 @@ class ExternalStores:
 
 
 def declared_uris(maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]]) -> set[str]:
-    """The names (``maps/…``, ``outlets/…``) of what a topology's code declares."""
+    """Names (``maps/…``, ``outlets/…``) of the maps and outlets that a topology declares."""
     uris = {TableRef(MAP, one.name).uri for found in maps.values() for one in found}
     return uris | {TableRef(OUTLET, one.name).uri for found in outlets.values() for one in found}
 

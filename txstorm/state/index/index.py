@@ -37,7 +37,7 @@ LOOKED_AT = 2
 
 
 class KeyIndex(Protocol):
-    """The published rows of one state, rebuildable from its tables at any time. Keys are what users see.
+    """Published rows of one state, rebuildable from its tables at any time; keys have the form that users see.
 
     `apply` may run while another thread reads: a reader sees each key before or after it; either is right, as it reads
     the overlay of unpublished txids first.
@@ -109,8 +109,8 @@ class StateIndex:
     Args:
         make: creates an empty store on disk once the state is large enough; None: keep all rows in memory.
         refill: fills an empty store from the tables, after one could not be read.
-        behind: schedules a call in the background.
-        monotonic: seconds.
+        behind: schedules a call on the background thread.
+        monotonic: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class StateIndex:
     # -- in the background --------------------------------------------------------------------------------------
 
     def _begin_disk(self) -> bool:
-        """Keep rows on disk too, once there are many; False if they are not on disk."""
+        """Create the store on disk once there are many rows; return whether rows are now also on disk."""
         if self._make is None or len(self._cache) < self._make_at:
             return False
         if self._expired is not None and self._forget_expired(self._expired):

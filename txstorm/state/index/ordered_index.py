@@ -105,7 +105,7 @@ class CollectionIndex(StateIndex):
         """Read all rows of each of `owners` in `span` as columns; None if they are in memory.
 
         Raises:
-            TxstormError: as `scan`.
+            TxstormError: as for `scan`.
         """
         if self._cache.complete:
             return None

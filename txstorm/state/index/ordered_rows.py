@@ -161,7 +161,7 @@ def filled(
     owners: Sequence[CollectionKey],
     span: ScanRange,
 ) -> list[list[tuple[Place, T]]]:
-    """Read rows of each of `owners` until the limit of `span` is reached, though some of the rows read do not count.
+    """Read rows of each of `owners` until, after filtering by `settle`, the limit of `span` is reached.
 
     `read` returns the rows of collections in a span, up to its limit. `settle` filters them and merges in others that
     belong between them; it gets all rows to be read in the span passed with them.

@@ -2,7 +2,7 @@
 
 Keys and rows are stored in places, in the order of arrival. A hash table with open addressing maps the hash of a key to
 its place. All operations work on whole batches: a thousand keys are looked up in about a dozen steps. The data of a
-place is adjacent, since with millions of rows the time goes into waiting for memory.
+place is adjacent, since with millions of rows most of the time is spent waiting for memory.
 
 `PackedCache` is the `txstorm.state.index.row_cache.Cache` of states with many keys, with two generations, as in
 `RowCache`. Rows written last, or read one by one, are also kept as Python objects: unpacking a single row takes a
@@ -119,7 +119,7 @@ class PackedRows:
         return self._checked(keys, found)
 
     def _checked(self, keys: PackedKeys, found: Places) -> Places:
-        """Verify places `found` by hashes alone, as keys may share a hash."""
+        """Verify places that were `found` by hash alone, and correct those whose key only shares the hash."""
         which = np.flatnonzero(found != _NONE)
         places = found[which]
         sizes = keys.sizes[which]
@@ -158,7 +158,7 @@ class PackedRows:
         return (hashes >> np.uint64(65 - len(self._table).bit_length())).astype(np.int64)
 
     def _next(self, at: Places, step: int) -> Places:
-        """Next slot of the probe sequence, which visits every slot of a table whose size is a power of two once."""
+        """Next slot of the probe sequence, which visits every slot once, as the table's size is a power of two."""
         return (at + step) & (len(self._table) - 1)
 
     # -- growth -------------------------------------------------------------------------------------------------

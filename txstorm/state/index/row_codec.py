@@ -76,7 +76,7 @@ class RowCodec:
         return packed_keys(keys, table.num_rows), self._recorded(txids, columns, absent)[0]
 
     def of_records(self, records: npt.NDArray[np.void]) -> list[Stored]:
-        """Like `decode`, if rows are records."""
+        """Decode records whose columns are all of fixed width, without contents after them."""
         return self._decoded(records, ())
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
@@ -132,7 +132,7 @@ class RowCodec:
     def _recorded(
         self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
     ) -> tuple[npt.NDArray[np.void], list[pa.Array]]:
-        """Join records and the contents behind them."""
+        """Join records and the contents that follow them."""
         record = np.zeros(len(txids), self.record)
         record["txid"] = txids
         nulls = [*(np.asarray(column.is_null()) for column in columns), absent]
@@ -151,7 +151,7 @@ class RowCodec:
         return self._decoded(record, rows)
 
     def _decoded(self, record: npt.NDArray[np.void], rows: Sequence[bytes]) -> list[Stored]:
-        """Decode records, and the contents behind them in `rows`."""
+        """Decode records, and the contents that follow them in `rows`."""
         nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
         columns, start = [], np.full(len(record), self.record.itemsize)
         for i, slot in enumerate(self._slots):

@@ -134,7 +134,7 @@ class Column:
         return self.checked(values, label)[0]
 
     def checked(self, values: Sequence[Any], label: Label) -> tuple[Sequence[Any], pa.Array | None]:
-        """As `canonical`; also returns the values as an Arrow array if the check has built one."""
+        """Like `canonical`; also returns the values as an Arrow array if the check has built one."""
         kinds = set(map(type, values))
         kinds.discard(type(None))
         if not kinds:

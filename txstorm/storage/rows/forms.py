@@ -45,7 +45,7 @@ class KeyForm:
         return self.checked(keys, where)[0]
 
     def checked(self, keys: Iterable[Key], where: str) -> tuple[list[Key], Arrays]:
-        """As `canonical`; also returns the arrays of the key columns that the check has built."""
+        """Like `canonical`; also returns the arrays of the key columns that the check has built."""
         given = keys if isinstance(keys, list) else list(keys)
         if not given:
             return given, [None] * len(self.columns)
@@ -108,13 +108,13 @@ class ValueForm:
         return self.checked(values, keys, where)[0]
 
     def checked(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
-        """As `canonical`; also returns the arrays of the value columns that the check has built."""
+        """Like `canonical`; also returns the arrays of the value columns that the check has built."""
         if not values:
             return [], [None] * len(self.columns)
         return self.rows([values] if len(self.columns) == 1 else self._split(values, keys, where), keys, where)
 
     def rows(self, columns: Sequence[Sequence[Any]], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
-        """As `checked`, for values given column by column."""
+        """Like `checked`, for values passed column by column."""
         checked = [
             column.checked(column_values, lambda i: f"key {shown(keys[i])} ({where})")
             for column, column_values in zip(self.columns, columns, strict=True)

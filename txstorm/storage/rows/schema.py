@@ -137,7 +137,7 @@ def supported(kind: pa.DataType) -> bool:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """The type as text, the same whatever name a reader gives list items or layout it chooses for strings."""
+    """Format the type as text, independent of the reader's names of list items and layout of strings."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"list<{type_text(kind.value_type)}>"
     if pa.types.is_struct(kind):

@@ -101,7 +101,7 @@ class TableLog(Protocol):
         """Whether `version` still is the entry written through this object, not another writer's; True if unknown."""
 
     def app_version(self, app_id: str) -> int | None:
-        """The last number committed for the Delta app transaction `app_id`, or None."""
+        """Return the last number committed for the Delta app transaction `app_id`, or None."""
 
     def info(self, version: int) -> Mapping[str, Any]:
         """The commit info of `version`; empty if that does not exist or is no longer kept."""

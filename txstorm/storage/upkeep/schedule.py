@@ -109,7 +109,7 @@ class UpkeepSchedule:
         return any(growth.versions is not None and growth.versions.is_due(now) for growth in self._growths.values())
 
     def long_log(self) -> DeltaTableState | None:
-        """A table whose log needs a checkpoint, or to be shortened; None if there is none."""
+        """A table whose log needs a checkpoint or has to be shortened; None if there is none."""
         return next((table for table in self.tables.values() if table.is_long), None)
 
     # -- the work -----------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class UpkeepSchedule:
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
 
-        `live`: the intents the ledger still holds; what they name is kept.
+        `live`: intents still in the ledger, whose files are kept.
         """
         removed = []
         for ref, table in self.tables.items():

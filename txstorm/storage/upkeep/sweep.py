@@ -53,7 +53,7 @@ class Logged(Protocol):
         """The files of this version."""
 
     def logged_paths(self) -> Set[str]:
-        """Paths of all files that any kept version refers to."""
+        """Paths of all files that any kept version references."""
 
 
 def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> list[str]:
@@ -69,7 +69,7 @@ def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> li
 
 
 def sweep_unlogged(path: Path, epoch: int, kept: set[str]) -> list[str]:
-    """As `sweep_table`, below a `path` that is not a table, so that no log refers to the files staged there."""
+    """Like `sweep_table`, below a `path` that is not a table, so that no log references the files staged there."""
     return _removed(path, _unneeded(_found(path), epoch, kept))
 
 

@@ -43,7 +43,7 @@ def check_engine(
     Args:
         make_engine: creates an engine, not started yet.
         networks: names from `txstorm.testing.checks.networks.NETWORKS`; None: all.
-        timeout: seconds after which a run or pack is considered to hang.
+        timeout: seconds after which a run or pack is considered hung.
 
     Raises:
         CheckFailed: a rule is broken.
@@ -60,7 +60,7 @@ def check_engine(
 
 
 def check_network(text: str, make_engine: Callable[[], Engine], *, timeout: float = TIMEOUT, **settings: Any) -> None:
-    """Raise `CheckFailed` unless a probe network gives the same on this engine as on the local one, unpacked."""
+    """Raise `CheckFailed` unless a probe network emits the same on this engine as on the local one without packs."""
     with tempfile.TemporaryDirectory(prefix="txstorm-check-") as place:
         alone = observe(build(text, max_spout_pending=1), LocalEngine(), Path(place, "alone"))
         seen = observe(build(text, **PACKED, **settings), make_engine(), Path(place, "seen"), timeout)

@@ -219,7 +219,7 @@ class Numbers(Probe, TransactionalSpout):
     """Probe that is a spout: transaction t has ``sizes[t - 1]`` numbers, divided among the tasks.
 
     Args:
-        streams: as for `Probe`.
+        streams: the streams, as for `Probe`.
         sizes: the sizes of the transactions.
         rows_mode: whether to emit record batches.
     """

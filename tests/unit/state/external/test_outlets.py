@@ -82,7 +82,7 @@ def test_a_decided_group_waits_for_the_code_and_is_written_before_anything_else(
         _blocked(handle, target)
     with pytest.raises(StateError, match="outlet 'numbers': txids 3-4 are decided and have rows for it"):
         ends(target, tmp_path / "data", name="others")
-    with pytest.raises(InputError, match="outlets/numbers holds txids 3-4 cannot be told"):
+    with pytest.raises(InputError, match="outlets/numbers holds txids 3-4 is unknown"):
         abandon(tmp_path / "data", 3)
     target.trouble = ()
     run(topology(target), engine="local", data_dir=tmp_path / "data", until_txid=4).awaitTermination()
