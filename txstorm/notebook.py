@@ -22,7 +22,7 @@ def watch(
 ) -> None:
     """Show the run of `handle` as a live table, until the run ends or `seconds` have passed.
 
-    Interrupting the cell stops the display, not the run, as the table says. If output cannot be updated (in a script,
+    Interrupting the cell stops the display, not the run. If output cannot be updated (in a script,
     or a notebook executed by a program), the run is shown once: at its end if it ends by itself (`available_now`,
     `until_txid`), otherwise at once.
 

@@ -53,7 +53,7 @@ class Tuple:
         return self._sliced(key)
 
     def _sliced(self, key: Any) -> Any:
-        """Negative indices and slices, as lists have them; raises KeyError for an unknown field."""
+        """Look up by negative index or slice, as in a list; raises KeyError for an unknown field."""
         if not isinstance(key, str):
             with suppress(IndexError):
                 return self.values[key]

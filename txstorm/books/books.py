@@ -337,7 +337,7 @@ class Books:
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
-        """Txid → {"count", "cause", …} for txids that failed and are not committed yet; see `retry.Failure`."""
+        """Txid → {"count", "cause", …} for txids that failed and are not committed yet; see `runtime.failures`."""
         entries = self._numbered(names.FAILURES)
         return {txid: self._value(names.failure_path(txid), entry.value) for txid, entry in entries.items()}
 

@@ -142,7 +142,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _system_error(error: OSError) -> InputError:
-    """An error of the operating system as bad input, since only the user can mend its cause."""
+    """Convert an error of the operating system to an `InputError`, since only the user can fix its cause."""
     where = "" if error.filename is None else f"{error.filename}: "
     msg = f"{where}{error.strerror or error}; check the path, its permissions and the disk, then run the command again"
     refused = InputError(msg)

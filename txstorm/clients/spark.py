@@ -283,7 +283,7 @@ def exchange(frame: Any, tasks: int, column: str) -> Any:
 
 @cache
 def _landing(tasks: int) -> tuple[int, ...]:
-    """For each partition index an int that Spark's hash partitioning maps to it."""
+    """Find, for each partition index, an int that Spark's hash partitioning maps to it."""
     found: dict[int, int] = {}
     number = 0
     while len(found) < tasks:

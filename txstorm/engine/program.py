@@ -94,7 +94,7 @@ class Program:
         return sum(busy.get(stage.level, 0.0) / stage.tasks for stage in self.stages)
 
     def with_plan(self, plan: Plan) -> Program:
-        """The same code with a plan of another parallelism."""
+        """Return the same code with another plan, of different parallelism."""
         tasks = {one.id: one.parallelism for one in plan.topology.components}
         components = {name: replace(spec, parallelism=tasks[name]) for name, spec in self.components.items()}
         return replace(

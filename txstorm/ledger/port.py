@@ -28,7 +28,7 @@ ABSENT = -1
 
 
 class Entry(NamedTuple):
-    """A stored value. A named tuple, like `Put`, because more of them are made than of anything else.
+    """A stored value. A named tuple, like `Put`, because very many are created.
 
     Attributes:
         value: the bytes.

@@ -68,7 +68,7 @@ class Plan:
     edges: tuple[Edge, ...]
 
     def level(self, component: str) -> int:
-        """The stage of a component; for one of the commit phase the number of stages."""
+        """Return the number of a component's stage; for the commit phase, the number of stages."""
         return self._levels.get(self.topology.component(component).id, len(self.stages))
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:

@@ -143,7 +143,7 @@ def _history(data_dir: Path, timeline: int) -> list[dict[str, Any]]:
 
 
 def _micros(rows: pa.Table) -> pa.Table:
-    """`rows` with their stamps as numbers, as ledger and commit infos have them."""
+    """Convert the stamps of `rows` to numbers, as in the ledger and in commit infos."""
     return rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
 
 

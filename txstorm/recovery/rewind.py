@@ -132,7 +132,7 @@ class _Files:
             return _txids(self._file(path))
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Write the rows durably below the table."""
+        """Write the rows up to `txid` of some files durably into one new file."""
         rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
         return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
 

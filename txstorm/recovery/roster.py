@@ -152,7 +152,7 @@ def _sources(document: Any) -> Mapping[str, Any]:
 
 
 def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str]) -> list[str]:
-    """Find in `left` what the operator means by `name`: a table by its name or directory, a source by its name."""
+    """Find the entry of `left` that `name` refers to: a table by its name or directory, or a source by its name."""
     known = [label for label, one in left.items() if name in (label, one, one.partition("/")[2])]
     if len(known) == 1:
         return known

@@ -37,7 +37,7 @@ class RowDifference:
     replayed: Row | None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields."""
+        """Return the fields as JSON values."""
         return {"key": self.key, "committed": self.committed, "replayed": self.replayed}
 
     def changed(self) -> tuple[Row, Row]:
@@ -83,7 +83,7 @@ class TableVerdict:
         return not self.different and not self.reordered
 
     def to_json(self) -> dict[str, Any]:
-        """The fields."""
+        """Return the fields as JSON values."""
         return {
             "committed": self.committed,
             "replayed": self.replayed,
@@ -117,7 +117,7 @@ class ReplayVerdict:
 
     @property
     def txid(self) -> int:
-        """The transaction."""
+        """The replayed transaction."""
         return self.attempt.txid
 
     @property

@@ -60,7 +60,7 @@ class Recording:
         committed: the last committed txid.
 
     Raises:
-        DataDirectoryError: there is no topology's data.
+        DataDirectoryError: `data_dir` contains no data of a topology.
     """
 
     def __init__(self, data_dir: str | Path) -> None:

@@ -44,7 +44,7 @@ class _Held:
 class Stepper:
     """Steps through the transactions of an opened session. Not thread-safe.
 
-    Everything that decides, plans, processes, commits and recovers is the driver of a run. Only the two moments at
+    The driver of a run decides, plans, processes, commits and recovers. Only the two moments at
     which an attempt leaves a phase are held back: processing is done at once, and committers finish at once when their
     turn comes, but the transaction is processed, or decided and published, only after `ack`.
 

@@ -285,7 +285,7 @@ class StateStore:
     def forget(self, before: int) -> None:
         """Remove staged files of groups that end before txid `before`, whose intents are no longer kept.
 
-        Only of maps and outlets, whose rows are in external systems, and of tables of the layout ``merge``.
+        Applies to maps and outlets, whose rows are in external systems, and to tables of the layout ``merge``.
         """
         self.outside.forget(before)
         for last, path in self._merged:

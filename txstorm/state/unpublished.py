@@ -52,7 +52,7 @@ class TxidWrites:
     Attributes:
         values: None for a removed key.
         removals: whether there may be removed keys.
-        key_arrays, value_arrays: the same as Arrow arrays, as far as they were made.
+        key_arrays, value_arrays: keys and values as Arrow arrays, if already built.
     """
 
     txid: int
@@ -259,7 +259,7 @@ class Unpublished(ABC, Generic[H]):
 
 
 class UnpublishedRows(Unpublished[W]):
-    """The unpublished txids of one state over its index."""
+    """Unpublished txids of one state, as an overlay on its index."""
 
     accessor = "state"
     holds = "one value per key"

@@ -122,7 +122,7 @@ class Topology:
 
     @cached_property
     def states(self) -> dict[str, tuple[KeyedState, ...]]:
-        """Committer → the states it declares, in the order of its attributes; without committers that declare none."""
+        """States by committer, in the order of its attributes; only committers that declare any."""
         return {owner: found for owner, found in self._tables(KeyedState).items() if found}
 
     @cached_property

@@ -237,7 +237,7 @@ class Settings(BaseModel):
         return (None, faults) if faults else (settings, [])
 
     def updated(self, changes: Mapping[str, Any]) -> Settings:
-        """These settings with `changes` applied; accepts and raises what `parse` does."""
+        """Return these settings with `changes` applied; arguments and errors are those of `parse`."""
         named, faults = _named(changes)
         if faults:
             raise SettingError("\n".join(faults))

@@ -300,7 +300,7 @@ def local_path(uri: str) -> Path | None:
 
 
 def _options(uri: str) -> dict[str, str] | None:
-    """Storage options for an object store: by default delta-rs would retry for three minutes."""
+    """Storage options for an object store with short timeouts, as delta-rs retries for three minutes by default."""
     return None if local_path(uri) is not None else dict(_PATIENCE)
 
 

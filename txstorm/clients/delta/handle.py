@@ -542,7 +542,7 @@ def is_table(path: Path) -> bool:
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """`schema` as Delta stores it; raises `StateError` naming a column whose type Delta does not have."""
+    """Return `schema` as Delta stores it; raises `StateError` naming a column whose type Delta does not support."""
     for column in schema:
         try:
             Schema.from_arrow(pa.schema([column]))

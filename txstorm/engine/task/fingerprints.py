@@ -107,7 +107,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def collector_kind(observe: Observe | None) -> type[OutputCollector]:
-    """The collector class for tasks that `observe` watches: in the test driver, one that checks."""
+    """Return the collector class for tasks that `observe` watches; that of the test driver checks values."""
     return OutputCollector if observe is None else CheckedCollector
 
 

@@ -59,7 +59,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The canonical one of all values equal to `value`, also within tuples, lists, dicts and sets."""
+    """Return the canonical form of `value` among equal values, also within tuples, lists, dicts and sets."""
     if isinstance(value, float):
         return value + 0.0  # no negative zero
     if isinstance(value, Decimal):

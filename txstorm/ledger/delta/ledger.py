@@ -145,7 +145,7 @@ class DeltaLedger:
         by: str | None = None,
         durable: bool = True,
     ) -> bool:
-        """Append the next version; return False if another writer did. By the holder it is a sign of life.
+        """Append the next version (a sign of life of the holder); return False if another writer was faster.
 
         Raises:
             FencedError: this handle is known to have lost its lease, before or after the attempt.

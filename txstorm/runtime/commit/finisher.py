@@ -129,7 +129,7 @@ class GroupFinisher:
 
     Attributes:
         letter_limit: the limit of dead letters.
-        turn: the group in P5, or the last one that was.
+        turn: the turn of the group that is finishing (P5), or of the last one.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class RowStore:
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """The directory of the store."""
         return self._store.path
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:

@@ -61,7 +61,7 @@ class OrderedCache:
         return self
 
     def forget(self) -> None:
-        """Drop all rows: they are elsewhere."""
+        """Drop all rows, which are also on disk."""
         self.complete = False
         self._rows = OrderedRows()
 

@@ -43,7 +43,7 @@ class Cache(Protocol):
         """Remove keys."""
 
     def forget(self) -> None:
-        """Drop all rows: they are elsewhere."""
+        """Drop all rows, which are also on disk."""
 
 
 class WholeCache(Cache, Protocol):
@@ -117,7 +117,7 @@ class RowCache:
         return self
 
     def forget(self) -> None:
-        """Drop all rows: they are elsewhere."""
+        """Drop all rows, which are also on disk."""
         self.complete = False
         self._old = {}
         self._young = {}

@@ -1,6 +1,6 @@
 """Row codec: rows of a state as bytes for the key index, whole columns at a time.
 
-Keys are as `txstorm.state.index.key_codec` says. A row is a record of fixed width (txid, a bit per value that is null,
+Keys are encoded by `txstorm.state.index.key_codec`. A row is a record of fixed width (txid, a null bit per value,
 then the values and the values before) followed by the content of values of variable length; its layout follows from the
 state's columns alone. `FORMAT` is the version of both.
 """
@@ -58,7 +58,7 @@ class RowCodec:
         return not any(slot.is_long for slot in self._slots)
 
     def packed(self, keys: Sequence[Any]) -> PackedKeys:
-        """Encode canonical keys, at least one, concatenated."""
+        """Encode canonical keys (at least one) as one block of concatenated bytes."""
         return packed_keys(self._keys.arrays(keys), len(keys))
 
     def records(

@@ -43,7 +43,7 @@ def base(row: Row[V] | None, txid: int | None) -> V | None:
 
 
 def is_applied(row: Row[Any], txid: int) -> bool:
-    """Whether `row` carries `txid` already; raises `StateError` if it is ahead of it."""
+    """Whether `row` carries `txid` already; raises `StateError` if it carries a later one."""
     if row.txid > txid:
         msg = (
             f"state is ahead: expected a row of txid {txid} or earlier, got one of txid {row.txid}; another topology, "

@@ -46,14 +46,14 @@ class DeclaredTable:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """Name of the table in messages."""
         if self.letters:
             return "table of dead letters"
         return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
 
     @property
     def refs(self) -> tuple[TableRef, ...]:
-        """Its Delta tables."""
+        """The Delta tables that it consists of."""
         if self.letters:
             return (LETTERS_REF,)
         kinds = [SINK]

@@ -46,7 +46,7 @@ class Staged:
     last: int
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for an intent."""
+        """Return the fields as JSON values, for an intent."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
@@ -91,7 +91,7 @@ class TxidRecord(NamedTuple):
     stamp: int
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for an intent or a commit info."""
+        """Return the fields as JSON values, for an intent or a commit info."""
         return {
             "txid": self.txid,
             "attempt": self.attempt_id,
@@ -145,7 +145,7 @@ class IntentTable:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for an intent."""
+        """Return the fields as JSON values, for an intent."""
         more = {"more": [staged.to_json() for staged in self.more]} if self.more else {}
         return {
             "kind": self.kind,

@@ -39,7 +39,7 @@ def merged_files(
     """Rewrite the files of `table` that the `staged` change rows touch; return the files to add and to remove.
 
     Called in P7 (publish), and again after every failure: nothing refers to files that an earlier call wrote, and they
-    are swept later. `stamp`: of the group's last txid, UTC microseconds. Passes the fault point ``merge.staged``.
+    are swept later. `stamp` is that of the group's last txid, in microseconds. Passes the fault point ``merge.staged``.
 
     Raises:
         TableCorrupt: the staged rows, or a file of the table, are missing or damaged.

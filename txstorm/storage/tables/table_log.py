@@ -436,7 +436,7 @@ class TransactionalTable(ABC):
         return version
 
     def secure(self) -> None:
-        """Make the whole log since the last checkpoint durable, whatever became of earlier syncs."""
+        """Make the whole log since the last checkpoint durable, whether or not earlier syncs succeeded."""
         self._durable, self._doubted = self._known_durable(None), True
         self._make_durable(self.version)
 

@@ -122,7 +122,7 @@ def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
 
 
 def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple[int, int] | None]:
-    """The newest version of a table that stays and is not ahead of `txid`, and the txid it is as of; None: none is."""
+    """Find the newest version that stays and is not ahead of `txid`; return it with the txid it is as of, or None."""
     if state:
         return next(((entry.version, as_of) for entry, as_of in staying(handle) if as_of <= txid), None)
     for number, entry in enumerate(handle.history(), start=1):
