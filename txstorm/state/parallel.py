@@ -37,7 +37,7 @@ def together(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
 
 class _Hand:
-    """A waiting thread: starting one takes a millisecond while the others are busy."""
+    """A pooled thread, kept because starting a new one takes a millisecond while others are busy."""
 
     def __init__(self) -> None:
         self._calls = SimpleQueue[Callable[[], None]]()
