@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from programs import loaded
+from verifier import Verifier
 
 from txstorm.books.data_directory import ledger_exists
 from txstorm.results.views import StateView, committed_txid
@@ -48,6 +49,15 @@ def top(counts: Counter[str]) -> list[list[Any]]:
 
 def stored(data_dir: Path, txid: int | None = None) -> dict[str, int]:
     return {row["word"]: row["n"] for row in StateView(data_dir, "counts", txid).to_pylist()}
+
+
+def verified(data_dir: Path) -> dict[str, int]:
+    """The words of the state's table and their counts, read without txstorm; all logs and files are as they must be."""
+    verifier = Verifier(data_dir)
+    verifier.check_logs(["changes/counts"], ["state/counts"])
+    verifier.assert_clean()
+    assert verifier.txids == TXIDS
+    return {row["word"]: row["n"] for row in verifier.table("state/counts").to_pylist()}
 
 
 def demo(*argv: Any, fault: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -132,7 +142,7 @@ def test_a_killed_demo_continues_where_it_was(
     # The transactions that were decided when it was killed are published at the start.
     assert 0 < document["txids"] < TXIDS - committed
     assert document["top"] == top(expected)
-    assert stored(tmp_path / "data") == dict(expected)
+    assert stored(tmp_path / "data") == verified(tmp_path / "data") == dict(expected)
 
 
 @pytest.mark.integration
