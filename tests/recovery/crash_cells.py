@@ -129,15 +129,15 @@ Batches = dict[int, dict[int, tuple[int, int, int]]]
 def expected(source: str, decided: int) -> Batches:
     """Extents the transactions must have read if `decided` of them were decided before the source changed."""
     ends = dict.fromkeys(PARTITIONS, 0)
-    found: Batches = {}
-    while len(found) < decided or any(end < AFTER[source].size for end in ends.values()):
-        txid = len(found) + 1
+    batches: Batches = {}
+    while len(batches) < decided or any(end < AFTER[source].size for end in ends.values()):
+        txid = len(batches) + 1
         plan = BEFORE if txid <= decided else AFTER[source]
         counts = {partition: min(plan.take, plan.size - end) for partition, end in ends.items()}
         assert any(counts.values()), f"{decided} decided, but txid {txid} is beyond the end"
-        found[txid] = {p: (ends[p], count, plan.generation) for p, count in counts.items() if count}
+        batches[txid] = {p: (ends[p], count, plan.generation) for p, count in counts.items() if count}
         ends = {p: end + counts[p] for p, end in ends.items()}
-    return found
+    return batches
 
 
 def summary(outcomes: Mapping[str, bool]) -> list[str]:
@@ -149,6 +149,6 @@ def summary(outcomes: Mapping[str, bool]) -> list[str]:
     lines = [f"{'':<20}" + "".join(f"{fault:>12}" for fault in FAULTS)]
     for point in POINTS:
         row = [counts.get((point, fault), []) for fault in FAULTS]
-        lines.append(f"{point:<20}" + "".join(f"{f'{sum(one)}/{len(one)}':>12}" for one in row))
+        lines.append(f"{point:<20}" + "".join(f"{f'{sum(right)}/{len(right)}':>12}" for right in row))
     lines.append(f"{'':<20}{sum(outcomes.values())} of {len(outcomes)} cells")
     return lines

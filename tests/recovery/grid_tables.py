@@ -23,7 +23,7 @@ Kept = tuple[int, int, int, str]
 
 
 @dataclass(frozen=True)
-class Found:
+class Tables:
     """Contents of the tables.
 
     Attributes:
@@ -45,7 +45,7 @@ class Found:
         }
 
 
-def verify(data_dir: Path, *, swept: bool = True) -> Found:
+def verify(data_dir: Path, *, swept: bool = True) -> Tables:
     """Check everything that does not depend on what the source has given; with `swept` that no file is left over."""
     verifier = Verifier(data_dir)
     epochs = verifier.check_logs(CHANGED, OTHERS, swept=swept)
@@ -59,11 +59,11 @@ def verify(data_dir: Path, *, swept: bool = True) -> Found:
         _check_offsets(rows)
     columns = [(txid, row[3]) for txid, some in rows.items() for row in some]
     verifier.check_counts(
-        "counts", "word", Rows.of({"_txid": [one for one, _ in columns], "word": [one for _, one in columns]})
+        "counts", "word", Rows.of({"_txid": [txid for txid, _ in columns], "word": [word for _, word in columns]})
     )
     _check_totals(verifier, rows)
     verifier.assert_clean()
-    return Found(rows, epochs)
+    return Tables(rows, epochs)
 
 
 def check_extents(data_dir: Path, batches: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> None:
@@ -97,7 +97,7 @@ def _check_totals(verifier: Verifier, rows: Mapping[int, list[Kept]]) -> None:
         expected.append((txid, now, before))
         before = now
     changes = sorted(verifier.table("changes/totals").to_pylist(), key=lambda row: row["_txid"])
-    found = [(row["_txid"], {"rows": row["rows"], "txid": row["txid"]}, row["_prev"]) for row in changes]
-    verifier.expect(found == expected, f"changes/totals: {found}, expected {expected}")
+    values = [(row["_txid"], {"rows": row["rows"], "txid": row["txid"]}, row["_prev"]) for row in changes]
+    verifier.expect(values == expected, f"changes/totals: {values}, expected {expected}")
     state = [{"rows": row["rows"], "txid": row["txid"]} for row in verifier.table("state/totals").to_pylist()]
     verifier.expect(state == [before], f"state/totals: {state}, expected {before}")

@@ -95,7 +95,7 @@ class Forks:
         return status, log.read_text()
 
     def stand_still(self, argv: Sequence[Any], fault: str, scenario: str) -> Standing:
-        """Start a run that stands still at a point: its process is frozen there, or one of its threads hangs."""
+        """Start a run that is frozen at a point, or of which one thread hangs there."""
         log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
         log.write_text("")
         pid, status = self._start(argv, fault, log, scenario, trace=str(trace) if ":hang:" in fault else None)
@@ -111,7 +111,7 @@ class Forks:
         kill_after: float | None = None,
         trace: str | None = None,
     ) -> tuple[int, int]:
-        request = {"scenario": scenario, "argv": [str(one) for one in argv], "fault": fault, "log": str(log)}
+        request = {"scenario": scenario, "argv": [str(argument) for argument in argv], "fault": fault, "log": str(log)}
         return self._ask({**request, "kill_after": kill_after, "trace": trace})
 
     def _ask(self, request: Mapping[str, Any]) -> tuple[int, int]:
@@ -142,10 +142,10 @@ def lose(data_dir: Path) -> None:
 def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
     """Wait until `condition` is true and return its value; fails after a generous time."""
     until = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < until, f"not true after {seconds} s"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -197,7 +197,7 @@ def content(data_dir: Path) -> Content:
     """States byte for byte, sinks as multisets of rows with their txid, and what every txid read."""
     history = read_history(data_dir)
     letters = read_letters(data_dir)
-    extents = [one.replace(str(data_dir.parent), "") for one in history["extents"].to_pylist()]
+    extents = [extent.replace(str(data_dir.parent), "") for extent in history["extents"].to_pylist()]
     return Content(
         states={name: rows_json(read_state(data_dir, name)) for name in list_states(data_dir)},
         sinks={
@@ -216,7 +216,7 @@ def _letter(row: dict[str, Any]) -> str:
 
 def committed_versions(data_dir: Path) -> list[int]:
     """The txids that are in the table ``changes/seen``."""
-    return [record.txid for one in table_ranges(data_dir)["changes/seen"] for record in one.txids]
+    return [record.txid for group in table_ranges(data_dir)["changes/seen"] for record in group.txids]
 
 
 def sums(data_dir: Path) -> dict[int, int]:
@@ -250,9 +250,9 @@ def check_tiling(data_dir: Path, txids: int) -> None:
             continue
         assert ranges[0].first == 1, uri
         assert ranges[-1].last <= txids, uri
-        for one in ranges:
-            assert all(one.first <= record.txid <= one.last for record in one.txids), uri
-            for record in one.txids:
+        for group in ranges:
+            assert all(group.first <= record.txid <= group.last for record in group.txids), uri
+            for record in group.txids:
                 attempts[record.txid].add((record.attempt_id, record.digest))
     assert {txid: len(found) for txid, found in attempts.items() if len(found) > 1} == {}
     history = read_history(data_dir)

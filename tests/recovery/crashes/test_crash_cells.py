@@ -122,9 +122,9 @@ def wait_free(data_dir: Path) -> None:
 def decided(data_dir: Path, cell: Cell) -> int:
     """The last decided transaction, of which recovery may change nothing; one at a time it is known which that is."""
     with open_books(data_dir) as books:
-        found = max([books.currtx() - 1, *(intent.last for intent in books.intents())])
-    assert cell.depth > 1 or found == cell.decided
-    return found
+        last = max([books.currtx() - 1, *(intent.last for intent in books.intents())])
+    assert cell.depth > 1 or last == cell.decided
+    return last
 
 
 def ends_well(forks: Forks, argv: list[Any]) -> None:
@@ -135,12 +135,12 @@ def ends_well(forks: Forks, argv: list[Any]) -> None:
 def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) -> None:
     """Decided transactions are unchanged, all others follow the source's new content, after one start for each fault."""
     batches = expected(cell.source, known)
-    found = verify(data_dir, swept=swept)
-    assert found.batches() == batches
-    for rows in found.rows.values():
-        assert all(one == word(*place) for *place, one in rows)
+    tables = verify(data_dir, swept=swept)
+    assert tables.batches() == batches
+    for rows in tables.rows.values():
+        assert all(kept == word(*place) for *place, kept in rows)
     check_extents(data_dir, batches)
-    assert found.epochs == ({1, 2, 3} if cell.point == "amid-sweep" else {1, 2})
+    assert tables.epochs == ({1, 2, 3} if cell.point == "amid-sweep" else {1, 2})
     if swept:
         check_ledger(data_dir, len(batches), intents=1)
 
@@ -212,7 +212,7 @@ def produce(kafka: Kafka, topic: str, offsets: range) -> None:
 
 def check_records(kafka: Kafka, target: str, rows: Mapping[int, list[Any]], size: int) -> None:
     """Every record once in the table, and for a reader of committed records in the other topic, with its txid."""
-    kept = sorted((*place, one) for some in rows.values() for *place, one in some)
+    kept = sorted((*place, kept) for some in rows.values() for *place, kept in some)
     assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(size))
     sent = Counter((record.txid, record.value["word"]) for record in committed_records(kafka.bootstrap, target))
-    assert sent == Counter((txid, one) for txid, some in rows.items() for *_, one in some)
+    assert sent == Counter((txid, kept) for txid, some in rows.items() for *_, kept in some)

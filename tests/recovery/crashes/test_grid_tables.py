@@ -115,9 +115,9 @@ DAMAGES = [
 
 
 def test_an_undisturbed_run_is_clean(undamaged: Path) -> None:
-    found = verify(undamaged)
-    assert found.batches() == expected("same", 0)
-    assert found.epochs == {1}
+    tables = verify(undamaged)
+    assert tables.batches() == expected("same", 0)
+    assert tables.epochs == {1}
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=[damage.__name__ for damage in DAMAGES])

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from crash_cells import AFTER, BEFORE, PARTITIONS, expected, word
-from grid_tables import Found, check_extents, verify
+from grid_tables import Tables, check_extents, verify
 from programs import Program, loaded
 from recovery_cases import (
     check_ledger,
@@ -63,11 +63,11 @@ class World:
     def data_dir(self) -> Path:
         return self.place / "data"
 
-    def start(self, one: Zombie, when: str, *more: str, **environ: str) -> Program:
-        arguments = [one.source, when, one.depth, str(self.place), *self.topics]
+    def start(self, zombie: Zombie, when: str, *more: str, **environ: str) -> Program:
+        arguments = [zombie.source, when, zombie.depth, str(self.place), *self.topics]
         target = f"scenarios.grid:from_source({', '.join(map(repr, arguments))})"
         # Nothing asks Storm's spouts how much there is.
-        until = ["--until-txid", str(TXIDS)] if one.source in TASKS else ["--available-now"]
+        until = ["--until-txid", str(TXIDS)] if zombie.source in TASKS else ["--available-now"]
         command = ["run", target, "--engine", "local", "--data-dir", str(self.data_dir), "--json", *until]
         return loaded().start("-m", "txstorm", *command, *self.options, *more, env=environment(**environ))
 
@@ -82,16 +82,16 @@ class World:
 
 @pytest.fixture
 def world(place: Path, request: pytest.FixtureRequest) -> Callable[[Zombie], World]:
-    """Makes the world of a zombie; starts servers that it needs."""
+    """Makes the environment of a zombie; starts the servers that it needs."""
 
-    def make(one: Zombie) -> World:
+    def make(zombie: Zombie) -> World:
         write_lines(place)
-        if one.ledger == "delta":
+        if zombie.ledger == "delta":
             options = ["--ledger", f"delta:{place / 'ledger'}"]
         else:
             server = request.getfixturevalue("zookeeper_server")
             options = ["--ledger", f"zookeeper:{server.new_chroot()}"]
-        topics = _topics(request.getfixturevalue("kafka_broker")) if one.source in TOPICS else []
+        topics = _topics(request.getfixturevalue("kafka_broker")) if zombie.source in TOPICS else []
         return World(place, options, topics)
 
     return make
@@ -129,43 +129,45 @@ def test_two_hundred_frozen_coordinators(world: Callable[[Zombie], World], progr
     wakes_up_too_late(world, drawn(seed(), 200)[number], progress)
 
 
-def wakes_up_too_late(make: Callable[[Zombie], World], one: Zombie, say: Say) -> None:
-    say(f"TXSTORM_ZOMBIE_SEED={seed()}: {one}")
-    world = make(one)
-    first = frozen(world, one)
+def wakes_up_too_late(make: Callable[[Zombie], World], zombie: Zombie, say: Say) -> None:
+    say(f"TXSTORM_ZOMBIE_SEED={seed()}: {zombie}")
+    world = make(zombie)
+    first = frozen(world, zombie)
     try:
         known = decided(world.data_dir)
-        second = world.start(one, "after", "--standby")
+        second = world.start(zombie, "after", "--standby")
         _, complained = second.communicate(PATIENCE)
         assert second.returncode == 0, complained
-        found = verify(world.data_dir)
-        check_records(world, one, found, known)
-        check_ledger(world.data_dir, len(found.rows), intents=2)  # the last one, and one that it rolled forward
+        tables = verify(world.data_dir)
+        check_records(world, zombie, tables, known)
+        check_ledger(world.data_dir, len(tables.rows), intents=2)  # the last one, and one that it rolled forward
         before = world.everything()
         assert is_frozen(first.pid)
         first.send_signal(signal.SIGCONT)
         printed, complained = first.communicate(PATIENCE)
     finally:
         first.kill()
-    told = json.loads(printed.splitlines()[-1])
-    assert (first.returncode, told["error"]["type"]) == (3, "FencedError"), complained
-    assert re.search("another run may lead by now|has taken over|a newer coordinator leads", told["error"]["message"])
+    document = json.loads(printed.splitlines()[-1])
+    assert (first.returncode, document["error"]["type"]) == (3, "FencedError"), complained
+    assert re.search(
+        "another run may lead by now|has taken over|a newer coordinator leads", document["error"]["message"]
+    )
     assert world.everything() == before
-    assert verify(world.data_dir, swept=False) == found
+    assert verify(world.data_dir, swept=False) == tables
 
 
-def frozen(world: World, one: Zombie) -> Program:
+def frozen(world: World, zombie: Zombie) -> Program:
     """Start a coordinator and wait until it is frozen."""
-    short = [] if one.ledger == "delta" else ["--set", f"zookeeper_session_timeout={SESSION}"]
+    short = [] if zombie.ledger == "delta" else ["--set", f"zookeeper_session_timeout={SESSION}"]
     trace = world.place / "trace"
-    if one.point != OUTSIDE:
-        first = world.start(one, "before", *short, TXSTORM_FAULT=f"{one.point}:freeze:{one.nth}")
+    if zombie.point != OUTSIDE:
+        first = world.start(zombie, "before", *short, TXSTORM_FAULT=f"{zombie.point}:freeze:{zombie.nth}")
     else:
-        first = world.start(one, "before", *short, TXSTORM_FAULT_TRACE=str(trace))
-        eventually(lambda: first.poll() is not None or (trace.exists() and trace.read_text().count("\n") >= one.nth))
+        first = world.start(zombie, "before", *short, TXSTORM_FAULT_TRACE=str(trace))
+        eventually(lambda: first.poll() is not None or (trace.exists() and trace.read_text().count("\n") >= zombie.nth))
         first.send_signal(signal.SIGSTOP)
     eventually(lambda: first.poll() is not None or is_frozen(first.pid))
-    assert first.poll() is None, f"{one} was not reached: {first.complained}"
+    assert first.poll() is None, f"{zombie} was not reached: {first.complained}"
     return first
 
 
@@ -180,16 +182,16 @@ def decided(data_dir: Path) -> int:
         return max([books.currtx() - 1, *(intent.last for intent in books.intents())])
 
 
-def check_records(world: World, one: Zombie, found: Found, known: int) -> None:
+def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> None:
     """Every record once; what was decided before the takeover as it was then, all else as the source is now."""
-    rows = [row for some in found.rows.values() for row in some]
+    rows = [row for some in tables.rows.values() for row in some]
     assert all(made == word(*at) for *at, made in rows)
-    if one.source in AFTER:
-        batches = expected(one.source, known)
-        assert found.batches() == batches
+    if zombie.source in AFTER:
+        batches = expected(zombie.source, known)
+        assert tables.batches() == batches
         check_extents(world.data_dir, batches)
     else:
         assert sorted(rows) == sorted((p, i, 0, word(p, i, 0)) for p in PARTITIONS for i in range(BEFORE.size))
     if world.topics:
         sent = Counter((record.txid, record.value["word"]) for record in world.sent())
-        assert sent == Counter((txid, made) for txid, some in found.rows.items() for *_, made in some)
+        assert sent == Counter((txid, made) for txid, some in tables.rows.items() for *_, made in some)

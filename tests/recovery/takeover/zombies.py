@@ -66,16 +66,16 @@ class Zombie:
 def drawn(seed: int, number: int) -> list[Zombie]:
     """The first `number` zombies of `seed`."""
     rng = random.Random(seed)
-    found: list[Zombie] = []
-    while len(found) < number:
+    zombies: list[Zombie] = []
+    while len(zombies) < number:
         steps = rng.sample(list(STEPS), BLOCK)
         sources = rng.sample([*SOURCES, *rng.choices(SOURCES, k=BLOCK - len(SOURCES))], BLOCK)
         delta = rng.randrange(BLOCK)  # its lease lasts longer than a session of ZooKeeper
-        found += [
+        zombies += [
             _zombie(rng, step, source, "delta" if place == delta else "zookeeper")
             for place, (step, source) in enumerate(zip(steps, sources, strict=True))
         ]
-    return found[:number]
+    return zombies[:number]
 
 
 def _zombie(rng: random.Random, step: str, source: str, ledger: str) -> Zombie:
