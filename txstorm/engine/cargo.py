@@ -57,7 +57,7 @@ class Cargo:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sort key of the order in which a receiver executes cargo; its edges are numbered as it subscribed to them."""
+        """Sort key of the order in which a receiver executes cargo; edges are numbered in the order of subscription."""
         return (self.edge, self.source, self.sequence)
 
 

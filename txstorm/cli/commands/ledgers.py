@@ -20,7 +20,7 @@ ledger_app = typer.Typer(help="Work with the ledger of a stopped topology.", no_
 
 
 def at_ledger(data_dir: str, ledger: str | None) -> str:
-    """`data_dir`, checked: raises `InputError` if its topology uses another ledger than `ledger`, if that is given."""
+    """Return `data_dir`; raise `InputError` if `ledger` is given and the topology uses another one."""
     if ledger is not None:
         from txstorm.operations.ledger_choice import check_ledger
 

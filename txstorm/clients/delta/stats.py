@@ -68,7 +68,7 @@ def with_bounds(actions: pa.Table, column: str, bounds: Mapping[str, tuple[Any, 
 
 
 def is_silent(stats: Iterable[Mapping[str, Any]], column: str) -> bool:
-    """Whether some file has bounds, but none of `column`: deltalake would find none of its rows by that column."""
+    """Whether a file has bounds, but not of `column`, so that deltalake would skip the file when filtering by it."""
     return any(file.get("minValues") and bounds_in(file, column) is None for file in stats)
 
 

@@ -131,7 +131,7 @@ class ProbeBasic(Probe, BasicBolt):
     """Probe that is a basic bolt."""
 
     def prepare(self, context: TaskContext) -> None:
-        """Begin."""
+        """Start a batch."""
         self.begin(context)
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
@@ -154,7 +154,7 @@ class ProbeBatch(Probe, BatchBolt):
     """Probe that is a batch bolt or committer."""
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Begin."""
+        """Start a batch."""
         self.begin(context)
         self.collector = collector
         self.numbers: list[int] = []
@@ -198,7 +198,7 @@ class Witness(BatchBolt):
     totals = KeyedState("totals", {"component": str, "task": int, "kind": str}, {"n": int})
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Begin."""
+        """Start a batch."""
         self.context = context
         self.rows: list[tuple[Any, ...]] = []
 
