@@ -1,27 +1,40 @@
-"""Audit: replay committed txids and compare digests and rows with the committed ones. Writes nothing."""
+"""Audit: replay committed txids on packs, each against the state before it, and compare the results. Writes nothing."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 
-from txstorm.engine.port import Engine
-from txstorm.engine.program import program_of
+from txstorm.books.origin import first_suspect
+from txstorm.engine.port import Engine, ErrorRow, Pack, Processed, TxidInput
+from txstorm.engine.program import Program, program_of
 from txstorm.engine.task.stage import sweep_spilled
+from txstorm.errors import EngineError
 from txstorm.plan.stages import compile_plan
-from txstorm.replay.compare import ReplayVerdict
-from txstorm.replay.ranges import Packs, Result, Span
-from txstorm.replay.recording import Recording, opened_source
-from txstorm.replay.scratch_tables import ReplayTables
-from txstorm.replay.single import judge
+from txstorm.replay.compare import ReplayVerdict, compared
+from txstorm.replay.ranges import Result, Span
+from txstorm.replay.recording import Recorded, Recording, Source, opened_source
+from txstorm.replay.scratch_tables import Caught, ReplayTables, ignore
+from txstorm.runtime.commit.outcome import batch_digest
 from txstorm.topology.graph import Topology
+
+PACK = 16
+"""Default number of txids in one job, unless the topology sets it."""
+TRIES = 3
+"""Maximum number of attempts at a batch that raises `FailedException`, or whose worker dies."""
+OPAQUE = (
+    "the spout is opaque: what it emits for recorded extents is what its source holds today, which may have changed"
+)
 
 
 def audit(
-    topology: Topology, recording: Recording, span: Span, engine: Engine, told: Callable[[ReplayVerdict], None]
+    topology: Topology, recording: Recording, span: Span, engine: Engine, judged: Callable[[ReplayVerdict], None]
 ) -> Result:
-    """Replay `span` on `engine`, each txid against the committed state before it.
+    """Replay `span` on `engine`, and count the txids whose result is not the committed one.
 
     Works beside a live run. A txid that differs, or whose source is missing, does not end the audit; later txids are
     compared as if it had not differed.
@@ -31,29 +44,156 @@ def audit(
         recording: the recording of the directory to audit.
         span: the txids to replay.
         engine: runs the packs; closed at the end.
-        told: called with the verdict on each txid, in order.
+        judged: called with the verdict on each txid, in order.
 
     Raises:
         StateError: a state is declared differently now, or is no longer kept as of the txid before `span`.
     """
+    result = Result(topology.id, span)
+    for verdict in replayed(topology, recording, span, engine):
+        result.count(verdict.txid, verdict.tuples, equal=verdict.equal)
+        judged(verdict)
+    return result
+
+
+def replayed(
+    topology: Topology,
+    recording: Recording,
+    span: Span,
+    engine: Engine,
+    *,
+    caught: Caught = ignore,
+    tries: int = TRIES,
+) -> Iterator[ReplayVerdict]:
+    """Replay `span` on `engine`, each txid against the committed state before it; see `audit`.
+
+    Args:
+        topology: the code.
+        recording: the recording of the original directory.
+        span: the txids to replay.
+        engine: runs the packs; closed at the end.
+        caught: called with every exception of the commit phase, while its frames still exist.
+        tries: maximum number of attempts at a batch.
+    """
     spill = tempfile.mkdtemp(prefix="txstorm-replay-")
     program = program_of(compile_plan(topology), spill)
-    tables = ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed)
-    result = Result(topology.id, span)
     try:
+        tables = ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed, caught)
         with opened_source(topology, program, recording) as source:
             engine.start(program)
-            packs = Packs(engine, source, topology.settings)
-            for done in packs.run(span):
+            # A spout that continues from the previous txid must begin each pack where the recorded txid began.
+            size = 1 if source.chained else topology.settings.max_pack_txids or PACK
+            for done in _Packs(engine, source, size, topology.settings.max_jobs, tries).run(span):
                 txid = done.recorded.txid
-                if (txid - span.first) % packs.size == 0:
-                    tables.prefetch(txid, min(txid + packs.size - 1, span.last))
-                verdict = judge(program, source, done.recorded, done.txid_input, done.processed, tables)
+                if (txid - span.first) % size == 0:
+                    tables.prefetch(txid, min(txid + size - 1, span.last))
+                verdict = _judged(program, source, done, tables)
+                suspect = None if verdict.equal else first_suspect(recording.origin)
                 tables.follow(txid)
                 sweep_spilled(spill, txid)
-                result.count(txid, verdict.tuples, equal=verdict.equal)
-                told(verdict)
+                yield verdict if suspect is None else replace(verdict, notes=(suspect, *verdict.notes))
     finally:
         engine.close()
         shutil.rmtree(spill, ignore_errors=True)
-    return result
+
+
+@dataclass(frozen=True)
+class _Done:
+    """One processed txid of a range."""
+
+    recorded: Recorded
+    txid_input: TxidInput
+    processed: Processed
+
+
+def _judged(program: Program, source: Source, done: _Done, tables: ReplayTables) -> ReplayVerdict:
+    """Run the commit phase of a processed txid, and compare digest and rows with the committed ones."""
+    recorded, processed, notes = done.recorded, done.processed, list[str]()
+    tuples = sum(processed.counts.values())
+    if processed.error is not None:
+        return ReplayVerdict(recorded.attempt, recorded.digest, failure=processed.error, tuples=tuples)
+    digest = batch_digest(processed.digests)
+    if source.planner.opaque and digest != recorded.digest:
+        notes.append(OPAQUE)
+    if source.document(recorded, processed.parts) != recorded.document:
+        notes.append("the spout read other extents than were recorded")
+    counts = tables.commit(program, done.txid_input, processed)
+    if isinstance(counts, ErrorRow):
+        return ReplayVerdict(
+            recorded.attempt, recorded.digest, digest, failure=counts, tuples=tuples, notes=tuple(notes)
+        )
+    found = tuple(compared(table, rows) for table, rows in tables.rows(recorded.txid).items())
+    tuples += sum(counts.values())
+    return ReplayVerdict(recorded.attempt, recorded.digest, digest, found, tuples=tuples, notes=tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Job:
+    recorded: Sequence[Recorded]
+    pack: Pack
+    future: Future[list[Processed]]
+    tries: int
+
+    @property
+    def txids(self) -> list[int]:
+        return [one.txid for one in self.recorded]
+
+
+class _Packs:
+    """Processes the txids of a range on an engine, several packs at once, and yields the outcomes in txid order.
+
+    Args:
+        engine: an engine started with the program of the topology.
+        source: the recorded batches.
+        size: number of txids in one pack.
+        jobs: number of packs at once.
+        tries: maximum number of attempts at a batch.
+    """
+
+    def __init__(self, engine: Engine, source: Source, size: int, jobs: int, tries: int) -> None:
+        self._engine = engine
+        self._source = source
+        self._size = size
+        self._jobs = jobs
+        self._tries = tries
+
+    def run(self, span: Span) -> Iterator[_Done]:
+        """Yield the outcome of every txid of `span`, that of the last attempt if it failed."""
+        waiting = deque(
+            list(range(first, min(first + self._size, span.last + 1)))
+            for first in range(span.first, span.last + 1, self._size)
+        )
+        running: deque[_Job] = deque()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._jobs:
+                    running.append(self._submit(waiting.popleft()))
+                job = running.popleft()
+                done, again = self._outcomes(job)
+                yield from done
+                running.extendleft(self._submit(txids, tries) for txids, tries in reversed(again))
+        finally:
+            for job in running:
+                self._engine.cancel(job.future)
+
+    def _submit(self, txids: Sequence[int], tries: int = 1) -> _Job:
+        recorded = [self._source.recording.of(txid) for txid in txids]
+        pack = self._source.pack(recorded)
+        return _Job(recorded, pack, self._engine.submit(pack), tries)
+
+    def _outcomes(self, job: _Job) -> tuple[list[_Done], list[tuple[list[int], int]]]:
+        """Return the outcomes of a job, and the txids to retry, in packs with their attempt numbers."""
+        try:
+            processed = job.future.result()
+        except EngineError as error:
+            if len(job.txids) > 1:
+                half = len(job.txids) // 2
+                return [], [(job.txids[:half], 1), (job.txids[half:], 1)]
+            lost = ErrorRow("the worker", 0, "lost", "EngineError", str(error), "", "")
+            processed = [Processed(job.pack.inputs[0].attempt, error=lost)]
+        done = [_Done(*one) for one in zip(job.recorded, job.pack.inputs, processed, strict=False)]
+        rest = [(job.txids[len(done) :], 1)] if len(done) < len(job.txids) else []
+        failure = processed[-1].error
+        if failure is not None and failure.kind in ("failed", "lost") and job.tries < self._tries:
+            return done[:-1], [([done[-1].recorded.txid], job.tries + 1), *rest]
+        return done, rest

@@ -1,30 +1,23 @@
-"""Backfill: replay committed txids, with the present code, into the tables of a new data directory."""
+"""A backfill: an ordinary run of a topology, with the code of today, over recorded transactions."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from itertools import groupby, islice
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from txstorm.api.spout import NOT_READY
 from txstorm.books.origin import CodeOrigin
-from txstorm.books.records import Meta
-from txstorm.engine.port import Engine, ErrorRow
-from txstorm.engine.task.stage import sweep_spilled
-from txstorm.errors import InputError, SpoutError
+from txstorm.engine.port import Engine
+from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
-from txstorm.ledger.paths import meta_path
-from txstorm.ledger.port import Delete, Op
-from txstorm.monitor.progress import Monitor
-from txstorm.replay.ranges import TRIES, Done, Packs, Result, Span
-from txstorm.replay.recording import Recording, Source
-from txstorm.runtime.commit.outcome import ProcessedBatch, batch_digest
-from txstorm.runtime.failures import batch_failure
-from txstorm.runtime.opening import RunOptions, open_session
-from txstorm.runtime.session import Session
+from txstorm.replay.ranges import Result, Span
+from txstorm.replay.recording import Recording
+from txstorm.results.views import read_directory_history
+from txstorm.runtime.opening import RunOptions
+from txstorm.runtime.run import launch
+from txstorm.spouts.port import Parts, RecordedPlan, SpoutPlanner
 from txstorm.topology.graph import Topology
-
-Told = Callable[[int], None]
 
 
 def check_into(recording: Recording, into: str | Path, span: Span) -> Path:
@@ -54,113 +47,84 @@ def backfill(
     into: Path,
     engine: Engine,
     origin: CodeOrigin,
-    told: Told,
+    committed: Callable[[int], None],
 ) -> Result:
-    """Replay `span` on `engine` into the new data directory `into`, which `check_into` has accepted.
+    """Run the transactions of `span` on `engine` into the data directory `into`, which `check_into` has accepted.
 
-    The directory gets a ledger and tables with the recorded txids, attempts, stamps and extents; a run of the topology
-    there continues after `span`.
+    The new directory has its own ledger and tables, with the recorded txids, attempts, stamps and extents. The topology
+    can continue there after `span`.
 
     Args:
         topology: the code, which may have changed.
-        recording: the recording of the directory to replay.
-        span: the txids to replay; the first is 1.
+        recording: of the original data directory.
+        span: the transactions; the first is 1.
         into: the new directory.
-        engine: runs the packs; closed at the end.
-        origin: location of the code, for the new ledger.
-        told: called with each committed txid.
+        engine: is closed at the end.
+        origin: where the code is, for the new ledger.
+        committed: called with each committed txid.
 
     Raises:
-        TopologyFailed: user code raised; all earlier txids are committed.
-        SpoutError: the source can no longer return a recorded batch; all earlier txids are committed.
+        TopologyFailed: user code raised; the transactions before are committed.
+        SpoutError: the source cannot read a recorded batch again; likewise.
     """
-    session = open_session(topology, engine, into, RunOptions(origin=origin), Monitor(()), _slept)
-    result = Result(topology.id, span, into=into)
-    compact = False
+    options = RunOptions(
+        until_txid=span.last, origin=origin, recorded=lambda planner: RecordedPlanner(planner, recording, span)
+    )
+    handle = launch(topology, engine, into, options, [lambda progress: committed(progress.txid)])
     try:
-        engine.start(session.program)
-        source = Source(session.planning.planner, recording)
-        writer = _Writer(session, source, result, told)
-        for group in _groups(Packs(engine, source, topology.settings), span, topology.settings.max_group_txids):
-            writer.write(group)
-        compact = True
+        handle.awaitTermination()
     except BaseException as error:
-        error.add_note(f"{into} holds {result.txids} of the {len(span)} txids; start over in another directory.")
+        handle.stop()
+        done = handle.committed
+        error.add_note(f"{into} holds {done} of the {len(span)} txids; begin again in another directory.")
         raise
-    finally:
-        session.close(compact=lambda: compact)
+    result = Result(topology.id, span, into=into)
+    for row in read_directory_history(into).select(["txid", "digest", "tuples"]).to_pylist():
+        result.count(row["txid"], row["tuples"], equal=row["digest"] == recording.of(row["txid"]).digest)
     return result
 
 
-class _Writer:
-    """Commits processed txids as the driver does, with their recorded metadata."""
+class RecordedPlanner(SpoutPlanner):
+    """Plans the recorded transactions of a range, in place of the spout's own planner, and none after them.
 
-    def __init__(self, session: Session, source: Source, result: Result, told: Told) -> None:
-        self._session = session
-        self._source = source
-        self._result = result
-        self._told = told
-        self._metas: list[int] = []
+    Args:
+        planner: the spout's planner: gives the payload of a batch, and the positions in a document.
+        recording: the transactions.
+        span: the range.
+    """
 
-    def write(self, group: list[Done]) -> None:
-        """Commit consecutive processed txids (P4 to P8)."""
-        metas = {one.recorded.txid: self._meta(one) for one in group}
-        self._session.books.write_metas(metas)
-        self._metas += list(metas)
-        left = [self._ready(one, metas[one.recorded.txid]) for one in group]
-        tries = 0
-        while left:
-            outcome = self._session.committer.commit(left, self._housekeeping)
-            tries = 1 if outcome.committed else tries + 1
-            left = left[len(outcome.committed) :]
-            for one in outcome.committed:
-                self._done(one.ready, sum(one.counts.values()))
-            if outcome.failed is not None:
-                attempt, row = outcome.failed
-                assert row is not None  # no group is abandoned here
-                if row.kind != "failed" or tries >= TRIES:
-                    raise batch_failure(attempt, row, tries)
-        self._session.after_commit()
+    def __init__(self, planner: SpoutPlanner, recording: Recording, span: Span) -> None:
+        self.opaque = planner.opaque
+        self.task_planned = planner.task_planned
+        self._planner = planner
+        self._recording = recording
+        self._span = span
 
-    def _meta(self, done: Done) -> Meta:
-        error, recorded = done.processed.error, done.recorded
-        if isinstance(error, ErrorRow):
-            raise batch_failure(recorded.attempt, error, 1)
-        document = self._source.document(recorded, done.processed.parts)
-        if document != recorded.document:
-            msg = (
-                f"txid {recorded.txid}: the spout read other extents than were recorded; its source has changed, so "
-                "later txids would not continue from there: run the topology in a new directory instead of a backfill"
-            )
-            raise SpoutError(msg)
-        return Meta(document, recorded.stamp, dict(done.processed.digests))
+    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+        """Return the recorded document, with the extents that were read."""
+        return self._recording.of(txid).document if txid <= self._span.last else NOT_READY
 
-    def _ready(self, done: Done, meta: Meta) -> ProcessedBatch:
-        return ProcessedBatch(done.txid_input, done.processed, batch_digest(done.processed.digests), meta.document)
+    def recorded(self, txid: int) -> RecordedPlan | None:
+        """Return the recorded attempt and stamp, and the errors whose records were dead-lettered."""
+        found = self._recording.of(txid)
+        return RecordedPlan(found.attempt.attempt_id, found.stamp, found.divert)
 
-    def _housekeeping(self, last: int) -> list[Op]:
-        old, self._metas = [one for one in self._metas if one < last], [one for one in self._metas if one >= last]
-        return [Delete(meta_path(txid)) for txid in old]
+    def payload(self, document: Any) -> Any:
+        """Return the data shipped with the batch."""
+        return self._planner.payload(document)
 
-    def _done(self, ready: ProcessedBatch, tuples: int) -> None:
-        txid = ready.attempt.txid
-        equal = ready.digest == self._recorded_digest(txid)
-        self._result.count(txid, tuples, equal=equal)
-        sweep_spilled(self._session.program.spill_dir, txid)
-        self._told(txid)
+    def finish(self, document: Any, parts: Parts) -> Any:
+        """Return the document with the extents that were read this time."""
+        return self._planner.finish(document, parts)
 
-    def _recorded_digest(self, txid: int) -> str:
-        return self._source.recording.of(txid).digest
+    def carried(self, document: Any) -> Parts:
+        """Return the position of each partition after a transaction."""
+        return self._planner.carried(document)
 
+    def notices(self) -> list[str]:
+        """Return messages of the spout."""
+        return self._planner.notices()
 
-def _groups(packs: Packs, span: Span, most: int) -> Iterator[list[Done]]:
-    """Yield the processed txids in commit groups; a failed txid ends its group, and is alone in the next one."""
-    outcomes = packs.run(span)
-    for failed, found in groupby(outcomes, lambda one: one.processed.error is not None):
-        while group := list(islice(found, 1 if failed else min(most, packs.size))):
-            yield group
-
-
-def _slept(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
+    def close(self) -> None:
+        """Close the spout's planner."""
+        self._planner.close()

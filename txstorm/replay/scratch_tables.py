@@ -39,6 +39,12 @@ from txstorm.storage.tables.merge_layout import no_changes
 from txstorm.storage.tables.table import open_table
 from txstorm.topology.graph import Topology
 
+Caught = Callable[[BaseException], None]
+
+
+def ignore(error: BaseException) -> None:
+    """Do nothing with an exception of user code."""
+
 
 class ReplayTables:
     """States and sinks of a topology, in memory, at first as of txid `before`.
@@ -48,9 +54,19 @@ class ReplayTables:
 
     Raises:
         StateError: a declaration differs from its table, or the state as of `before` is no longer kept.
+
+    Args:
+        data_dir: the data directory of the topology.
+        topology: the code.
+        before: the txid as of which the states begin.
+        committed: the last committed txid.
+        caught: called with every exception of the commit phase, while its frames still exist.
     """
 
-    def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int) -> None:
+    def __init__(
+        self, data_dir: Path, topology: Topology, before: int, committed: int, caught: Caught = ignore
+    ) -> None:
+        self._caught = caught
         self._committed = Committed(data_dir)
         self._indexes: dict[str, StateIndex] = {}
         self._states: dict[str, StateGroup | CollectionGroup] = {}
@@ -102,15 +118,12 @@ class ReplayTables:
             for group in self._groups():
                 group.end_txid(txid)
         except CommitFailed as failure:
-            self.caught(failure)
+            self._caught(failure.__cause__ or failure)
             return failure.row
         except TxstormError as error:
-            self.caught(error)
+            self._caught(error.__cause__ or error)
             return ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
         return run.counts
-
-    def caught(self, error: BaseException) -> None:
-        """Called with an exception of the commit phase, while its frames still exist; does nothing by default."""
 
     def rows(self, txid: int) -> dict[str, Rows]:
         """Return, by table, the recorded rows of `txid` and those written by `commit`.

@@ -297,6 +297,10 @@ class Driver:
             self._waiters.dry = True
             self._gate.saw(0)  # counts as an empty batch for a source that cannot tell what it holds
             return ev.NotReady(txid)
+        recorded = None if command.replay else self._planning.planner.recorded(txid)
+        if recorded is not None:
+            self._attempts = max(self._attempts, recorded.attempt_id)
+            return ev.Planned(txid, recorded.attempt_id)
         self._attempts += 1
         return ev.Planned(txid, self._attempts)
 

@@ -1,6 +1,7 @@
 """P0, lead: acquire the lease, check the tables, raise the epoch, roll decided groups forward, open the session.
 
-If an external system that the run writes to is unavailable, the start retries with the same back-off as a run.
+If an external system that the run writes to is unavailable, the start retries with the same back-off as a run. It is
+one module, as the steps of P0 depend on their order.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.open")
+
+
+RECORDED_RETRIES = 2
+"""How often a recorded transaction is replayed after a `FailedException`, or after its worker died."""
 
 
 class Patience:
@@ -126,6 +131,8 @@ class RunOptions:
         ledger: overrides the setting ``ledger``.
         standby: called with messages while another run is waited for; None: no standby.
         drop: recorded tables and sources that the code no longer has, to be dropped.
+        recorded: replaces the spout's planner by one of recorded transactions. The run does not pause between them; a
+            failure that was not recorded becomes no dead letter, but ends the run after `RECORDED_RETRIES`.
     """
 
     available_now: bool = False
@@ -137,6 +144,7 @@ class RunOptions:
     ledger: str | None = None
     standby: Tell | None = None
     drop: Sequence[str] = ()
+    recorded: Callable[[SpoutPlanner], SpoutPlanner] | None = None
 
 
 @dataclass(frozen=True)
@@ -313,11 +321,11 @@ def _assemble(
     start: _Start, topology: Topology, program: Program, books: Books, store: StateStore, identity: Identity
 ) -> Session:
     engine, options, monitor = start.engine, start.options, start.monitor
-    # With effects outside the tables, a txid is decided before the effects of the next one begin.
-    settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
+    settings = _settings(topology, options)
     source = planner(topology.spout.object, program.driver_context(program.spout))
-    planning = Planning(books, source, options.clock.now, external=topology.external)
-    gate = _gate(source, settings, options)
+    wrap = options.recorded or (lambda planner: planner)
+    planning = Planning(books, source, options.clock.now, external=topology.external, wrap=wrap)
+    gate = _gate(planning.planner, settings, options)
 
     def blocked(cause: str | None) -> None:
         gate.blocked = cause is not None
@@ -357,6 +365,15 @@ def _assemble(
         journal=_journal(options.journal),
         retention=retention,
     )
+
+
+def _settings(topology: Topology, options: RunOptions) -> Settings:
+    settings = topology.settings
+    if topology.external:  # a txid is decided before the effects of the next one begin
+        settings = settings.updated({"max_group_txids": 1})
+    if options.recorded is not None:
+        settings = settings.updated({"on_error": "fail_topology", "max_retries": RECORDED_RETRIES, "min_interval": 0.0})
+    return settings
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:

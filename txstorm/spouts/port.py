@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.output import Collector
 
 Parts = dict[str, Any]
+
+
+class RecordedPlan(NamedTuple):
+    """Recording of a transaction that is run again, besides its document.
+
+    Attributes:
+        attempt_id: of the first attempt; replays of it get new ones.
+        stamp: processing time, UTC microseconds.
+        divert: which errors made dead letters of it; see `txstorm.engine.port.TxidInput.divert`.
+    """
+
+    attempt_id: int
+    stamp: int
+    divert: tuple[str, ...]
 
 
 class SpoutPlanner:
@@ -54,6 +68,10 @@ class SpoutPlanner:
     def skip(self, previous: Any) -> Any:
         """Return the document of a txid in which this spout emits nothing, after the txid with document `previous`."""
         raise NotImplementedError
+
+    def recorded(self, txid: int) -> RecordedPlan | None:
+        """Return the recording of `txid`, whose document `plan` returns; None unless it is one that is run again."""
+        return None
 
     def carried(self, document: Any) -> Parts:
         """Return the state of each partition after the txid of `document`; empty for driver-planned spouts."""

@@ -35,6 +35,7 @@ class Planning:
         source: the spout's planner.
         clock: returns the current time in UTC microseconds.
         external: whether the commit phase has effects outside the tables.
+        wrap: returns the planner to use, given that of the spout; called again if the spout is rebalanced.
 
     Attributes:
         planner: the spout's planner.
@@ -43,10 +44,19 @@ class Planning:
             the spout is to plan it. See `RetryPolicy.pinned`.
     """
 
-    def __init__(self, books: Books, source: SpoutPlanner, clock: Callable[[], int], *, external: bool = False) -> None:
+    def __init__(
+        self,
+        books: Books,
+        source: SpoutPlanner,
+        clock: Callable[[], int],
+        *,
+        external: bool = False,
+        wrap: Callable[[SpoutPlanner], SpoutPlanner] = lambda source: source,
+    ) -> None:
         self._books = books
         self._external = external
-        self.planner = source
+        self._wrap = wrap
+        self.planner = wrap(source)
         self._clock = clock
         self.metas: dict[int, Meta] = books.metas()
         self._unsaved: dict[int, Meta] = {}
@@ -55,7 +65,7 @@ class Planning:
     def reopen(self, spout: Component, program: Program) -> None:
         """Recreate the spout's coordinator for a new number of tasks. Nothing may be in flight."""
         self.planner.close()
-        self.planner = planner(spout.object, program.driver_context(spout.id))
+        self.planner = self._wrap(planner(spout.object, program.driver_context(spout.id)))
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Return the txids from `currtx` on that are replayed with their stored metadata.
@@ -86,7 +96,8 @@ class Planning:
             document = self.planner.plan(txid, before, replay=replay)
         if document is NOT_READY:
             return False
-        stamp = max(self._clock(), 0 if previous is None else previous.stamp)
+        recorded = self.planner.recorded(txid)
+        stamp = max(self._clock(), 0 if previous is None else previous.stamp) if recorded is None else recorded.stamp
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp)
         return True
 
@@ -107,8 +118,12 @@ class Planning:
         self, attempts: Sequence[TransactionAttempt], committed: int, divert: Callable[[int], tuple[str, ...]]
     ) -> Pack:
         """Build the pack of consecutive `attempts`; `divert` gives, per txid, the kinds of errors to dead-letter."""
-        inputs = tuple(replace(self.txid_input(attempt), divert=divert(attempt.txid)) for attempt in attempts)
-        return Pack(inputs, self.carried(attempts[0].txid), committed)
+        inputs = []
+        for attempt in attempts:
+            recorded = self.planner.recorded(attempt.txid)
+            kinds = divert(attempt.txid) if recorded is None else recorded.divert
+            inputs.append(replace(self.txid_input(attempt), divert=kinds))
+        return Pack(tuple(inputs), self.carried(attempts[0].txid), committed)
 
     def carried(self, txid: int) -> Mapping[str, Any]:
         """Return the partition metadata that a task-planned spout had before `txid`."""
@@ -130,6 +145,12 @@ class Planning:
             meta = self.metas[txid]
             self._check(txid, meta, outcome)
             document = self.planner.finish(meta.document, outcome.parts) if self.planner.task_planned else meta.document
+            if document != meta.document and self.planner.recorded(txid) is not None:
+                msg = (
+                    f"txid {txid}: the spout read other extents than were recorded; its source has changed, and "
+                    "later txids would not follow: run the topology in a new data directory instead of a backfill"
+                )
+                raise SpoutError(msg)
             changed[txid] = self.metas[txid] = with_digests(meta, document, outcome.digests)
         if changed:
             faults.point("p4.before")
