@@ -67,7 +67,7 @@ class Found:
 
     Attributes:
         tables: by uri, all except ``state/…`` tables that have a change table.
-        groups: last txid → its commits in all tables, of the groups that are not in the history table, and of the
+        groups: last txid → the commits to all tables, for groups that are not in the history table, and for the
             newest one of every table.
         history: the rows of the history table on this timeline, in txid order.
         dropped: uri → the last txid it is valid for, of tables that were dropped; they are not among `tables`.

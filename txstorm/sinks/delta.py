@@ -19,9 +19,9 @@ class DeltaSink(BatchBolt, Committer):
     that are not columns are left out, and a missing one fails the batch with a `StateError`.
 
     Args:
-        name: names the table.
+        name: name of the table.
         columns: column → type, as for `txstorm.api.state.KeyedState`.
-        writer: who publishes, as for `txstorm.api.state.KeyedState`.
+        writer: the writer that publishes, as for `txstorm.api.state.KeyedState`.
     """
 
     def __init__(self, name: str, columns: Mapping[str, Any], *, writer: str = DELTALAKE) -> None:

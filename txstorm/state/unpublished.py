@@ -154,7 +154,7 @@ class TaskWrites:
 
 
 def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
-    """Append the stamp to `rows`, whose values are those that users see."""
+    """Append the stamp to the values of `rows`, which so far are those that users see."""
     values = [(*value, stamp) for value in rows.values]
     return WriteBatch(
         rows.keys, values, rows.before, rows.key_arrays, (*rows.value_arrays, None) if rows.value_arrays else ()

@@ -111,8 +111,8 @@ class CommitRun:
     def execute(self) -> None:
         """Let every task execute the input that the processing phase sent it; may be called before the txid's turn.
 
-        Raises `CommitFailed` if user code raises. Nothing is executed early if failures become dead letters: which
-        tuples a task cannot handle is found with all of its input.
+        Raises `CommitFailed` if user code raises. Nothing runs early if failures become dead letters: finding the
+        tuples that a task cannot handle needs all of its input.
         """
         arrived = [] if self._salvage is not None else list(self._arrivals)
         for name, task in arrived:

@@ -72,7 +72,7 @@ class Known:
 
 
 def known_of(node: Node | None) -> Known | None:
-    """The knowledge of a node that was read, as a commit needs it."""
+    """Return the state of a node just read, in the form in which a commit uses it."""
     return None if node is None else Known(node.version, node.data == DIRECTORY, node.children > 0)
 
 

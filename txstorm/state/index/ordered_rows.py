@@ -228,7 +228,7 @@ class Columns:
 
     @property
     def places(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The columns of the place, in the precedence by which they order the rows."""
+        """The columns of the place, by which the rows are sorted, most significant first."""
         return self.owners, self.orders, self.numbers
 
     def taken(self, rows: Any) -> Columns:

@@ -212,7 +212,7 @@ class DeltaTableState(TransactionalTable):
         return table
 
     def renew_directories(self) -> None:
-        """Make the directory names durable of a table that a killed start created but did not record."""
+        """Make durable the names of the directories of a table that a killed start created but did not record."""
         staged = self.path / STAGED
         for directory in (staged, staged.parent, self._handle.log_entry(0).parent, self.path):
             renew(directory)
