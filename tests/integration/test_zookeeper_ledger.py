@@ -310,7 +310,7 @@ def test_a_handle_without_a_lease_goes_on_in_another_session(place: Place) -> No
     assert ledger.get("a") == Entry(b"2", 1)
 
 
-def test_a_lease_that_somebody_removed_is_lost_at_the_next_commit(place: Place) -> None:
+def test_a_removed_lease_is_lost_at_the_next_commit(place: Place) -> None:
     first, second = place.ledger(), place.ledger()
     first.acquire("one")
     place.client().delete("/%lease")

@@ -25,7 +25,7 @@ OPAQUE_SPOUTS = [Source([], opaque=True), OpaqueMemoryTransactionalSpout([[("a",
 
 
 @pytest.mark.parametrize("spout", OPAQUE_SPOUTS)
-def test_an_opaque_spout_over_value_and_txid_is_refused_and_told_why(spout):
+def test_an_opaque_spout_over_value_and_txid_is_refused_with_the_reason(spout):
     with pytest.raises(TopologyError) as refused:
         declared(spout, MapState("m", MemoryBackend(), "transactional")).build_topology()
     assert refused.value.faults == (

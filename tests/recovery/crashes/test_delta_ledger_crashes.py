@@ -72,7 +72,7 @@ def test_a_stopped_topology_is_moved_to_and_fro(forks, undisturbed, place):
     check(data_dir, TXIDS)
 
 
-def test_what_was_moved_cannot_be_started_where_it_was(forks, place):
+def test_a_moved_topology_cannot_be_started_at_its_old_place(forks, place):
     data_dir = place / "data"
     assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
     old, new = f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control"

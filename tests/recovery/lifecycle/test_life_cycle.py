@@ -137,7 +137,7 @@ def test_inactive_it_is_killed_and_started_again_inactive_and_activated(child, g
     assert_everything_once(data_dir, handle.committed)
 
 
-def test_a_topology_that_nobody_runs_is_activated_and_deactivated_for_its_next_start(go, data_dir):
+def test_a_topology_that_does_not_run_is_activated_and_deactivated_for_its_next_start(go, data_dir):
     go(until_txid=2).awaitTermination()
     told = deactivate(data_dir)
     assert (told["running"], told["active"], told["committed_txid"]) == (False, False, 2)
@@ -300,7 +300,7 @@ def test_a_run_that_hangs_in_the_middle_of_a_commit_is_named_too(go, data_dir):
 
 
 @pytest.mark.integration
-def test_of_two_commands_at_once_the_second_is_told_of_the_first(child, data_dir):
+def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
     os.kill(child.pid, signal.SIGSTOP)
     first: list[Any] = []
     asker = threading.Thread(target=lambda: first.append(rebalance(data_dir, {"pass": 2})))

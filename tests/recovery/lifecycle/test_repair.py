@@ -59,7 +59,7 @@ def test_an_abandoned_group_is_processed_again_once(data_dir):
     assert read_inspection(data_dir)["epoch"] == 3
 
 
-def test_what_one_table_holds_cannot_be_abandoned_but_is_rolled_forward(data_dir):
+def test_a_group_that_one_table_has_cannot_be_abandoned_but_is_rolled_forward(data_dir):
     decided(data_dir, "p7.2.before:raise:3")
     text = "txids 3-3 are published in table changes/seen and cannot be abandoned.*only a rewind to before txid 3"
     with pytest.raises(InputError, match=text):
@@ -69,7 +69,7 @@ def test_what_one_table_holds_cannot_be_abandoned_but_is_rolled_forward(data_dir
 
 
 @pytest.mark.parametrize(("txid", "text"), [(2, "txid 2 is committed; .* are: 3-3"), (4, "txid 4 is not decided")])
-def test_only_what_is_decided_and_not_completed_can_be_abandoned(data_dir, txid, text):
+def test_only_decided_and_uncompleted_groups_can_be_abandoned(data_dir, txid, text):
     decided(data_dir)
     with pytest.raises(InputError, match=text):
         abandon(data_dir, txid)

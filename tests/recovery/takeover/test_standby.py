@@ -31,7 +31,7 @@ from txstorm.state.store import StateStore
 
 
 @pytest.mark.integration
-def test_one_that_stands_by_takes_over_from_one_that_is_killed(drive: Drive, place: Path):
+def test_a_standby_takes_over_from_a_killed_driver(drive: Drive, place: Path):
     first = drive()
     first.leads()
     second = drive("--standby")
@@ -51,7 +51,7 @@ def test_one_that_stands_by_takes_over_from_one_that_is_killed(drive: Drive, pla
 
 
 @pytest.mark.integration
-def test_two_that_stand_by_take_over_one_after_the_other(drive, place):
+def test_two_standbys_take_over_one_after_the_other(drive, place):
     first = drive()
     first.leads()
     waiting = [drive("--standby"), drive("--standby")]
@@ -91,7 +91,7 @@ def test_kill_ends_the_run_and_those_that_stand_by_for_it(drive, place):
 
 
 @pytest.mark.integration
-def test_one_that_stands_by_is_interrupted_and_disturbs_nobody(drive, place):
+def test_a_standby_is_interrupted_and_does_not_disturb_the_leader(drive, place):
     first = drive()
     first.leads()
     second = drive("--standby")

@@ -51,7 +51,7 @@ def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
     return drive
 
 
-def test_one_that_stands_by_takes_over_when_the_lease_of_the_killed_one_has_ended(driving, place, capsys):
+def test_a_standby_takes_over_when_the_lease_of_a_killed_driver_has_expired(driving, place, capsys):
     first = driving()
     first.leads()
     second = driving("--standby")

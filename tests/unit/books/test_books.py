@@ -67,7 +67,7 @@ def test_one_that_slept_before_it_wrote_the_identity_takes_no_rewind_back(books:
         assert books.identity() == rewound
 
 
-def test_of_two_that_claim_a_new_ledger_at_once_one_does(
+def test_of_two_processes_that_claim_a_new_ledger_at_once_one_succeeds(
     ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
@@ -119,7 +119,7 @@ def test_every_coordinator_has_a_higher_epoch_and_fences_the_one_before(books: B
     assert second.currtx() == 2
 
 
-def test_of_two_who_raise_the_epoch_at_once_one_is_refused(ledger: MemoryLedger, tmp_path: Path) -> None:
+def test_of_two_coordinators_that_raise_the_epoch_at_once_one_is_refused(ledger: MemoryLedger, tmp_path: Path) -> None:
     first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
     get = ledger.get
 

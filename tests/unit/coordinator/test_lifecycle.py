@@ -151,7 +151,7 @@ def test_a_plan_answered_with_not_ready_after_a_failure_does_not_hold_the_replay
     assert commands == (Plan(1, replay=True),)
 
 
-def test_an_answer_nobody_asked_for_is_discarded():
+def test_an_unrequested_answer_is_discarded():
     state = asking(1)
     assert step(state, Planned(7, 70)) == (state, (Discard((7,), (70,)),))
     assert step(state, NotReady(7)) == (state, ())

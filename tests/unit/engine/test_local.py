@@ -54,7 +54,9 @@ def test_closing_cancels_what_runs_and_waits_for_nothing(engine: LocalEngine) ->
         future.result(timeout=60)
 
 
-def test_a_fault_of_the_engine_itself_reaches_who_waits(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_engine_reaches_the_waiting_caller(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("txstorm.engine.local.gather", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.submit(pack([1])).result(timeout=60)

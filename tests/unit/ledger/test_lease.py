@@ -41,7 +41,7 @@ except HeldError as error:
 
 
 @integration
-def test_a_second_process_is_refused_and_told_who_has_it(ledger_file: Path, processes) -> None:
+def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, processes) -> None:
     holder = processes.holding(ledger_file, "word-count")
     with SqliteHandle(ledger_file) as ledger:
         with pytest.raises(HeldError) as caught:
@@ -207,7 +207,7 @@ def test_who_polls_looks_at_once_pauses_between_looks_and_stops_in_time() -> Non
     assert len(pauses) == 2
 
 
-def test_the_name_of_a_holder_that_is_gone_means_nothing(ledger_file: Path) -> None:
+def test_the_name_of_a_holder_that_has_ended_means_nothing(ledger_file: Path) -> None:
     ledger_file.with_name("ledger.db.lock").write_text('{"owner": "old", "pid": 1, "host": "h", "since": "s"}')
     with SqliteHandle(ledger_file) as ledger:
         assert ledger.holder() is None

@@ -411,7 +411,7 @@ def test_what_need_not_be_durable_is_seen_by_others_and_synced_all_the_same(tmp_
         assert other.get("status") == Entry(b"2", 1)
 
 
-def test_a_commit_waits_for_another_process_no_longer_than_it_is_told(tmp_path: Path):
+def test_a_commit_waits_for_another_process_no_longer_than_its_patience(tmp_path: Path):
     path = tmp_path / "ledger.db"
     SqliteLedger(path, create=True).close()
     with closing(SqliteLedger(path, create=False, busy=0.05)) as ledger:

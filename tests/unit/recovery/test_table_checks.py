@@ -98,7 +98,7 @@ def test_a_damaged_table(tmp_path, decided):
         check(tmp_path)
 
 
-def test_taking_over_fences_the_old_one_on_every_table(tmp_path, decided):
+def test_a_takeover_fences_the_old_coordinator_on_every_table(tmp_path, decided):
     old = open_store(tmp_path)
     raise_epochs(tmp_path, AT_ONE, OWNER, 2)
     with pytest.raises(FencedError):

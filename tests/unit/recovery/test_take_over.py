@@ -112,7 +112,7 @@ def test_nor_through_a_decision_to_rewind(tmp_path: Path, books: Books, monkeypa
     assert found.timeline == 1
 
 
-def test_a_rewind_that_somebody_else_has_carried_out_is_left_alone(
+def test_a_rewind_completed_by_another_process_is_left_alone(
     tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, raised = iter([object(), None]), []

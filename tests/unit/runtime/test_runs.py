@@ -196,7 +196,7 @@ def test_max_spout_pending_and_pack_and_group_sizes_are_obeyed(words: Words) -> 
     assert max(one.group for one in done) <= 3
 
 
-def test_packs_are_found_without_being_told(words: Words) -> None:
+def test_the_size_of_packs_is_found_automatically(words: Words) -> None:
     words.source.add(0, *("x" for _ in range(400)))
     handle = words.finish(available_now=True)
     assert max(one.pack for one in handle.recentProgress) > 1

@@ -83,7 +83,7 @@ def _size(schedule):
     return sum(knobs) + schedule.trouble + schedule.flaky + len(schedule.strikes)
 
 
-def test_a_violation_is_made_smaller_and_told_step_by_step(no_epoch_check):
+def test_a_violation_is_shrunk_and_shown_step_by_step(no_epoch_check):
     (found,) = simulate(2000, SEED, stop_at=1).found
     small = shrunk(found)
     assert small.what.startswith("invariant 5: ")

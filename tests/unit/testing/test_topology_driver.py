@@ -102,7 +102,7 @@ def test_a_transaction_waits_in_each_phase_for_its_ack(drive) -> None:
     assert [driver.status(txid) for txid in (1, 2, 3)] == ["committed", "processing", "not started"]
 
 
-def test_one_transaction_is_pending_unless_somebody_says_otherwise(drive, tmp_path: Path) -> None:
+def test_one_transaction_is_pending_by_default(drive, tmp_path: Path) -> None:
     assert drive(topology()).active == {1: "processing"}
     other = drive(topology(max_spout_pending=3), data_dir=tmp_path / "b")
     assert other.active == dict.fromkeys((1, 2, 3), "processing")
@@ -259,7 +259,7 @@ def test_it_ends_at_once_when_it_fails_at_the_start(tmp_path: Path) -> None:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_time_stands_still_until_it_is_told_to_move(drive) -> None:
+def test_time_moves_on_request_only(drive) -> None:
     clock = ManualClock(datetime.fromisoformat("2020-02-02T00:00:00+00:00"))
     driver = drive(topology(min_interval=10), clock=clock)
     driver.commit()

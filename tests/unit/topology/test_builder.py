@@ -44,7 +44,7 @@ def test_the_topology_of_the_design_is_built():
     assert topology.component("partial").streams["errors"].fields == ("why",)
 
 
-def test_parallelism_is_one_when_nothing_is_said():
+def test_parallelism_is_one_by_default():
     made = builder()
     made.set_bolt("split", Split()).shuffle_grouping("lines")
     assert [one.parallelism for one in made.build_topology().components] == [1, 1]

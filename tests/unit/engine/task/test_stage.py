@@ -210,7 +210,7 @@ class Told(samples.BatchBolt):
         assert tuple.source_component == "numbers"
 
 
-def test_a_task_is_told_who_it_is_and_when_and_draws_the_same_numbers_again() -> None:
+def test_a_task_knows_its_place_and_time_and_draws_the_same_numbers_again() -> None:
     """Row T4."""
     builder = samples.TransactionalTopologyBuilder("told", "numbers", samples.Rows())
     builder.set_bolt("told", Told(), 2).all_grouping("numbers").add_configuration("mine", 5)

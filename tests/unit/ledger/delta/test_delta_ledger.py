@@ -110,7 +110,7 @@ def test_a_store_that_never_answers_is_an_error_and_nothing_is_changed(handle, m
     assert ledger.get("a") is None
 
 
-def test_an_answer_is_lost_and_somebody_else_is_faster(handle, monkeypatch):
+def test_an_answer_is_lost_and_another_writer_is_faster(handle, monkeypatch):
     """A write that lost against another version is decided again on that version."""
     ledger, other, written = handle(), handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
@@ -264,7 +264,7 @@ def test_a_quiet_holder_gives_signs_of_life(place, handle):
     holder.check_lease()
 
 
-def test_a_lease_that_was_not_renewed_is_still_the_holders_when_nobody_took_it(handle, monkeypatch):
+def test_an_expired_lease_is_still_the_holders_if_no_other_acquired_it(handle, monkeypatch):
     """A machine that slept: its clock says that the lease may be gone, the store says that it is not."""
     now = [1000.0]
     ledger = handle(monotonic=lambda: now[0])

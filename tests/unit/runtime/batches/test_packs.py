@@ -65,7 +65,7 @@ def test_no_job_begins_while_too_much_waits_for_its_turn() -> None:
     assert office.packs == [[1], [2]]
 
 
-def test_a_finished_job_is_told_once() -> None:
+def test_a_finished_job_is_reported_once() -> None:
     office = Office()
     office.add(1)
     job = office.finish(0)

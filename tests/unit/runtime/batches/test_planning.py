@@ -67,7 +67,7 @@ def test_what_an_engine_gets(desk: Desk) -> None:
     assert given.stamp == 1000
 
 
-def test_a_replay_uses_what_is_stored_and_asks_nobody(desk: Desk) -> None:
+def test_a_replay_uses_stored_metadata_only(desk: Desk) -> None:
     """Row T43."""
     source = Source(5)
     planning = desk.planning(source)

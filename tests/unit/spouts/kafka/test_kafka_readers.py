@@ -40,7 +40,7 @@ def lend(readers, start=0, settings=A, ids=IDS):
     return readers.lend(settings, "read_committed", {("t", 0): (start, start + 1)}, ids)
 
 
-def test_a_reader_is_kept_and_lent_again_to_who_has_its_settings():
+def test_a_reader_is_kept_and_lent_again_for_the_same_settings():
     readers = Readers(Reader)
     with lend(readers) as first:
         pass

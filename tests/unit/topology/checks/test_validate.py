@@ -254,7 +254,7 @@ def test_a_stream_without_fields_cannot_be_read():
     assert "is declared without fields" in subscribed(lambda d: d.shuffle_grouping("p"), Empty)
 
 
-def test_a_bolt_nobody_reads_may_declare_fields_or_none():
+def test_a_bolt_without_subscribers_may_declare_fields_or_none():
     class Silent(Plain):
         fields = ()
 
