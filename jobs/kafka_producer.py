@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     lines = [f"{committed:,} tweets committed, {aborted:,} in aborted transactions; hashtags of the committed ones:"]
     for tag, count in sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))[:5]:
         lines.append(f"{tag:<16}{count:>8,}")
-    print("\n".join(lines))  # in one call: `head` may close the pipe early
+    sys.stdout.write("\n".join(lines) + "\n")  # in one write, also unbuffered: `head` may close the pipe early
     return 0
 
 
