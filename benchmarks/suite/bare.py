@@ -130,7 +130,7 @@ class _Nothing:
 
 
 class _NoTables:
-    """`txstorm.engine.task.commit_phase.Resources` without tables."""
+    """`txstorm.engine.task.component_run.Resources` without tables."""
 
     def state(self, component: str, task: int, name: str) -> Any:
         return _Nothing()

@@ -109,7 +109,7 @@ def test_code_that_is_installed_itself_is_named_where_txstorm_called_it(tmp_path
     )
     program = (
         "from installed_job import Mine\nfrom txstorm.engine.task.bolt_run import BoltRun\nfrom txstorm.user_code import line_of\n"
-        "from txstorm.engine.task.dead_letters import DeadLetterRun\nimport txstorm.engine.task.bolt_run as b\n"
+        "from txstorm.engine.task.component_run import DeadLetterRun\nimport txstorm.engine.task.bolt_run as b\n"
         "try:\n    b.BoltRun.execute_tuple(type('R', (), {'bolt': Mine(), 'collector': None})(), None)\n"
         "except ValueError as error:\n    trace = error.__traceback__.tb_next\n    print(line_of(trace))\n"
     )

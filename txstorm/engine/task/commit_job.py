@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import pyarrow as pa
 from txstorm.api.state import KeyedState
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gc_pause import seldom_collected
-from txstorm.engine.port import CommitShare, ErrorRow, LargeCommit, ShareDone
+from txstorm.engine.port import CommitShare, ErrorRow, LargeCommit, ShareDone, TxidInput
 from txstorm.engine.program import Program
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
+from txstorm.engine.task.component_run import Resources
 from txstorm.engine.task.stage import spill
 from txstorm.errors import TxstormError
 from txstorm.plan.stages import Edge
@@ -48,18 +49,24 @@ def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareD
 def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     attempt = work.input.attempt
     rows = _Rows(program, work, share)
-    run = CommitRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.tables))
-    sent: list[Cargo] = []
-
-    def send(edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        cargo = Cargo(Kind.DATA, *attempt, edge.index, source, target, len(sent), batch)
-        sent.append(spill(cargo, _spilled(program)))
-
-    run.send = send
+    run = _ShareRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.tables))
     with seldom_collected():
         run.run_task(share.component, share.task)
         staged = rows.staged(StagedName(work.epoch, *attempt, share.component, str(share.task)))
-    return ShareDone(share.component, share.task, staged, run.counts, sent, run.reported)
+    return ShareDone(share.component, share.task, staged, run.counts, run.sent, run.reported)
+
+
+class _ShareRun(CommitRun):
+    """Commit phase of one task of one committer: its output is spilled for downstream bolts."""
+
+    def __init__(self, program: Program, txid_input: TxidInput, cargo: Sequence[Cargo], tables: Resources) -> None:
+        super().__init__(program, txid_input, cargo, tables)
+        self.sent: list[Cargo] = []
+
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        """Spill rows of `edge`."""
+        cargo = Cargo(Kind.DATA, *self.input.attempt, edge.index, source, target, len(self.sent), batch)
+        self.sent.append(spill(cargo, _spilled(self.program)))
 
 
 class _Rows:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,13 +21,11 @@ from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.gc_pause import seldom_collected
 from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
-from txstorm.engine.task.bolt_run import Arrival, BoltRun
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
-from txstorm.engine.task.dead_letters import DeadLetterRun, Work
+from txstorm.engine.task.component_run import ComponentRun, PhaseRun, Sent
 from txstorm.engine.task.digest import missing_digests
-from txstorm.engine.task.error_rows import RAISED, At, error_row
-from txstorm.engine.task.fingerprints import collector_kind, leaving_alone
-from txstorm.engine.task.routing import Router, routes
+from txstorm.engine.task.error_rows import RAISED, error_row
+from txstorm.engine.task.fingerprints import leaving_alone
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 from txstorm.spouts.documents import metadata_of, parts_without
@@ -55,7 +53,6 @@ class StageTask:
         self._specs = [
             program.components[name] for name in self.stage.components if task < program.components[name].parallelism
         ]
-        self.out_edges = {spec.id: program.out_edges(spec.id) for spec in self._specs}
         self.levels = {edge.index: program.level(edge.target) for edge in program.edges}
         self._failed = _NEVER
         self._spout: SpoutTask | None = None
@@ -142,30 +139,19 @@ class StageTask:
         attempt = txid_input.attempt
         return Cargo(kind, attempt.txid, attempt.attempt_id, self.stage.level, self.task, 0, 0, data=data)
 
-    def context(self, spec: ComponentSpec, txid_input: TxidInput) -> TaskContext:
-        """The context of component `spec` for one txid."""
-        return TaskContext(
-            topology=self.program.topology,
-            component=spec.id,
-            task=self.task,
-            parallelism=spec.parallelism,
-            settings=spec.task_settings(),
-            attempt=txid_input.attempt,
-            stamp=txid_input.stamp,
-        )
-
-    def emit_spout(self, spec: ComponentSpec, txid_input: TxidInput, collector: OutputCollector) -> dict[str, Any]:
+    def emit_spout(self, run: ComponentRun, collector: OutputCollector) -> dict[str, Any]:
         """Let this task's emitter emit its share of a batch; returns the parts of task-planned spouts."""
+        txid_input = run.phase.input
         if self._spout is None or self._spout_context is None:
-            self._spout_context = self.context(spec, txid_input)
-            self._spout = spout_task(spec.fresh(), self._spout_context)
+            self._spout_context = run.context()
+            self._spout = spout_task(run.spec.fresh(), self._spout_context)
             if self.pack.committed:
                 self._spout.cleanup_before(self.pack.committed)
         self._spout_context.attempt = txid_input.attempt
         self._spout_context.stamp = txid_input.stamp
         self._spout_context.payload = txid_input.payload
         emit = partial(self._spout.run, txid_input.attempt, txid_input.document, self._carried, collector)
-        return emit() if self.observe is None else leaving_alone(txid_input.payload, spec.id, emit)
+        return emit() if self.observe is None else leaving_alone(txid_input.payload, run.spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
         """Digests of the emissions of the spout's task, for sources that have not provided any."""
@@ -180,140 +166,85 @@ class StageTask:
         return parts
 
 
-class _Sent(NamedTuple):
-    """Output of one component: (edge, receiving task, rows)."""
-
-    collector: OutputCollector
-    emitted: Sequence[Emitted]
-    routed: Sequence[tuple[Edge, int, pa.RecordBatch]]
-
-
-class TxidRun:
+class TxidRun(PhaseRun):
     """Run of one attempt at one txid in one stage task: components in topological order, then their output."""
 
     def __init__(self, task: StageTask, txid_input: TxidInput, cargo: Sequence[Cargo]) -> None:
+        super().__init__(task.program, txid_input, task.stage.level, task.observe)
         self._task = task
-        self._input = txid_input
-        self._arrivals: dict[str, list[Arrival]] = defaultdict(list)
         self._sent: list[Cargo] = []
-        self._counts: dict[str, int] = {}
         # Rows that the spout's task emitted, by partition; None until it has emitted.
         self.parts: dict[str, Any] | None = None
         self.digests: dict[str, str] = {}
-        self._reported: list[str] = []
-        self._sequence = 0
-        self.at = At()
-        self._salvage = DeadLetterRun(txid_input.divert) if txid_input.divert else None
         for one in sorted(cargo, key=lambda one: one.order):
-            edge = task.program.edges[one.edge]
-            self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, one.source, one.batch))
+            self.arrive(task.program.edges[one.edge], one.source, task.task, one.batch)
 
     def run_component(self, spec: ComponentSpec) -> None:
         """Run one component on its input, and send its output on."""
-        if spec.kind == "spout":
-            sent = self._emit(spec)
-        else:
-            work = self._work(spec)
-            arrivals = self._arrivals.pop(spec.id, [])
-            sent = work.run(arrivals) if self._salvage is None else self._salvage.run(work, arrivals)
-        self._counts[spec.id] = 0
+        run = ComponentRun(self, spec, self._task.task)
+        sent = self._emit(run) if spec.kind == "spout" else run.run(self.arrivals.pop((spec.id, run.task), []))
+        self.counts[spec.id] = 0
         if sent is not None:
-            self._deliver(spec, sent)
+            run.hand_on(sent)
 
-    def _work(self, spec: ComponentSpec) -> Work[_Sent]:
-        def finish(run: BoltRun) -> _Sent:
-            run.finish()
-            return self._routed(spec, run.collector, run.collector.take())
-
-        return Work(
-            spec,
-            self._task.task,
-            self._task.stage.level,
-            lambda: self._task.context(spec, self._input),
-            self.at,
-            finish,
-            collector=collector_kind(self._task.observe),
-            repeatable=True,
-        )
-
-    def _emit(self, spec: ComponentSpec) -> _Sent | None:
+    def _emit(self, run: ComponentRun) -> Sent | None:
         """Let the emitter emit its batch; returns its output, or None if all of it is diverted."""
-        if self._salvage is not None and self._salvage.whole:
-            self.parts = self._task.skip_spout(spec, self._input)
+        spec, diversion = run.spec, self.diversion
+        if diversion is not None and diversion.whole:
+            self.parts = self._task.skip_spout(spec, self.input)
             if self.parts is None:  # it must emit, to find the rows that must not be processed
-                self.parts = self._task.emit_spout(spec, self._input, OutputCollector(spec.id, spec.streams))
+                self.parts = self._task.emit_spout(run, OutputCollector(spec.id, spec.streams))
             return None
-        collector = collector_kind(self._task.observe)(spec.id, spec.streams)
-        letters = len(self._salvage.letters) if self._salvage else 0
-        if self._salvage:
-            collector.divert = self._salvage.spout(spec.id, self._task.task, self._task.stage.level)
+        collector = run.collector()
+        letters = len(diversion.letters) if diversion else 0
+        if diversion:
+            collector.divert = diversion.spout(run)
         try:
-            self.parts = self._task.emit_spout(spec, self._input, collector)
+            self.parts = self._task.emit_spout(run, collector)
             emitted = collector.take()
             self.digests = {**collector.digests, **self._task.undigested(spec, emitted, collector.digests)}
-            return self._routed(spec, collector, emitted)
+            return run.routed(collector, emitted)
         except RAISED as error:
-            if self._salvage is None or not self._salvage.takes(error):
+            if diversion is None or not diversion.takes(error):
                 raise
-            parts = self.parts if self.parts is not None else self._task.skip_spout(spec, self._input)
+            parts = self.parts if self.parts is not None else self._task.skip_spout(spec, self.input)
             if parts is None:  # a replay would fail on it again, for ever
                 raise
             self.parts = parts
-            self._salvage.letters.cut(letters)
-            row = error_row(spec.id, self._task.task, self._task.stage.level, error, trace=False)
-            metadata = metadata_of(self._input.document, parts, self._task.task, spec.parallelism)
-            self._salvage.letters.add_metadata(row, spec.id, self._task.task, metadata)
+            diversion.letters.cut(letters)
+            metadata = metadata_of(self.input.document, parts, run.task, spec.parallelism)
+            diversion.letters.add_metadata(run.failure(error, trace=False), spec.id, run.task, metadata)
             return None
 
-    def _routed(self, spec: ComponentSpec, collector: OutputCollector, emitted: Sequence[Emitted]) -> _Sent:
-        """Route the output; nothing is sent before all of it is routed, since a grouping is user code too."""
-        routed: list[tuple[Edge, int, pa.RecordBatch]] = []
-        for edge in self._task.out_edges[spec.id]:
-            salvage, level = self._salvage, self._task.stage.level
-            divert = salvage.grouping(spec.id, self._task.task, level, edge.stream) if salvage else None
-            router = Router(edge, self._input.attempt.txid, self._task.task, self.at, divert)
-            routed += [(edge, *one) for one in routes(edge, router, emitted)]
-        return _Sent(collector, emitted, routed)
-
-    def _deliver(self, spec: ComponentSpec, sent: _Sent) -> None:
-        sent.collector.close(self._input.attempt)
-        if self._task.observe is not None:
-            self._task.observe(spec.id, self._task.task, self._input.attempt, sent.emitted)
-        for edge, target, batch in sent.routed:
-            if edge.local and self._task.levels[edge.index] == self._task.stage.level:
-                self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, self._task.task, batch))
-            else:
-                self._put(edge, target, batch)
-        self._counts[spec.id] = sent.collector.count
-        self._reported += [f"{spec.id}[{self._task.task}]: {error!r}" for error in sent.collector.errors]
-
-    def _put(self, edge: Edge, target: int, batch: pa.RecordBatch) -> None:
-        attempt, settings = self._input.attempt, self._task.program.settings
-        for piece in split(batch, settings["cargo_bytes"]):
-            self._sequence += 1
-            self._sent.append(
-                Cargo(Kind.DATA, *attempt, edge.index, self._task.task, target, self._sequence, batch=piece)
-            )
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        """Hand rows of `edge` to the next component of this task, or keep them as cargo."""
+        if edge.local and self._task.levels[edge.index] == self.level:
+            self.arrive(edge, source, target, batch)
+            return
+        for piece in split(batch, self.program.settings["cargo_bytes"]):
+            number = len(self._sent) + 1
+            cargo = Cargo(Kind.DATA, *self.input.attempt, edge.index, source, target, number, batch=piece)
+            self._sent.append(cargo)
 
     def finished(self, seconds: float) -> Iterator[Cargo]:
         """The output of the task for this txid: the rows, then its report."""
         yield from self._spill(self._sent)
-        if self._salvage is not None and len(self._salvage.letters):
-            letters = self._task.report(Kind.DIVERTED, self._input, None)
-            for piece in split(self._salvage.letters.take(), self._task.program.settings["cargo_bytes"]):
+        if self.diversion is not None and len(self.diversion.letters):
+            letters = self._task.report(Kind.DIVERTED, self.input, None)
+            for piece in split(self.diversion.letters.take(), self.program.settings["cargo_bytes"]):
                 yield replace(letters, batch=piece)
         data = {
-            "counts": self._counts,
+            "counts": self.counts,
             "digests": self.digests,
             "parts": self.parts,
-            "reported": self._reported,
+            "reported": self.reported,
             "busy": seconds,
         }
-        yield self._task.report(Kind.RESULT, self._input, data)
+        yield self._task.report(Kind.RESULT, self.input, data)
 
     def _spill(self, sent: Sequence[Cargo]) -> Iterator[Cargo]:
         """Spill committers' input beyond the bound to a file; only its name is sent to the driver."""
-        program = self._task.program
+        program = self.program
         boundary = [one for one in sent if program.edges[one.edge].boundary]
         size = sum(one.batch.nbytes for one in boundary if one.batch is not None)
         if program.spill_dir is None or size <= program.settings["spill_bytes"]:

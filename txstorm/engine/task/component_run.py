@@ -1,0 +1,295 @@
+"""Run of one component of a batch in one task, the same in both phases: input, dead letters, routing of the output."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.api.context import CommitResources, TaskContext
+from txstorm.engine.port import SOURCE, ErrorRow, TxidInput
+from txstorm.engine.program import ComponentSpec, Program
+from txstorm.engine.task.bolt_run import Arrival, BoltRun
+from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
+from txstorm.engine.task.dead_letters import Letters
+from txstorm.engine.task.error_rows import RAISED, At, error_row, kind_of
+from txstorm.engine.task.fingerprints import collector_kind
+from txstorm.engine.task.routing import Router, routes
+from txstorm.errors import EmitError
+from txstorm.plan.stages import Edge
+
+
+class Resources(CommitResources, Protocol):
+    """Commit resources whose handles can be opened for `finish_batch` and closed again."""
+
+    def activate(self, active: bool) -> None:
+        """Allow or forbid the use of handles."""
+
+    def settle(self, component: str, task: int) -> None:
+        """Raise `StateError` now for values written by the task that no table can hold."""
+
+    def undo(self, component: str, task: int) -> None:
+        """Undo the writes of the task in this txid."""
+
+
+class Sent(NamedTuple):
+    """Output of one component in one task; `routed` is (edge, receiving task, rows)."""
+
+    collector: OutputCollector
+    emitted: Sequence[Emitted]
+    routed: Sequence[tuple[Edge, int, pa.RecordBatch]]
+
+
+class PhaseRun(ABC):
+    """Run of one phase of an attempt: what its components share, and what they report.
+
+    Attributes:
+        at: the tuple for which user code raised.
+        diversion: dead letters; None if the policy has failures fail the attempt.
+        arrivals: (component, task) → its input so far.
+        counts: component → number of tuples it emitted.
+        reported: errors that components reported without failing.
+    """
+
+    def __init__(self, program: Program, txid_input: TxidInput, level: int, observe: Observe | None) -> None:
+        self.program = program
+        self.input = txid_input
+        self.level = level
+        self.observe = observe
+        self.at = At()
+        self.diversion = DeadLetterRun(txid_input.divert) if txid_input.divert else None
+        self.arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
+        self.counts: dict[str, int] = {}
+        self.reported: list[str] = []
+
+    @abstractmethod
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        """Hand rows of `edge` from a source task to a target task."""
+
+    def arrive(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        """Add rows to the input of a task of this phase."""
+        self.arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, source, batch))
+
+
+class ComponentRun:
+    """Run of one component in one task for one attempt; can be restarted any number of times.
+
+    Args:
+        phase: the phase it is part of.
+        spec: the component.
+        task: index of the task.
+        resources: the tables, in the commit phase; None in the processing phase, where a failed run may be repeated
+            at once, to find the line at fault.
+    """
+
+    def __init__(self, phase: PhaseRun, spec: ComponentSpec, task: int, resources: Resources | None = None) -> None:
+        self.phase = phase
+        self.spec = spec
+        self.task = task
+        self.resources = resources
+
+    def context(self) -> TaskContext:
+        """The context of a fresh object."""
+        return TaskContext(
+            topology=self.phase.program.topology,
+            component=self.spec.id,
+            task=self.task,
+            parallelism=self.spec.parallelism,
+            settings=self.spec.task_settings(),
+            attempt=self.phase.input.attempt,
+            stamp=self.phase.input.stamp,
+            resources=self.resources if self.spec.kind == "committer" else None,
+        )
+
+    def collector(self) -> OutputCollector:
+        """Create a collector for the component's streams."""
+        return collector_kind(self.phase.observe)(self.spec.id, self.spec.streams)
+
+    def begin(self, bolt: BasicBolt | BatchBolt, collector: OutputCollector | None = None) -> BoltRun:
+        """Prepare `bolt`, a new object."""
+        return BoltRun(bolt, self.context(), collector or self.collector(), self.phase.at)
+
+    def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> Sent | None:
+        """Run the component on its input, or on the rest of it after `begun`; None if all of it became dead letters.
+
+        Exceptions of user code propagate unless they are diverted.
+        """
+        if self.phase.diversion is not None:
+            return self.phase.diversion.run(self, arrivals)
+        run = begun or self.begin(self.spec.fresh())
+        try:
+            run.execute(arrivals)
+            return self.finish(run)
+        except EmitError as error:
+            if error.late and self.resources is None:
+                # Eager, so that it fails where it emits, with the tuple it handles.
+                eager = OutputCollector(self.spec.id, self.spec.streams, eager=True)
+                again = self.begin(self.spec.fresh(), eager)
+                again.execute(arrivals)
+                self.finish(again)
+            raise
+
+    def finish(self, run: BoltRun) -> Sent:
+        """Finish the batch, all of whose input has arrived, and route the output."""
+        if self.resources is None:
+            run.finish()
+        else:
+            self.resources.activate(True)
+            try:
+                run.finish()
+            finally:
+                self.resources.activate(False)
+            if self.phase.diversion is not None:
+                self.resources.settle(self.spec.id, self.task)
+        return self.routed(run.collector, run.collector.take())
+
+    def undo(self) -> None:
+        """Undo the writes of `finish` to tables."""
+        if self.resources is not None:
+            self.resources.undo(self.spec.id, self.task)
+
+    def routed(self, collector: OutputCollector, emitted: Sequence[Emitted]) -> Sent:
+        """Route the output; nothing is sent before all of it is routed, since a grouping is user code too."""
+        phase = self.phase
+        sent: list[tuple[Edge, int, pa.RecordBatch]] = []
+        for edge in phase.program.out_edges(self.spec.id):
+            divert = phase.diversion.grouping(self, edge.stream) if phase.diversion is not None else None
+            router = Router(edge, phase.input.attempt.txid, self.task, phase.at, divert)
+            sent += [(edge, *one) for one in routes(edge, router, emitted)]
+        return Sent(collector, emitted, sent)
+
+    def hand_on(self, sent: Sent) -> None:
+        """Close the collector, send the output to the next components, and count it."""
+        phase, id = self.phase, self.spec.id
+        sent.collector.close(phase.input.attempt)
+        if phase.observe is not None:
+            phase.observe(id, self.task, phase.input.attempt, sent.emitted)
+        for edge, target, batch in sent.routed:
+            phase.send(edge, self.task, target, batch)
+        phase.counts[id] = phase.counts.get(id, 0) + sent.collector.count
+        phase.reported += [f"{id}[{self.task}]: {error!r}" for error in sent.collector.errors]
+
+    def failure(self, error: BaseException, *, trace: bool = True) -> ErrorRow:
+        """Make the error row of an exception of the component's code."""
+        return error_row(self.spec.id, self.task, self.phase.level, error, self.phase.at.input, trace=trace)
+
+
+Bad = dict[int, ErrorRow]
+Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
+
+
+class DeadLetterRun:
+    """Processing of one attempt in one task that diverts failures to dead letters.
+
+    Only for transactions whose failures the policy sends to the dead-letter table; they have failed before.
+
+    Args:
+        kinds: the kinds of errors that divert; see `TxidInput.divert`.
+    """
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self.letters = Letters()
+        self.whole = SOURCE in kinds
+        self._kinds = kinds
+
+    def takes(self, error: BaseException) -> bool:
+        """Whether a failure with `error` is diverted; otherwise the attempt fails."""
+        kind = "failed" if kind_of(error) == "reported" else kind_of(error)
+        return self.whole or kind in self._kinds
+
+    def run(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> Sent | None:
+        """Run `component` on those of `arrivals` that can be handled.
+
+        A tuple whose `execute` raises is left out and the component restarted without it, so that nothing of that call
+        remains: neither its emissions nor its effects on the bolt. A task whose `prepare`, `finish_batch` or emissions
+        raise contributes nothing: all its input is left out, and None is returned.
+        """
+        before = len(self.letters)
+        while True:
+            bolt = component.spec.fresh()
+            try:
+                run = component.begin(bolt)
+                bad = [self._execute(component, run, arrival) for arrival in arrivals]
+                if not any(bad):
+                    before = len(self.letters)
+                    return component.finish(run)
+            except RAISED as error:
+                component.undo()
+                self.letters.cut(before)
+                row = self._row(component, error)
+                for arrival in arrivals:
+                    self.letters.add_rows(row, arrival)
+                return None
+            kept = [self._without(arrival, rows) for arrival, rows in zip(arrivals, bad, strict=True)]
+            arrivals = [arrival for arrival in kept if arrival.batch.num_rows]
+            before = len(self.letters)
+
+    def spout(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
+        """Leave out a record that the collector of a spout refuses."""
+
+        def divert(error: BaseException, record: Any) -> bool:
+            if not self.takes(error):
+                return False
+            self.letters.add_record(component.failure(error, trace=False), record)
+            return True
+
+        return divert
+
+    def grouping(self, component: ComponentRun, stream: str) -> Divert:
+        """Leave out a tuple for which a custom grouping raises; for `Router`."""
+
+        def divert(batch: pa.RecordBatch, row: int, error: BaseException) -> bool:
+            if not self.takes(error):
+                return False
+            emitted = Arrival(component.spec.id, stream, component.task, batch)
+            self.letters.add_rows(component.failure(error, trace=False), emitted, [row])
+            return True
+
+        return divert
+
+    def _execute(self, component: ComponentRun, run: BoltRun, arrival: Arrival) -> Bad:
+        """Find the rows of `arrival` that `run` cannot handle; if there is one, the run itself must be discarded."""
+        if not run.by_tuple(arrival):
+            return self._rows(component, run, arrival, 0, arrival.batch.num_rows)
+        bad: Bad = {}
+        for row, one in enumerate(run.tuples(arrival)):
+            try:
+                run.execute_tuple(one)
+            except RAISED as error:
+                bad[row] = self._row(component, error)
+        return bad
+
+    def _rows(self, component: ComponentRun, run: BoltRun, arrival: Arrival, first: int, count: int) -> Bad:
+        """Find them among `count` rows passed as one record batch, by halving it."""
+        try:
+            run.execute_rows(arrival.part(first, count))
+        except RAISED as error:
+            row = self._row(component, error)
+        else:
+            return {}
+        if count < 2:
+            return {first: row}
+        half = count // 2
+        bad = {
+            **self._rows(component, run, arrival, first, half),
+            **self._rows(component, run, arrival, first + half, count - half),
+        }
+        return bad or dict.fromkeys(range(first, first + count), row)
+
+    def _without(self, arrival: Arrival, bad: Bad) -> Arrival:
+        """Remove the `bad` rows from `arrival`; they become dead letters."""
+        if not bad:
+            return arrival
+        for row, error in bad.items():
+            self.letters.add_rows(error, arrival, [row])
+        return arrival.taken([row for row in range(arrival.batch.num_rows) if row not in bad])
+
+    def _row(self, component: ComponentRun, error: BaseException) -> ErrorRow:
+        """Make the error row; reraises `error` if it is not diverted."""
+        if not self.takes(error):
+            raise error
+        return component.failure(error, trace=False)
