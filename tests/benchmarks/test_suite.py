@@ -355,6 +355,7 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
 # --- what has no peers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_killed_driver_recovers(tmp_path: Path):
     seconds, again = killed_driver(tmp_path, 200, "local")
     assert seconds > 0

@@ -204,7 +204,7 @@ def test_an_answer_to_a_commit_is_lost(kafka_broker, tmp_path):
     check_sent(kafka_broker.bootstrap, topic)
 
 
-@pytest.mark.parametrize("where", ["kafka.sent", "kafka.committed"])
+@pytest.mark.parametrize("where", ["kafka.sent", pytest.param("kafka.committed", marks=pytest.mark.long)])
 def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_path, monkeypatch, where):
     topic, passed, point = kafka_broker.make_topic(partitions=2), [], faults.point
 

@@ -161,6 +161,7 @@ def test_who_was_taken_over_changes_no_columns(tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.integration
+@pytest.mark.long
 def test_with_the_spark_writer_and_for_readers_in_spark(spark, tmp_path):
     begun(tmp_path, "spark-")
     before = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
