@@ -151,6 +151,16 @@ def test_file_names_are_unique_within_a_wing():
     assert {one for one in names if names.count(one) > 1 and one[1] not in PORT_NOUNS} == set()
 
 
+def test_class_names_are_unique_within_a_wing():
+    names = [
+        (path.relative_to(PACKAGE).parts[0], node.name)
+        for path in PACKAGE.glob("*/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 # --- dependencies and scripts -----------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from store_cases import intent_of, open_store, record, tidy
 
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.state.store import StateStore
-from txstorm.storage.rows.schema import TABLE_SCHEMA
+from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.history import append_history
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int, "at": datetime})

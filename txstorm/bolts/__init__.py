@@ -6,7 +6,7 @@ Start: basic.py.
 
 from txstorm.bolts.aggregate import BatchCount, CountBy, Distinct
 from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, SplitWords
-from txstorm.bolts.keyed import CountByKey, SumByKey
+from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 
 __all__ = [
     "BatchCount",

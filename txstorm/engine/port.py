@@ -96,7 +96,7 @@ class Processed:
         digests: source partition → digest of the input read from it.
         counts: component → tuples emitted.
         reported: errors reported without failing the batch.
-        diverted: dead letters, as `txstorm.storage.rows.schema.SCHEMA` has them.
+        diverted: dead letters, as `txstorm.storage.rows.dead_letters.SCHEMA` has them.
         busy: stage level → seconds of work, summed over its tasks.
         reports, emitters: tasks that reported, and tasks of the spout that emitted.
         error: set when the txid failed; everything else is void then, but for `digests`, and `parts` when all

@@ -7,7 +7,8 @@ would release the lease of the run beside it. The two kinds exclude each other, 
 kept out. A forked child inherits the description and would keep the lock alive, so it closes its copy at once.
 
 A lease in a store that many machines can reach does not end by itself when the holder's process dies. But a process
-that is known to have died on this machine writes nothing more, so its lease is free at once, like a file's.
+that is known to have died on this machine writes nothing more, so its lease is free at once, like a file's. Only a
+lease in a Delta table has to be renewed (`delta/lease.py`): a session of ZooKeeper does it by itself.
 """
 
 from __future__ import annotations

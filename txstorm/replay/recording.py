@@ -22,7 +22,8 @@ from txstorm.results.read import read_letters
 from txstorm.results.views import checked_txid, identity_of, origin_recorded, read_directory_history
 from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
-from txstorm.storage.rows.schema import METADATA, TXID
+from txstorm.storage.rows.dead_letters import METADATA
+from txstorm.storage.rows.schema import TXID
 from txstorm.topology.graph import Topology
 
 

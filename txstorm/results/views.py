@@ -29,7 +29,8 @@ from txstorm.results.read import (
     rows_json,
     txid_of,
 )
-from txstorm.storage.rows.schema import TABLE_SCHEMA, TXID
+from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
+from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.history import HISTORY, history_table, read_history, recorded_stamp
 from txstorm.storage.tables.identity import TopologyIdentity

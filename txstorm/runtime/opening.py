@@ -46,7 +46,7 @@ from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.state.index.index import Bounds
 from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
-from txstorm.storage.rows.schema import TABLE_SCHEMA
+from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer

@@ -48,7 +48,7 @@ def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareD
 
 def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     attempt = work.input.attempt
-    rows = _Rows(program, work, share)
+    rows = _ShareTables(program, work, share)
     run = _ShareRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.tables))
     with seldom_collected():
         run.run_task(share.component, share.task)
@@ -69,7 +69,7 @@ class _ShareRun(CommitRun):
         self.sent.append(spill(cargo, _spilled(self.program)))
 
 
-class _Rows:
+class _ShareTables:
     """Tables of the task, in memory: states with the rows of the keys in its input, and sinks."""
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:

@@ -12,7 +12,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch, text_of
 from txstorm.engine.port import ErrorRow
 from txstorm.engine.task.bolt_run import Arrival
-from txstorm.storage.rows.schema import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, TUPLE
+from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, TUPLE
 
 
 class Letters:

@@ -34,7 +34,7 @@ from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
-from txstorm.storage.rows.schema import TUPLE
+from txstorm.storage.rows.dead_letters import TUPLE
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 

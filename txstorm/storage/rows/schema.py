@@ -233,27 +233,3 @@ def _ranks(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64] | Non
             return None
         result = result * len(rank) + rank[np.asarray(encoded.indices)]
     return result
-
-
-TUPLE, METADATA, RECORD = "tuple", "metadata", "record"
-
-
-SCHEMA = pa.schema(
-    [
-        ("component", pa.string()),
-        ("task", pa.int64()),
-        ("source", pa.string()),
-        ("source_task", pa.int64()),
-        ("stream", pa.string()),
-        ("what", pa.string()),
-        ("record", pa.string()),
-        ("kind", pa.string()),
-        ("type", pa.string()),
-        ("message", pa.string()),
-        ("frame", pa.string()),
-    ]
-)
-"""Schema of dead letters as tasks make them: component, failed tuple or record, and the error; see docs/formats.md."""
-
-
-TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])

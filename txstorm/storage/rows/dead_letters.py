@@ -1,0 +1,27 @@
+"""Columns of dead letters: the failed tuple or record, the component, and the error."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+TUPLE, METADATA, RECORD = "tuple", "metadata", "record"
+"""Values of the column ``what``."""
+
+SCHEMA = pa.schema(
+    [
+        ("component", pa.string()),
+        ("task", pa.int64()),
+        ("source", pa.string()),
+        ("source_task", pa.int64()),
+        ("stream", pa.string()),
+        ("what", pa.string()),
+        ("record", pa.string()),
+        ("kind", pa.string()),
+        ("type", pa.string()),
+        ("message", pa.string()),
+        ("frame", pa.string()),
+    ]
+)
+"""Schema of dead letters as tasks make them: component, failed tuple or record, and the error; see docs/formats.md."""
+
+TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])
