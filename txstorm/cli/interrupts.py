@@ -11,6 +11,7 @@ from typing import Any
 
 from txstorm.cli.output import INTERRUPTED
 from txstorm.runtime.handle import RunHandle
+from txstorm.threads import start_thread
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPING = (
@@ -61,7 +62,7 @@ class Interrupts:
             self._acted += 1
             if self._acted == 1:
                 self._say(STOPPING)
-                threading.Thread(target=self._handle.stop, name="txstorm-stop", daemon=True).start()
+                start_thread(self._handle.stop, name="txstorm-stop")
             else:
                 self._say(SKIPPING)
                 self._handle.skip_compaction()

@@ -17,6 +17,7 @@ from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_job import run_share
 from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError
+from txstorm.threads import on_thread
 
 A = TypeVar("A")
 
@@ -50,14 +51,11 @@ class LocalEngine:
         return self._on_thread(str(pack.inputs[0].attempt.txid), lambda cancelled: self.run(pack, cancelled))
 
     def _on_thread(self, name: str, work: Callable[[threading.Event], A]) -> Future[A]:
-        future: Future[A] = Future()
-        self._cancelled[future] = cancelled = threading.Event()
-        future.add_done_callback(lambda done: self._cancelled.pop(done, None))
+        cancelled = threading.Event()
         # No pool: a bolt that never returns must neither block another pack nor keep the process alive.
-        thread = threading.Thread(
-            target=_answer, args=(lambda: work(cancelled), future), name=f"txstorm-local-{name}", daemon=True
-        )
-        thread.start()
+        future = on_thread(lambda: work(cancelled), f"txstorm-local-{name}")
+        self._cancelled[future] = cancelled
+        future.add_done_callback(lambda done: self._cancelled.pop(done, None))
         return future
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
@@ -108,15 +106,6 @@ class LocalEngine:
         """Create task `number` of the stage at `level`, for one pack."""
         assert self._program is not None
         return StageTask(self._program, level, number, pack, self._observe)
-
-
-def _answer(work: Callable[[], A], future: Future[A]) -> None:
-    try:
-        outcome = work()
-    except BaseException as error:  # noqa: BLE001 - handed to who waits for it
-        future.set_exception(error)
-    else:
-        future.set_result(outcome)
 
 
 def _check_not(cancelled: threading.Event | None) -> None:

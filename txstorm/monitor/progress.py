@@ -15,6 +15,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import counted
 from txstorm.coordinator.machine import State
 from txstorm.display import facts, time_of
+from txstorm.threads import start_thread
 
 log = logging.getLogger("txstorm.monitor")
 RECENT = 100
@@ -187,8 +188,7 @@ class _Delivery:
             self._full = False
             self._queue.append(progress)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._deliver, name="txstorm-listeners", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._deliver, name="txstorm-listeners")
             self._changed.notify()
 
     def close(self) -> None:

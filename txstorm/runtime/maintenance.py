@@ -26,6 +26,7 @@ from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, prune_changes, prune_history, retain_table
 from txstorm.storage.upkeep.schedule import UpkeepSchedule
 from txstorm.storage.upkeep.small_files import SmallFileCompaction
+from txstorm.threads import start_thread
 
 retention_log = logging.getLogger("txstorm.retention")
 
@@ -258,8 +259,7 @@ class Upkeep:
         with self._starting:
             if self._stopping.is_set():
                 return False
-            thread = threading.Thread(target=work, name=name, daemon=True)
-            thread.start()
+            thread = start_thread(work, name=name)
             self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return True
 

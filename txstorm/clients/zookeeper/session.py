@@ -23,6 +23,7 @@ from txstorm.clients.zookeeper.values import (
     ZooKeeperOptions,
 )
 from txstorm.errors import InputError, MissingDependency, TxstormError
+from txstorm.threads import start_thread
 
 try:
     from kazoo import exceptions as errors
@@ -156,9 +157,7 @@ class ZooKeeperSession:
             self._closed = True
             self._changed.notify_all()
         # In a separate thread: a server that hangs must not block the caller.
-        thread = threading.Thread(target=_stop, args=[self._kazoo], daemon=True)
-        thread.start()
-        thread.join(STOPPING)
+        start_thread(_stop, self._kazoo).join(STOPPING)
 
     def _start(self) -> None:
         self._kazoo.start_async()

@@ -28,6 +28,7 @@ from txstorm.ledger.lease import (
     utc_now,
 )
 from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
+from txstorm.threads import start_thread
 
 log = logging.getLogger("txstorm.ledger")
 
@@ -257,7 +258,7 @@ class DeltaLedger:
 
     def _hold(self, held: Held) -> None:
         self._held = held
-        threading.Thread(target=self._keep_renewing, args=(held,), name="txstorm-lease", daemon=True).start()
+        start_thread(self._keep_renewing, held, name="txstorm-lease")
 
     def _keep_renewing(self, held: Held) -> None:
         """Renew the lease by signs of life while there is nothing else to write; the thread ends with the lease."""

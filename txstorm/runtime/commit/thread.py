@@ -6,8 +6,6 @@ A second thread publishes the groups that have finished, so that the commit thre
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -19,59 +17,11 @@ from txstorm.runtime.commit.finisher import GroupFinisher
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping
 from txstorm.runtime.commit.turn import Abandoned, CommitTurn
+from txstorm.threads import Worker
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
 """Seconds that a stopping run waits for a committer that hangs."""
-
-
-class Worker:
-    """A daemon thread that makes calls one after the other, and can be abandoned in the middle of one."""
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # Not a thread pool: its threads would keep the process from ending.
-        self._thread = threading.Thread(target=self._body, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, call: Callable[[], Any], answer: Future[Any]) -> None:
-        """Queue `call`; its result or exception completes `answer`."""
-
-        def make() -> None:
-            try:
-                answer.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
-                answer.set_exception(error)
-
-        self._calls.put(make)
-
-    def end(self) -> None:
-        """End the thread after the calls already queued; does not wait for it."""
-        self._calls.put(None)
-
-    def leave(self) -> list[Callable[[], None] | None]:
-        """Abandon the thread; return the calls it has not started. It ends after the current one, if that returns."""
-        calls: list[Callable[[], None] | None] = []
-        while True:
-            try:
-                calls.append(self._calls.get_nowait())
-            except queue.Empty:
-                self.end()
-                return calls
-
-    def take_over(self, calls: Iterable[Callable[[], None] | None]) -> None:
-        """Queue the calls that an abandoned worker had not started."""
-        for call in calls:
-            self._calls.put(call)
-
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds (None: for ever) for the thread to end; return whether it has."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _body(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
 
 
 class CommitThread:
@@ -159,15 +109,11 @@ class CommitThread:
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
         """Queue any other call for the commit thread."""
-        answer: Future[Any] = Future()
-        self._worker.submit(call, answer)
-        return answer
+        return self._worker.submit(call)
 
     def in_turn(self, call: Callable[[], Any]) -> Future[Any]:
         """Queue a call for the publishing thread: it runs while no group is being decided or published."""
-        answer: Future[Any] = Future()
-        self._publisher.submit(call, answer)
-        return answer
+        return self._publisher.submit(call)
 
     def is_current(self, future: Future[GroupOutcome]) -> bool:
         """Return whether `future` is the outcome of the current group, not that of an abandoned thread."""

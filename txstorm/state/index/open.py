@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from txstorm.state.index.ordered_index import state_index
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
+from txstorm.threads import start_thread
 
 log = logging.getLogger("txstorm.index")
 
@@ -100,4 +100,4 @@ def _check_not_ahead(kept: DeltaTableState, changes: DeltaTableState, as_of: int
 
 def _in_background(call: Callable[[], None]) -> None:
     # Not a daemon: a thread that still writes when the interpreter ends would crash the process.
-    threading.Thread(target=call, name="txstorm-index", daemon=False).start()
+    start_thread(call, name="txstorm-index", daemon=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from txstorm.errors import TxstormError
+from txstorm.threads import start_thread
 
 
 class CheckFailed(TxstormError, AssertionError):
@@ -61,9 +61,7 @@ def at_once(calls: Iterable[Callable[[], None]]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised below, on the caller's thread
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(guarded, call, daemon=False) for call in calls]
     for thread in threads:
         thread.join()
     if errors:
