@@ -17,9 +17,31 @@ import pytest
 from programs import loaded
 
 from jobs.replay import main, parser
-from txstorm import run
-from txstorm.results.views import StateView, committed_txid, origin_recorded, read_directory_history
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    SinkTable,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+    run,
+)
+from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
+from txstorm.books.origin import CodeOrigin
+from txstorm.engine.local import LocalEngine
+from txstorm.replay.backfill import backfill
+from txstorm.replay.ranges import Result, Span
+from txstorm.replay.recording import Recording
+from txstorm.results.views import (
+    DeadLettersView,
+    SinkView,
+    StateView,
+    committed_txid,
+    origin_recorded,
+    read_directory_history,
+)
 from txstorm.runtime.handle import RunHandle
+from txstorm.topology.graph import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeJson = Callable[..., tuple[int, dict[str, Any], str]]
@@ -410,9 +432,27 @@ def test_an_opaque_source_that_changed_ends_a_backfill(net: Path, replayed: Make
     code, result, _ = replayed("--data-dir", "data", "--into", "new")
     assert (code, result["error"]["type"]) == (2, "SpoutError")
     assert "txid 3: the spout read other extents" in result["error"]["message"]
+    assert committed_txid(net / "new") == 2
 
 
-def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJson):
+@pytest.mark.parametrize("place", ["tasks", "committers"])
+def test_failures_in_a_backfill_are_retried_twice_under_the_recorded_attempt(net: Path, replayed: MakeJson, place: str):
+    ran(net, "files", available_now=True)
+    line = '        for word in tuple["line"]' if place == "tasks" else "        for word, n in self"
+    fail = "        FAILED.append(1)\n        if len(FAILED) in range(LEAST, MOST): raise FailedException('not now')\n"
+    change(net, line, fail + line)
+    change(net, "FACTOR = 1", "FACTOR = 1\nFAILED = []\nLEAST, MOST = 1, 3")
+    code, result, err = replayed("--data-dir", "data", "--into", "new")
+    assert (code, result["equal"]) == (0, 4), err
+    assert history(net / "new") == history(net / "data")
+    change(net, "LEAST, MOST = 1, 3", "LEAST, MOST = 1, 1000")
+    code, result, _ = replayed("--data-dir", "data", "--into", "newer")
+    assert (code, "failed 3 times" in result["error"]["message"]) == (1, True)
+    assert committed_txid(net / "newer") == 0
+
+
+def kill_backfill(net: Path) -> None:
+    """Run ``net:files``, and kill a backfill of it into ``new`` after its first group, in the commit of txid 3."""
     ran(net, "files", available_now=True)
     change(
         net, "        for word, n in self", '        if "x" in self.batch: time.sleep(60)\n        for word, n in self'
@@ -428,7 +468,12 @@ def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJso
     finally:
         process.kill()
         process.wait()
+    assert committed_txid(net / "new") < 3
     change(net, "time.sleep(60)", "pass")
+
+
+def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJson):
+    kill_backfill(net)
     code, result, _ = replayed("--data-dir", "data", "--into", "new")
     assert (code, "new or empty" in result["error"]["message"]) == (2, True)
     # What was committed before stands, and a run of the topology goes on from it.
@@ -436,6 +481,104 @@ def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJso
 
     run(module.files, engine="local", data_dir=net / "new", available_now=True).awaitTermination()
     assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts").to_json()
+
+
+def test_a_killed_backfill_resumes_as_a_run_does(net: Path):
+    """Its directory is continued with the recorded attempts and stamps, although another epoch has begun."""
+    kill_backfill(net)
+    before, committed = committed_txid(net / "new"), list[int]()
+    import net as module
+
+    result = filled(module.files, net / "data", net / "new", committed.append)
+    assert (result.txids, result.equal, result.different) == (4, 4, [])
+    assert committed == list(range(before + 1, 5))
+    assert history(net / "new") == history(net / "data")
+    old, new = ((StateView(net / one, "counts"), SinkView(net / one, "log")) for one in ("data", "new"))
+    assert [view.to_pylist() for view in new] == [view.to_pylist() for view in old]
+
+
+def filled(topology: Topology, data: Path, into: Path, committed: Callable[[int], None] = lambda txid: None) -> Result:
+    """Backfill all of `data` into `into` with the local engine, whatever is there."""
+    recording = Recording(data)
+    span = Span(1, recording.committed)
+    return backfill(topology, recording, span, into, LocalEngine(), CodeOrigin(None, "", ""), committed)
+
+
+class Bad(BasicBolt):
+    fields = ("line",)
+
+    def execute(self, tuple, collector):
+        if tuple["line"] == "bad":
+            raise ValueError("a bad line")
+        collector.emit(tuple["line"])
+
+
+class Log(BatchBolt, Committer):
+    log = SinkTable("log", {"line": str})
+
+    def prepare(self, context, collector, attempt):
+        self.rows, self.lines = context.sink("log"), []
+
+    def execute(self, tuple):
+        self.lines.append(tuple["line"])
+
+    def finish_batch(self):
+        for line in self.lines:
+            self.rows.append(line)
+
+
+class Cleaned(TransactionalSpout):
+    """Emits a line of `LINES` per txid; fails as a whole at "worse", and notes the calls of `cleanup_before`."""
+
+    fields = ("line",)
+
+    def coordinator(self, context):
+        return NextLine()
+
+    def emitter(self, context):
+        return CleanedEmitter()
+
+
+LINES = ("good", "bad", "good", "worse", "good")
+CLEANED: list[int] = []
+
+
+class NextLine(SpoutCoordinator):
+    def initialize_transaction(self, txid, previous):
+        return NOT_READY if txid > len(LINES) else txid - 1
+
+
+class CleanedEmitter(Emitter):
+    def emit_batch(self, attempt, metadata, collector):
+        if LINES[metadata] == "worse":
+            raise ValueError("no line can be read")
+        collector.emit(LINES[metadata])
+
+    def cleanup_before(self, txid):
+        CLEANED.append(txid)
+
+
+@pytest.mark.filterwarnings("ignore::txstorm.errors.DeadLettersWarning")
+def test_a_backfill_leaves_out_what_was_left_out_and_cleans_up_nothing(tmp_path: Path):
+    """Records, and a whole batch; a limit of dead letters is part of the settings."""
+    builder = TransactionalTopologyBuilder("letters", "lines", Cleaned(), 1)
+    builder.set_bolt("bad", Bad(), 1).shuffle_grouping("lines")
+    builder.set_bolt("log", Log(), 1).global_grouping("bad")
+    builder.set_setting("on_error", "dead_letter")
+    builder.set_setting("max_dead_letters", 10)
+    builder.set_setting("max_pack_txids", 1)
+    topology = builder.build_topology()
+    run(topology, engine="local", data_dir=tmp_path / "data", until_txid=len(LINES)).awaitTermination()
+    assert CLEANED
+    CLEANED.clear()
+    result = filled(topology, tmp_path / "data", tmp_path / "new")
+    assert (result.txids, result.different) == (len(LINES), [])
+    assert CLEANED == []
+    assert history(tmp_path / "new") == history(tmp_path / "data")
+    old, new = (SinkView(tmp_path / one, "log").to_pylist() for one in ("data", "new"))
+    assert new == old and len(new) == 3
+    old, new = (DeadLettersView(tmp_path / one).to_pylist() for one in ("data", "new"))
+    assert [row["_txid"] for row in new] == [row["_txid"] for row in old] == [2, 4]
 
 
 # --- on Spark ---------------------------------------------------------------------------------------------------------

@@ -297,12 +297,9 @@ class Driver:
             self._waiters.dry = True
             self._gate.saw(0)  # counts as an empty batch for a source that cannot tell what it holds
             return ev.NotReady(txid)
-        recorded = None if command.replay else self._planning.planner.recorded(txid)
-        if recorded is not None:
-            self._attempts = max(self._attempts, recorded.attempt_id)
-            return ev.Planned(txid, recorded.attempt_id)
         self._attempts += 1
-        return ev.Planned(txid, self._attempts)
+        recorded = self._planning.planner.recorded(txid)
+        return ev.Planned(txid, self._attempts if recorded is None else recorded.attempt_id)
 
     def _plan_failed(self, txid: int, error: BaseException) -> None:
         """Retry later if the policy allows it; else end the topology once everything in flight is committed."""
@@ -361,6 +358,13 @@ class Driver:
         work = sum(self._session.program.work_of(outcome.busy) for outcome in outcomes)
         self._window.job_took(seconds, work, len(job.attempts))
         good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
+        for place, outcome in enumerate(good):
+            misread = self._planning.misread(outcome)
+            if misread is not None:  # ends the topology after the txids before it are committed
+                self._take_processed(job, good[:place], seconds)
+                self.doom = misread
+                self._feed(ev.Failed(*outcome.attempt, resume=False))
+                return
         self._take_processed(job, good, seconds)
         last = outcomes[-1]
         if last.error is not None and self._current(last.attempt) and self._failure is None:
@@ -387,7 +391,7 @@ class Driver:
                 document,
                 job_seconds=seconds,
                 pack=len(job.attempts),
-                failure=failed.error if SOURCE in txid_input.divert else None,
+                failure=failed.error if SOURCE in txid_input.divert and failed.row is not None else None,
                 failures=failed.count,
                 cause=failed.cause if failed.count else None,
             )

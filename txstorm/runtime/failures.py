@@ -22,6 +22,9 @@ from txstorm.topology.settings import Settings
 LOST_RETRIES = 2
 """Replays after a lost worker or a timeout: these often have causes that have nothing to do with the batch."""
 
+NO_LETTERS = {"on_error": "fail_topology", "max_dead_letters": None}
+"""Settings of a `RetryPolicy` under which no failure becomes a dead letter."""
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -38,7 +38,7 @@ from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
-from txstorm.runtime.failures import Failure, LetterLimit, RetryPolicy
+from txstorm.runtime.failures import NO_LETTERS, Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
@@ -131,8 +131,8 @@ class RunOptions:
         ledger: overrides the setting ``ledger``.
         standby: called with messages while another run is waited for; None: no standby.
         drop: recorded tables and sources that the code no longer has, to be dropped.
-        recorded: replaces the spout's planner by one of recorded transactions. The run does not pause between them; a
-            failure that was not recorded becomes no dead letter, but ends the run after `RECORDED_RETRIES`.
+        recorded: replaces the spout's planner by one of recorded transactions. Such a run has neither pauses nor
+            timeouts; a failure that was not recorded becomes no dead letter, but ends it after `RECORDED_RETRIES`.
     """
 
     available_now: bool = False
@@ -359,7 +359,7 @@ def _assemble(
             None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
         ),
         committer=committer,
-        retry=_retry(settings, books, planning, monitor),
+        retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
@@ -372,7 +372,7 @@ def _settings(topology: Topology, options: RunOptions) -> Settings:
     if topology.external:  # a txid is decided before the effects of the next one begin
         settings = settings.updated({"max_group_txids": 1})
     if options.recorded is not None:
-        settings = settings.updated({"on_error": "fail_topology", "max_retries": RECORDED_RETRIES, "min_interval": 0.0})
+        settings = settings.updated({"max_retries": RECORDED_RETRIES, "min_interval": 0.0, "enable_timeouts": False})
     return settings
 
 

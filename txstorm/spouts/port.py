@@ -15,7 +15,7 @@ class RecordedPlan(NamedTuple):
     """Recording of a transaction that is run again, besides its document.
 
     Attributes:
-        attempt_id: of the first attempt; replays of it get new ones.
+        attempt_id: of the committed attempt; every attempt of the replay has it.
         stamp: processing time, UTC microseconds.
         divert: which errors made dead letters of it; see `txstorm.engine.port.TxidInput.divert`.
     """

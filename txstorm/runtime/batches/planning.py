@@ -121,6 +121,8 @@ class Planning:
         inputs = []
         for attempt in attempts:
             recorded = self.planner.recorded(attempt.txid)
+            if recorded is not None:
+                committed = 0  # emitters must not clean up what a live run of the recorded directory still needs
             kinds = divert(attempt.txid) if recorded is None else recorded.divert
             inputs.append(replace(self.txid_input(attempt), divert=kinds))
         return Pack(tuple(inputs), self.carried(attempts[0].txid), committed)
@@ -129,6 +131,19 @@ class Planning:
         """Return the partition metadata that a task-planned spout had before `txid`."""
         document = self.document(txid - 1)
         return {} if document is None else self.planner.carried(document)
+
+    def misread(self, outcome: Processed) -> SpoutError | None:
+        """Return an error if a recorded transaction has read other extents than were recorded."""
+        txid = outcome.attempt.txid
+        if not self.planner.task_planned or self.planner.recorded(txid) is None:
+            return None
+        document = self.metas[txid].document
+        if self.planner.finish(document, outcome.parts) == document:
+            return None
+        return SpoutError(
+            f"txid {txid}: the spout read other extents than were recorded; its source has changed, and later txids "
+            "would not follow: run the topology in a new data directory instead of a backfill"
+        )
 
     def processed(self, outcomes: Iterable[Processed]) -> None:
         """Store the extents that were really read and their digests, in one write (P4, processed).
@@ -145,12 +160,6 @@ class Planning:
             meta = self.metas[txid]
             self._check(txid, meta, outcome)
             document = self.planner.finish(meta.document, outcome.parts) if self.planner.task_planned else meta.document
-            if document != meta.document and self.planner.recorded(txid) is not None:
-                msg = (
-                    f"txid {txid}: the spout read other extents than were recorded; its source has changed, and "
-                    "later txids would not follow: run the topology in a new data directory instead of a backfill"
-                )
-                raise SpoutError(msg)
             changed[txid] = self.metas[txid] = with_digests(meta, document, outcome.digests)
         if changed:
             faults.point("p4.before")
