@@ -1,4 +1,4 @@
-"""Runs one bolt on one batch the way a task does: fresh object, tuples or record batches in, emitted tuples out."""
+"""Harness that runs one bolt on one batch as a task does: a fresh instance, tuples or record batches in, tuples out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txstorm.engine.task.collector import OutputCollector
 
 
 def fields_of(bolt: Any) -> tuple[str, ...]:
-    """The fields of the default stream."""
+    """Return the field names of the bolt's default stream."""
     declarer = OutputFieldsDeclarer()
     bolt.declare_output_fields(declarer)
     assert declarer.faults == []
@@ -25,12 +25,12 @@ def fields_of(bolt: Any) -> tuple[str, ...]:
 
 
 def outputs(bolt: Any, batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    """Tuples that `bolt` emits for a batch that arrives in `batches`."""
+    """Run `bolt` on one batch that arrives as the record batches `batches`; return the tuples that it emits."""
     return [row for batch in emitted(bolt, batches) for row in rows_of_batch(batch)]
 
 
 def emitted(bolt: Any, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same as record batches."""
+    """Run `bolt` on one batch that arrives as the record batches `batches`; return the record batches that it emits."""
     declarer = OutputFieldsDeclarer()
     bolt.declare_output_fields(declarer)
     collector = OutputCollector("bolt", declarer.streams)
@@ -42,6 +42,6 @@ def emitted(bolt: Any, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch
 
 
 def rows(fields: str, *values: Any) -> pa.RecordBatch:
-    """A record batch as a collector makes it from tuples; values of one field are given bare."""
+    """Build a record batch of tuples as a collector does; with a single field, its values are given without tuples."""
     names = fields.split()
     return batch_of_rows([value if len(names) > 1 else (value,) for value in values], names)

@@ -1,4 +1,4 @@
-"""Asks the process of `programs` for a program; starts in a fiftieth of a second, as shells call it again and again.
+"""Client of the fork server in `programs`: starts a Python program in 20 ms, for shell scripts that call it repeatedly.
 
 ``called.py SOCKET ARGUMENT...`` runs ``python ARGUMENT...`` with the standard files it has, and ends as that ends.
 """
@@ -32,7 +32,7 @@ def ask(
 
 
 def main(address: str, *arguments: str) -> None:
-    """Run a program and end as it does; signals that ask for the end reach it."""
+    """Run a program and exit with its status or signal; SIGINT and SIGTERM are forwarded to it."""
     answers = ask(address, arguments, os.getcwd(), os.environ, (0, 1, 2)).makefile("r")
     pid = int(answers.readline())
     for number in (signal.SIGINT, signal.SIGTERM):

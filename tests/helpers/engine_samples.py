@@ -22,7 +22,7 @@ gates: dict[str, threading.Event] = {}
 
 
 class Rows(TransactionalSpout):
-    """Emits the numbers its metadata lists, of which each task takes its share."""
+    """A spout that emits the numbers listed in its metadata, shared out among its tasks."""
 
     fields = ("n",)
 
@@ -53,7 +53,7 @@ class RowsEmitter(Emitter):
 
 
 class Step(BasicBolt):
-    """Passes numbers on; 13 is a failure, 17 an error, 19 is reported, 23 waits."""
+    """A bolt that passes numbers on, except: 13 fails the batch, 17 raises an error, 19 is reported, 23 waits."""
 
     fields = ("n",)
 
@@ -76,7 +76,7 @@ class Step(BasicBolt):
 
 
 class Collect(BatchBolt):
-    """Emits its numbers, sorted, from `finish_batch`."""
+    """A batch bolt that emits the numbers of its batch, sorted, from `finish_batch`."""
 
     fields = ("n",)
 
@@ -108,7 +108,7 @@ def program(topology: Topology, spill_dir: Path | None = None) -> Program:
 
 
 def pack(*batches: Sequence[int], first: int = 1, committed: int = 0, attempt: int = 100) -> Pack:
-    """Consecutive txids that emit these numbers."""
+    """Build a pack of consecutive txids, one for each of `batches`, which emit its numbers."""
     inputs = tuple(
         TxidInput(TransactionAttempt(txid, attempt + txid), {"meta": list(numbers)}, 1_000_000 * txid)
         for txid, numbers in enumerate(batches, first)
@@ -117,7 +117,7 @@ def pack(*batches: Sequence[int], first: int = 1, committed: int = 0, attempt: i
 
 
 def processed(topology: Topology, given: Pack, spill_dir: Path | None = None) -> list[Processed]:
-    """Result of a pack on the local engine."""
+    """Process a pack on the local engine; return its results."""
     engine = LocalEngine()
     engine.start(program(topology, spill_dir))
     try:

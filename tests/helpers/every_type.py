@@ -1,4 +1,4 @@
-"""A state with a column of every type, and one row of it."""
+"""A sample state with a column of every supported type, and one row of it."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Shared by tests of handles: a state over an index, driven txid by txid."""
+"""Shared by tests of state handles: one state with its key index, driven txid by txid."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,14 +11,14 @@ COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 
 
 def apply(index: StateIndex, rows: Mapping[Any, Any]) -> None:
-    """Have `index` take over published rows: key → row, None for a removal."""
+    """Apply published rows to `index`: key → row, or None if the key was removed."""
     changed = {key: row for key, row in rows.items() if row is not None}
     gone = [key for key, row in rows.items() if row is None]
     index.apply(changed, gone, max((row[1] for row in changed.values()), default=0))
 
 
 class Bench:
-    """One state, its index and its group."""
+    """Test bench: one state with its index and commit group."""
 
     def __init__(self, state: KeyedState = COUNTS, index: StateIndex | None = None) -> None:
         self.state = state
@@ -26,13 +26,13 @@ class Bench:
         self.group = StateGroup(state, self.index)
 
     def open(self, txid: int, task: int = 0) -> TaskState:
-        """The active handle of one task."""
+        """Return the active handle of one task for `txid`."""
         handle = self.group.handle("counter", task, txid)
         handle.active = True
         return handle
 
     def commit(self, txid: int, work: Callable[[TaskState], Any], publish: bool = True) -> Any:
-        """Run one txid of one task to its end; returns what `work` does."""
+        """Run `work` as the only task of `txid` through to the commit; return its result."""
         result = work(self.open(txid))
         self.group.end_txid(txid)
         if publish:
@@ -40,17 +40,17 @@ class Bench:
         return result
 
     def rows(self, first: int, last: int) -> list[dict[str, Any]]:
-        """Change rows without the key group."""
+        """Return the change rows of the txids from `first` to `last`, without their key groups."""
         table = self.group.changes(first, last)
         return [] if table is None else table.drop_columns(["_kg"]).to_pylist()
 
 
 def add(old: Any, n: Any) -> Any:
-    """Counting."""
+    """Return `old` plus `n`, with None as zero: the update function of a counter."""
     return (old or 0) + n
 
 
 def in_memory(index: StateIndex) -> dict[Any, Any]:
-    """The rows of an index that are in memory: all of a small one."""
+    """Return the rows of `index` that are in memory: all of them if the index is small."""
     keys = list(index._cache.rows())
     return {key: row for key, row in zip(keys, index.rows(keys), strict=True) if row is not None}

@@ -1,4 +1,4 @@
-"""Shared by tests of the key index: small bounds, so that few rows are in memory and the rest on disk."""
+"""Shared by tests of the key index: bounds so small that few rows stay in memory and the rest are on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def words(first: int, last: int) -> dict[str, int]:
 
 
 def main(data_dir: str) -> None:
-    """The scenario "index": counts words until it is killed."""
+    """Run the crash scenario "index": count words until the process is killed."""
     store = open_store(Path(data_dir), create=True, bounds=Bounds(2_000, 4, 3, 1e9, 0.0))
     for txid in range(1, 1_000):
         commit(store, txid, {f"w{(txid * 7 + i) % 50}": 1 for i in range(5)})

@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Shown:
-    """Model of the states after a txid: user → (value, stamp), user → rows, rows with their stamps."""
+    """Model of the states as of a txid: user → (value, stamp), user → rows, and rows with their stamps."""
 
     seen: dict[Any, tuple[Any, int]] = field(default_factory=dict)
     events: dict[Any, list[Row]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Shown:
         return Shown(dict(self.seen), {user: list(rows) for user, rows in self.events.items()}, list(self.recent))
 
     def at(self, stamp: int) -> tuple[dict[Any, Any], dict[Any, list[Row]], list[Row]]:
-        """The part that has not expired at `stamp`."""
+        """Return the part of the model that has not expired at `stamp`."""
         over = stamp - TTL // timedelta(microseconds=1)
         seen = {user: value for user, (value, written) in self.seen.items() if written > over}
         events = {user: rows for user, rows in self.events.items() if rows}
@@ -53,7 +53,7 @@ def place(row: Row) -> int:
 
 
 def play(draw: random.Random, resources: Any, now: Shown, stamp: int) -> None:
-    """One txid: random reads and writes, done to the handles and to `now`, compared as they go."""
+    """Run one txid of random reads and writes on both the handles and the model `now`; check that each read agrees."""
     seen = resources.state("count", 0, "seen")
     events, recent = (resources.collection("count", 0, name) for name in ("events", "recent"))
     for _ in range(draw.randrange(1, 6)):
@@ -87,7 +87,7 @@ def play(draw: random.Random, resources: Any, now: Shown, stamp: int) -> None:
 
 
 def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
-    """The handles show what the model shows."""
+    """Assert that the handles read the same as the model `now`."""
     seen, events, recent = now.at(stamp)
     assert resources.state("count", 0, "seen").get_many(USERS) == seen
     handle = resources.collection("count", 0, "events")
@@ -107,13 +107,13 @@ def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
 
 
 def opened(data_dir: Path, bounds: Bounds = FEW, **arguments: Any) -> StateStore:
-    """The store of the three states."""
+    """Open the store of the three states."""
     states = {"count": [SEEN, EVENTS, RECENT]}
     return open_store(data_dir, states=states, sinks={}, bounds=bounds, **arguments)
 
 
 def begun(group: CommitGroup, txid: int, stamp: int) -> Any:
-    """The resources of one txid, which may be used."""
+    """Begin a txid in `group` at `stamp`; return its resources, ready for use."""
     resources = group.begin_txid(txid, stamp=stamp)
     group.activate(True)
     return resources
@@ -125,14 +125,14 @@ def stamped(txid: int, stamp: int) -> TxidRecord:
 
 
 def publish(store: StateStore, group: CommitGroup, stamps: Mapping[int, int], epoch: int = 1) -> None:
-    """P6 and P7 of the txids in `stamps`."""
+    """Publish a group: run P6 (decide) and P7 (publish) for the txids in `stamps`."""
     intent = intent_of(group, [stamped(txid, stamp) for txid, stamp in stamps.items()], epoch)
     store.publish(intent, epoch)
     group.apply(intent.last)
 
 
 def committed(store: StateStore, txid: int, stamp: int, work: Callable[[Any], object], epoch: int = 1) -> None:
-    """One txid in a group of its own."""
+    """Commit one txid alone in its group, with `work` done on its resources."""
     group = store.group(txid)
     work(begun(group, txid, stamp))
     group.end_txid(txid)
@@ -140,13 +140,13 @@ def committed(store: StateStore, txid: int, stamp: int, work: Callable[[Any], ob
 
 
 def read(data_dir: Path, name: str, txid: int, stamp: int) -> list[dict[str, Any]]:
-    """The states as of a txid with that stamp, without row numbers."""
+    """Return the rows of state `name` as of a txid and its stamp, without row numbers."""
     rows = read_state(data_dir, name, txid, txid, lambda _: stamp)
     return [{column: value for column, value in row.items() if column != "_seq"} for row in rows.to_pylist()]
 
 
 def check_read(data_dir: Path, txid: int, now: Shown, stamp: int) -> None:
-    """A reader from outside sees what the model shows."""
+    """Assert that an external reader sees the same states as the model `now`."""
     seen, events, recent = now.at(stamp)
     users = sorted(USERS, key=lambda user: (user is not None, user or ""))
     assert read(data_dir, "seen", txid, stamp) == [{"user": user, **seen[user]} for user in users if user in seen]

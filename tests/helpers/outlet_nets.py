@@ -1,4 +1,4 @@
-"""A writer that keeps what it is given in memory, and topologies that write to it."""
+"""An outlet writer that stores rows in memory, and topologies that write to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 class Target:
-    """Contents of an outlet that outlive a run: the rows and the mark. `trouble`: the passages that fail, as (place, nth)."""
+    """Contents of an outlet that outlive a run: its rows and its commit mark.
+
+    `trouble` lists the steps that fail, as (step, nth call of it).
+    """
 
     def __init__(self, *trouble: tuple[str, int]) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -20,7 +23,7 @@ class Target:
 
 
 class MemoryWriter:
-    """Appends to a `Target`."""
+    """A writer that appends rows to a `Target`."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

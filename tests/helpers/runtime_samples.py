@@ -1,4 +1,4 @@
-"""Stand-ins for a source, an engine and a clock."""
+"""Fakes of a source, an engine and a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txstorm.spouts.port import SpoutPlanner
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A fake clock, in seconds, which only the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Source(SpoutPlanner):
-    """Gives one item a transaction of `held` items; documents count what was taken."""
+    """A fake spout planner of `held` items, one for each transaction; its documents count the items taken."""
 
     def __init__(self, held: int = 0, *, opaque: bool = False, tells: bool = True, parts: bool = False) -> None:
         self.held, self.opaque, self.tells, self.task_planned = held, opaque, tells, parts
@@ -54,7 +54,7 @@ class Source(SpoutPlanner):
 
 
 class PaperEngine:
-    """Keeps the packs it is given; a test completes them."""
+    """A fake engine that records the packs it receives; the test completes them."""
 
     name = "paper"
 

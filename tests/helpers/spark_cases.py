@@ -1,4 +1,4 @@
-"""The tables of `store_cases`, two of them written with Spark."""
+"""The tables of `store_cases`, of which Spark writes two."""
 
 from __future__ import annotations
 

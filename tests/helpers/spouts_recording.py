@@ -1,4 +1,4 @@
-"""A recording collector, and small drivers that run a spout as an engine would."""
+"""A recording collector, and small drivers that run a spout as an engine does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txstorm.spouts.executors import planner, spout_task
 
 
 class Recorder:
-    """Keeps what is emitted, as tuples and as it came."""
+    """A collector that records emissions, both as tuples and in the form in which they were emitted."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
@@ -53,7 +53,7 @@ class Recorder:
 
 
 class Bench:
-    """Plans and emits transactions of one spout: one recorder per task, and documents as a ledger would keep them."""
+    """Plans and emits transactions of one spout, with a recorder per task and documents stored as in a ledger."""
 
     def __init__(self, spout: Spout, tasks: int = 1) -> None:
         self.spout = spout
@@ -72,7 +72,7 @@ class Bench:
         return document
 
     def emit(self, txid: int, *, wrap: Callable[[Recorder], Any] = lambda recorder: recorder) -> list[Recorder]:
-        """One job for one txid, all tasks from shipped copies of the spout; finishes the document."""
+        """Emit one txid as a job does, each task from its own shipped copy of the spout; complete the document."""
         self.attempts += 1
         previous = self.documents.get(txid - 1) or {}
         recorders, parts = [Recorder() for _ in range(self.tasks)], {}
@@ -91,13 +91,13 @@ class Bench:
     ships = True
 
     def rows(self, txid: int) -> list[tuple[Any, ...]]:
-        """Plans `txid` unless it is planned, and emits it: all its rows, task by task."""
+        """Return all rows of `txid`, task by task; plans the txid first if it is not planned yet."""
         if txid not in self.documents:
             assert self.plan(txid) is not NOT_READY, f"txid {txid} is not ready"
         return [row for recorder in self.emit(txid) for row in recorder.rows]
 
     def drain(self, limit: int = 1000) -> list[list[tuple[Any, ...]]]:
-        """The rows of every txid until the spout is not ready."""
+        """Emit txids until the spout is not ready, at most `limit`; return the rows of each."""
         found: list[list[tuple[Any, ...]]] = []
         first = max(self.documents, default=0) + 1
         for txid in range(first, first + limit):

@@ -1,4 +1,4 @@
-"""A small topology's tables, and a run over them with one JSON file as ledger: what a crash leaves is all it has."""
+"""A small topology's tables, and a run over them with one JSON file as ledger: recovery has nothing else to use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(txid: int, attempt: int | None = None, digest: str = "d") -> TxidReco
 
 
 def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, **changes: Any) -> StateStore:
-    """Open the store of these tables, with changes of what it is opened with."""
+    """Open the store of these tables; `changes` override its arguments."""
     owner = TopologyIdentity(
         changes.pop("topology", TOPOLOGY), changes.pop("incarnation", INCARNATION), changes.pop("timeline", 0)
     )
@@ -53,7 +53,7 @@ def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, *
 
 
 def crash_and_roll_forward(store: StateStore, intent: Intent, point: str) -> None:
-    """Publishing a decided group ends at a fault point; the next coordinator rolls it forward, twice with one result."""
+    """Publish a decided group, crash at fault point `point`, and check that rolling it forward twice is idempotent."""
     recorded = store.last_txids()
     faults.arm(f"{point}:raise:1")
     with pytest.raises(faults.InjectedFault):
@@ -65,7 +65,7 @@ def crash_and_roll_forward(store: StateStore, intent: Intent, point: str) -> Non
 
 
 def add(group: CommitGroup, txid: int, counts: Mapping[str, int | None]) -> None:
-    """One txid of one committer task: counts words, their total, and writes them to the sink."""
+    """Add one txid of one committer task to `group`: count words and their total, and write the words to the sink."""
     resources = group.begin_txid(txid)
     words, totals = resources.state("count", 0, "counts"), resources.state("count", 0, "totals")
     sink = resources.sink("count", 0, "out")
@@ -85,7 +85,7 @@ def intent_of(group: CommitGroup, records: list[TxidRecord], epoch: int = 1) -> 
 
 
 def commit(store: StateStore, first: int, *plan: Mapping[str, int | None], epoch: int = 1) -> Intent:
-    """One group, from handles to index."""
+    """Commit one group of transactions from `first` on, from the handles to the index; return its intent."""
     group = store.group(first)
     for txid, counts in enumerate(plan, start=first):
         add(group, txid, counts)
@@ -97,7 +97,7 @@ def commit(store: StateStore, first: int, *plan: Mapping[str, int | None], epoch
 
 
 def tidy(store: StateStore) -> None:
-    """Tidy all tables, as a run does between two groups."""
+    """Run the upkeep of all tables that a run does between two groups."""
     for table in store.tables.values():
         table.tidy()
 
@@ -107,7 +107,7 @@ def staged_files(data_dir: Path) -> list[str]:
 
 
 class JsonLedger:
-    """Epoch, currtx, recorded tables and the live intent, replaced as a whole and made durable."""
+    """A ledger in one JSON file, durably replaced at each write: epoch, currtx, recorded tables and the live intent."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -125,7 +125,7 @@ class JsonLedger:
 
 
 def run(data_dir: Path, sizes: tuple[int, ...] = (1, 2, 1), attempts: Callable[[int], int] = os.getpid) -> StateStore:
-    """Lead, roll forward, and commit what is left of `PLAN` in groups, compacting after each."""
+    """Take the lead, roll forward, and commit the rest of `PLAN` in groups, compacting after each; return the store."""
     ledger = JsonLedger(data_dir / "ledger.json")
     known, recorded = ledger.now["known"], ledger.now["tables"]
     check_tables(data_dir, recorded, INCARNATION, ledger.live())
@@ -160,5 +160,5 @@ def _commit_plan(store: StateStore, ledger: JsonLedger, txids: list[int], epoch:
 
 
 def main(data_dir: str) -> None:
-    """The scenario "tables"."""
+    """Run the crash scenario "tables"."""
     run(Path(data_dir))

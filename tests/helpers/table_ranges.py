@@ -1,4 +1,4 @@
-"""Ranges of txids by version of a table, read from the commit infos; they must tile the history."""
+"""Txid ranges of the versions of a table, read from its commit infos; together they must cover the whole history."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from txstorm.storage.tables.table import open_table
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """The txids that one version of a table stands for.
+    """The range of txids that one version of a table covers.
 
     Attributes:
-        first: the first txid; those before `txids` changed nothing in this table.
+        first: the first txid; those before the first of `txids` changed nothing in this table.
         last: the last txid.
         version: the table's version.
         txids: the decided txids of the group.
@@ -34,10 +34,10 @@ class TableRange:
 
 
 def table_ranges(data_dir: Path) -> dict[str, list[TableRange]]:
-    """Table (its directory) → its ranges on the current timeline, oldest first, as far as kept.
+    """Return the ranges of each table (key: its directory) on the current timeline, oldest first, as far as retained.
 
     Raises:
-        TableCorrupt: the ranges of a table leave a gap or overlap.
+        TableCorrupt: the ranges of a table have a gap or overlap.
     """
     states = list_states(data_dir)
     refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in states]
@@ -51,7 +51,7 @@ def table_ranges(data_dir: Path) -> dict[str, list[TableRange]]:
 
 
 def check_tiling(table: str, ranges: Sequence[TableRange]) -> None:
-    """Raise `TableCorrupt` unless every range begins right after the one before it."""
+    """Raise `TableCorrupt` unless every range begins right after the end of the previous one."""
     for before, after in pairwise(ranges):
         if after.first != before.last + 1 or after.last < after.first:
             msg = (

@@ -1,4 +1,4 @@
-"""Components and topologies the tests of this folder are made of."""
+"""Sample components and topologies of the topology tests."""
 
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
 from txstorm.api.spout import TransactionalSpout
@@ -34,7 +34,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Plain(BatchBolt):
-    """A batch bolt without tables; a committer only where it is added as one."""
+    """A batch bolt without tables, which is a committer only if it is added as one."""
 
     fields = ("x",)
 
@@ -63,7 +63,7 @@ def word_count():
 
 
 def source_diagram():
-    """The diagram of Storm's documentation: A→B*, A→C, B*→C, C→D*."""
+    """Build the diagram of Storm's documentation: A→B*, A→C, B*→C, C→D* (* marks a committer)."""
     made = TransactionalTopologyBuilder("diagram", "A", Lines())
     made.set_committer_bolt("B", Plain()).shuffle_grouping("A")
     made.set_bolt("C", Plain()).shuffle_grouping("A").shuffle_grouping("B")
@@ -72,7 +72,7 @@ def source_diagram():
 
 
 def rich():
-    """Several streams, inputs, committers and tables, and links that pass through layers."""
+    """Build a topology with several streams, inputs, committers and tables, and with links that cross layers."""
     made = builder("rich", 4)
     made.set_bolt("split", Split(), 4).local_or_shuffle_grouping("lines")
     made.set_bolt("partial", Partial(), 3).shuffle_grouping("split").all_grouping("lines")

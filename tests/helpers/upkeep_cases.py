@@ -1,4 +1,4 @@
-"""Upkeep with small bounds, so that little makes much of it; its scenario commits, with upkeep after each txid."""
+"""Upkeep with bounds so small that little data causes much of it, and a crash scenario with upkeep after every txid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST = 8
 
 
 def small(patch: Any) -> None:
-    """Have `patch` (object, name, value) make the bounds small."""
+    """Set the upkeep bounds to small values through `patch`, which takes an object, a name and a value."""
     for module, name, value in (
         (rewriting, "FILE_ROWS", 8),
         (compact, "WINDOW_ROWS", 6),
@@ -28,12 +28,12 @@ def small(patch: Any) -> None:
 
 
 def counts(txid: int) -> dict[str, int | None]:
-    """Changes of one txid: some of 40 words are counted up, one is removed."""
+    """Return the changes of one txid: some of 40 words are incremented, one is removed (None)."""
     return {**{f"w{(txid * 5 + i) % 40}": 1 for i in range(9)}, f"w{(txid * 11) % 40}": None}
 
 
 def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) -> list[str]:
-    """All upkeep there is to do; returns the tables."""
+    """Run all upkeep that is due; return the names of the tables concerned."""
     done = []
     for uri in ("state/counts", "state/totals", "changes/counts", "changes/totals", "sinks/out"):
         if uri.partition("/")[0] in kinds and (work := store.upkeep.begin(uri, 1)) is not None:
@@ -44,13 +44,13 @@ def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) 
 
 
 def plain(data_dir: Path, table: str = "state/counts") -> list[tuple[Any, ...]]:
-    """The rows of one table, for a reader without the topology's other tables."""
+    """Read the rows of one table with a reader that does not use the topology's other tables."""
     rows = DeltaHandle.open(data_dir / table).read().to_pylist()
     return sorted(((row["word"], row["n"], row["_txid"]) for row in rows), key=lambda row: (row[0], row[2]))
 
 
 def expected(last: int) -> dict[str, int]:
-    """The words after txid `last`."""
+    """Return the expected counts by word after txid `last`."""
     words: dict[str, int] = {}
     for txid in range(1, last + 1):
         for word, n in counts(txid).items():
@@ -62,7 +62,7 @@ def expected(last: int) -> dict[str, int]:
 
 
 def main(place: str) -> None:
-    """The scenario "upkeep"."""
+    """Run the crash scenario "upkeep"."""
     data_dir = Path(place)
     small(setattr)
     ledger = JsonLedger(data_dir / "ledger.json")

@@ -1,11 +1,11 @@
-"""Verifier of a data directory whose run has ended. Shares no code with txstorm.
+"""Independent verifier of the data directory of an ended run; shares no code with txstorm.
 
-It reads Delta logs as the JSON they are, rows with deltalake, and takes what a source has given from its caller. What
-txstorm says of itself, it says in its history table: which extents each transaction has read. A caller makes a `Verifier`,
-has it check what its topology has, and looks at `problems`, or has them raised by `assert_clean`:
+It reads Delta logs as plain JSON and rows with deltalake; the caller passes the records of the source. From txstorm
+itself it uses only the history table: the extents that each transaction has read. A caller creates a `Verifier`, runs
+the checks that fit its topology, and reads `problems`, or has them raised by `assert_clean`:
 
-- always: txids without gaps, each once; their stamps never go back;
-- `ranges`: what the transactions say they read of a topic tiles its partitions;
+- always: txids are consecutive, each occurs once, and their stamps never decrease;
+- `ranges`: the offset ranges that transactions read of a topic cover its partitions without gap or overlap;
 - `check_logs`: files, epochs and ranges of commits, against each other and the history;
 - `check_rows`: a sink has each expected row once, in its transaction;
 - `check_counts`: a state that counts rows by key, change by change; `check_values`: another column of a state.
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as columns of whole numbers; a text is its index in `texts`."""
+    """Rows as columns of integers; a string is replaced with its index in `texts`."""
 
     columns: Mapping[str, Numbers]
     texts: Sequence[str] = ()
@@ -51,7 +51,7 @@ class Rows:
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]]) -> Rows:
-        """Columns of whole numbers and at most one vocabulary of texts."""
+        """Build rows of integer columns and at most one string column, the vocabulary."""
         texts: dict[str, int] = {}
         found = {
             name: np.array([texts.setdefault(v, len(texts)) if isinstance(v, str) else v for v in values], np.int64)
@@ -60,7 +60,7 @@ class Rows:
         return cls(found, list(texts))
 
     def codes(self, column: pa.ChunkedArray) -> Numbers:
-        """A column of a table, as these rows have it; unknown texts come after all others."""
+        """Encode a column of a table as these rows are encoded; unknown strings get the highest codes."""
         if pa.types.is_integer(column.type):
             return numbers(column)
         found = pc.index_in(column.cast(pa.string()), pa.array(self.texts, pa.string()))
@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass
 class Read:
-    """Ranges of one partition in the history: (txid, from, to) of each that was read, and of each that was lost."""
+    """Offset ranges of one partition in the history, as (txid, from, to): those read and those lost."""
 
     ranges: list[tuple[int, int, int]] = field(default_factory=list)
     lost: list[tuple[int, int, int | None]] = field(default_factory=list)
@@ -77,14 +77,14 @@ class Read:
 
 
 class Verifier:
-    """Checks one data directory, and remembers what is wrong.
+    """Checks of one data directory, which collect all problems.
 
     Attributes:
-        lost: rows that are missing, of each table in turn.
-        twice: rows too many, of each table in turn.
-        problems: what else is wrong, in words.
+        lost: number of missing rows, summed over the tables.
+        twice: number of surplus rows, summed over the tables.
+        problems: all other problems, as messages.
         history: the rows of the history table, by txid.
-        txids: how many there are.
+        txids: number of txids.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -99,35 +99,35 @@ class Verifier:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost, nothing there twice, and nothing else wrong."""
+        """Whether no row is lost or duplicated and no other problem was found."""
         return not (self.lost or self.twice or self.problems)
 
     def assert_clean(self) -> None:
-        """Fail with all problems, unless there are none."""
+        """Raise an AssertionError that lists all problems, if there are any."""
         found = "\n".join(self.problems)
         assert self.clean, f"{self.data_dir}: {self.lost} lost, {self.twice} twice\n{found}"
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Note a problem."""
+        """Add the problem `otherwise` unless `holds`."""
         if not holds:
             self.problems.append(otherwise)
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """Note the assertion that fails within, if one does."""
+        """Record an AssertionError raised within the context as a problem."""
         try:
             yield
         except AssertionError as error:
             self.problems.append(f"{what}: {error}")
 
     def table(self, name: str) -> pa.Table:
-        """The rows of a table's newest version."""
+        """Read the rows of a table's newest version."""
         return pa.table(DeltaTable(self.data_dir / name).to_pyarrow_table())
 
     # -- what was read ------------------------------------------------------------------------------------------
 
     def ranges(self, topic: str) -> dict[Place, Read]:
-        """Ranges that the transactions read of a topic, or report as lost; empty if they do not tile."""
+        """Return the ranges of a topic that transactions read or report as lost; empty if they have gaps or overlap."""
         with self.noting("the ranges do not tile"):
             return _read_ranges(self.history, topic)
         return {}
@@ -135,12 +135,12 @@ class Verifier:
     # -- logs ---------------------------------------------------------------------------------------------------
 
     def check_logs(self, changed: Sequence[str], others: Sequence[str], *, swept: bool = True) -> frozenset[int]:
-        """Logs from their first entry on; returns the epochs of the coordinators that led the tables.
+        """Check the logs from their first entry; return the epochs of the coordinators that led the tables.
 
         Args:
             changed: the tables that every transaction changes.
-            others: more tables.
-            swept: whether no file may be left over.
+            others: further tables.
+            swept: whether leftover files count as a problem.
         """
         epochs: set[int] = set()
         for name in (*changed, *others):
@@ -158,7 +158,7 @@ class Verifier:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def check_rows(self, name: str, expected: Rows, key: Sequence[str] = ("partition", "offset")) -> None:
-        """The table has every expected row once; `key` are the columns that tell one row from all others."""
+        """Check that the table has every expected row exactly once; the columns `key` identify a row."""
         table = self.table(name)
         found = {column: expected.codes(table[column]) for column in expected.columns}
         ids, wanted = _packed([found[column] for column in key], [expected[column] for column in key])
@@ -182,7 +182,7 @@ class Verifier:
     # -- states -------------------------------------------------------------------------------------------------
 
     def check_counts(self, name: str, key: str, rows: Rows) -> None:
-        """A state whose `n` counts rows by `key`: every transaction adds as many to every key as it has rows of it."""
+        """Check a state whose `n` counts rows by `key`: each transaction must add its number of rows to each key."""
         keys, changes = rows[key], self.table(f"changes/{name}")
         txids, codes = numbers(changes["_txid"]), rows.codes(changes[key])
         self._check_txids(f"changes/{name}", txids)
@@ -200,7 +200,7 @@ class Verifier:
         self._check_now(name, key, codes, txids, rows)
 
     def _check_chain(self, name: str, changes: pa.Table, codes: Numbers, txids: Numbers) -> None:
-        """The value before a change is the one that the change before it has made."""
+        """Check that the previous value in every change is the one that the preceding change of its key produced."""
         order = np.lexsort((txids, codes))
         follows = codes[order][1:] == codes[order][:-1]
         previous = changes["_prev"].combine_chunks()
@@ -213,7 +213,7 @@ class Verifier:
         self.expect(not begun, f"changes/{name}: {begun} keys had a value before their first change")
 
     def _check_now(self, name: str, key: str, codes: Numbers, txids: Numbers, rows: Rows) -> None:
-        """The state's table has the count of every key, and the txid that changed it last."""
+        """Check that the state's table has every key's count and the txid that changed it last."""
         state = self.table(f"state/{name}")
         self._check_txids(f"state/{name}", numbers(state["_txid"]))
         found = rows.codes(state[key]).tolist()
@@ -229,7 +229,7 @@ class Verifier:
         self.expect(now == changed, f"state/{name}: rows of other txids than those that changed them last")
 
     def check_values(self, name: str, column: str, key: str, rows: Rows, wanted: Mapping[int, int]) -> None:
-        """`column` of a state is as `wanted`, which has it by the code of the key in `rows`."""
+        """Check that `column` of a state has the values `wanted`, keyed by the codes of `key` in `rows`."""
         state = self.table(f"state/{name}")
         held = dict(zip(rows.codes(state[key]).tolist(), numbers(state[column]).tolist(), strict=True))
         text = pa.types.is_string(state.schema.field(key).type) or pa.types.is_large_string(
@@ -240,7 +240,7 @@ class Verifier:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
-    """A column of whole numbers; zero where it is null."""
+    """Return an integer column as an array, with zero for null."""
     return np.asarray(pc.fill_null(column.cast(pa.int64()), 0), np.int64)
 
 
@@ -254,7 +254,7 @@ def by_key(keys: Numbers, values: Numbers, how: np.ufunc) -> dict[int, int]:
 
 
 def _packed(*tables: Sequence[Numbers]) -> list[Numbers]:
-    """Per table, one number for each row, which is that of no other row."""
+    """Pack each row of each table into a single number, equal only for equal rows."""
     packed = [np.zeros_like(columns[0]) for columns in tables]
     used = 0
     for column in range(len(tables[0])):
@@ -273,7 +273,7 @@ def _some(txids: Numbers) -> list[int]:
 
 
 def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
-    """Each range of a partition begins at the end of the one before."""
+    """Return the ranges read of each partition; fail unless each begins at the end of the previous one."""
     read: dict[Place, Read] = defaultdict(Read)
     before = ""
     for row in history:
@@ -300,7 +300,7 @@ def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
 
 
 def _log(table: Path) -> list[list[Row]]:
-    """The actions of each version."""
+    """Return the actions of each version of a table's log."""
     files = sorted((table / "_delta_log").glob("[0-9]*.json"))
     assert [int(file.stem) for file in files] == list(range(len(files))), "versions of the log are missing"
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
@@ -317,7 +317,7 @@ def _epochs(entries: list[list[Row]]) -> set[int]:
 
 
 def _check_files(table: Path, entries: list[list[Row]]) -> None:
-    """No file is missing or cut, none is left over that the log does not name."""
+    """Assert that no data file is missing or truncated, and that no leftover file is unreferenced by the log."""
     named = {action["path"]: action["size"] for action in _actions(entries, "add")}
     found = {str(file.relative_to(table)): file.stat().st_size for file in table.glob("**/*.parquet")}
     found = {path: size for path, size in found.items() if not path.startswith("_delta_log")}
@@ -325,7 +325,7 @@ def _check_files(table: Path, entries: list[list[Row]]) -> None:
 
 
 def _check_commits(entries: list[list[Row]], history: list[Row]) -> None:
-    """The ranges of the commits tile the txids; what they say of each is what the history says."""
+    """Assert that the commits' ranges cover all txids without gap or overlap, and agree with the history about each."""
     infos = [info["txstorm"] for info in _actions(entries, "commitInfo")]
     last = 0
     said: list[tuple[Any, ...]] = []

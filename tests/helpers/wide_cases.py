@@ -1,4 +1,4 @@
-"""A state with columns of every type, and random rows of it."""
+"""A sample state with columns of every type, and random rows of it."""
 
 import random
 from datetime import UTC, datetime, timedelta

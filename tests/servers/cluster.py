@@ -1,4 +1,4 @@
-"""Servers of one kind that belong together."""
+"""Base class for a cluster of servers of one kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Some = TypeVar("Some", bound="Cluster")
 
 
 class Cluster(ABC):
-    """Numbered servers; what they wrote stays in `directory` when they end, also in a restart."""
+    """Numbered servers of one kind; their data stays in `directory` when they end or are restarted."""
 
     def __init__(self, directory: Path, servers: list[ServerProcess]) -> None:
         self.directory = directory
@@ -24,44 +24,44 @@ class Cluster(ABC):
 
     @abstractmethod
     def ready(self, i: int) -> bool:
-        """Whether server i serves clients."""
+        """Return whether server i is ready for clients."""
 
     def start(self) -> None:
-        """Start all servers and return when all serve."""
+        """Start all servers and wait until all are ready."""
         for server in self.servers:
             server.start()
         for i in range(len(self.servers)):
             self.wait_ready(i)
 
     def wait_ready(self, i: int) -> None:
-        """Return when server i serves clients; ServerError when it ended or is not ready in two minutes."""
+        """Wait until server i is ready; ServerError if it has ended or is not ready within two minutes."""
         self.servers[i].wait_ready(lambda: self.ready(i))
 
     def kill(self, i: int = 0) -> None:
-        """SIGKILL to server i; returns when it is gone."""
+        """Send SIGKILL to server i and wait until it has ended."""
         self.servers[i].kill()
 
     def restart(self, i: int = 0) -> None:
-        """Start server i again with its data and ports, ending it first if it runs; returns when it serves."""
+        """Restart server i with the same data and ports, ending it first if it runs; returns when it is ready."""
         self.servers[i].kill()
         self.servers[i].start()
         self.wait_ready(i)
 
     def freeze(self, i: int = 0) -> None:
-        """SIGSTOP to server i."""
+        """Suspend server i with SIGSTOP."""
         self.servers[i].freeze()
 
     def thaw(self, i: int = 0) -> None:
-        """SIGCONT to server i."""
+        """Resume server i with SIGCONT."""
         self.servers[i].thaw()
 
     def stop(self) -> None:
-        """End all servers as their operators would, with SIGTERM; returns when they are gone."""
+        """Shut all servers down with SIGTERM, as operators do; returns when they have ended."""
         for server in self.servers:
             server.stop()
 
     def close(self) -> None:
-        """End all servers at once, with SIGKILL."""
+        """Kill all servers at once, with SIGKILL."""
         for server in self.servers:
             server.kill()
 
@@ -75,7 +75,7 @@ class Cluster(ABC):
 
     @staticmethod
     def listens(port: int) -> bool:
-        """Whether something on 127.0.0.1 takes connections to the port."""
+        """Return whether a process on 127.0.0.1 accepts connections on the port."""
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1):
                 return True
@@ -84,7 +84,7 @@ class Cluster(ABC):
 
     @staticmethod
     def wait(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-        """Return when the condition holds; ServerError, which says what was waited for, after `seconds`."""
+        """Wait until the condition holds; ServerError, whose message names `what`, after `seconds`."""
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until:
@@ -93,7 +93,7 @@ class Cluster(ABC):
 
 
 def started(cluster: Some) -> Some:
-    """The cluster when all its servers serve; when that fails none is left."""
+    """Start the cluster and return it once all servers are ready; if that fails, end those that were started."""
     try:
         cluster.start()
     except BaseException:

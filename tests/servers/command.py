@@ -1,4 +1,4 @@
-"""The command lines of `scripts/kafka` and `scripts/zookeeper`: servers that go on when the command has ended."""
+"""Command lines of `scripts/kafka` and `scripts/zookeeper`: start servers that outlive the command, and stop them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ What is in there, from Python (pip install kazoo):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Differences between the commands for Kafka and ZooKeeper."""
+    """Differences between the Kafka and the ZooKeeper command."""
 
     name: str
     servers: str  # what one is called, in the plural
@@ -97,12 +97,12 @@ KINDS = {
 
 
 class InputError(Exception):
-    """The command line asks for what cannot be."""
+    """Invalid command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The directory of servers of one kind, which remembers their ports: the next start takes the same."""
+    """The directory of servers of one kind, which stores their ports so that the next start reuses them."""
 
     kind: Kind
     directory: Path
@@ -112,7 +112,7 @@ class Place:
         return self.directory / "servers.json"
 
     def saved(self) -> Cluster | None:
-        """The servers that were started here, whether they run or not."""
+        """Return the servers that were started in this directory, running or not; None if there are none."""
         if not self._file.exists():
             return None
         found = json.loads(self._file.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ class Place:
         return self._make([self.kind.ports(**ports) for ports in found["ports"]])
 
     def new(self, count: int) -> Cluster:
-        """Servers for this place, not started; their ports are remembered."""
+        """Create `count` servers for this directory without starting them; their ports are stored."""
         ports = self.kind.pick(count, range(self.kind.known, self.kind.known + count))
         self.directory.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".new")
@@ -173,7 +173,7 @@ def _stop(place: Place, *, delete: bool) -> int:
 
 
 def _print(place: Place, cluster: Cluster) -> int:
-    """Print addresses, pids and directories; returns the exit code."""
+    """Print addresses, pids and directories of the servers; return the exit code."""
     serves = [cluster.ready(i) for i in range(len(cluster.servers))]
     for server, ready in zip(cluster.servers, serves, strict=True):
         state = "serves" if ready else "does not serve" if server.alive else "does not run"
@@ -206,7 +206,7 @@ def _arguments(kind: Kind, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Run a command line; its exit code: 0, 1 when servers do not run that should, 2 for wrong input."""
+    """Run a command line; return its exit code: 0, 1 if servers that should run do not, 2 for invalid input."""
     kind = KINDS[name]
     given = _arguments(kind, arguments)
     place = Place(kind, given.directory.resolve() / name)

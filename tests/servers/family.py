@@ -1,4 +1,4 @@
-"""The processes of one session: what a process has started, and what these have, also when it is gone."""
+"""Processes of one session: a process and all its descendants, including those that outlive their parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Member:
-    """A process as the system shows it; `started` and `pid` together belong to no other one."""
+    """A process as /proc shows it; `pid` and `started` together identify it even if the pid is reused."""
 
     pid: int
     parent: int
@@ -23,7 +23,7 @@ class Member:
     command: str
 
     def kill(self) -> bool:
-        """SIGKILL, unless it is gone or its pid is another process's now; whether it was there."""
+        """Send SIGKILL unless the process has ended or its pid was reused; return whether it was still alive."""
         now = member(self.pid)
         if now is None or now.started != self.started:
             return False
@@ -34,7 +34,7 @@ class Member:
 
 
 def member(pid: int) -> Member | None:
-    """The process with that pid; None when it is gone, or nothing but its exit code is left."""
+    """Return the process with that pid; None if it has ended, including as a zombie."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(errors="replace")
         command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -47,7 +47,7 @@ def member(pid: int) -> Member | None:
 
 
 def members(session: int) -> list[Member]:
-    """The living processes of a session; none where the system does not show processes as files."""
+    """Return the live processes of a session; none on systems without /proc."""
     if not PROC.is_dir():
         return []
     found = [member(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdecimal()]
@@ -55,7 +55,7 @@ def members(session: int) -> list[Member]:
 
 
 def end_session(session: int, seconds: float = 20.0) -> None:
-    """SIGKILL to all processes of a session, until none is left; AssertionError after `seconds`."""
+    """Kill all processes of a session with SIGKILL until none is left; AssertionError after `seconds`."""
     until = time.monotonic() + seconds
     while left := members(session):
         for one in left:

@@ -14,7 +14,7 @@ PAUSE = 0.05  # seconds; also how long a server outlives the tests
 
 
 def main(command: list[str]) -> int:
-    """Run the server; its exit code."""
+    """Run the server; return its exit code."""
     starter = os.getppid()
     # Ctrl-C in a terminal goes to the tests: they end their servers themselves.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

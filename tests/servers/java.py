@@ -1,4 +1,4 @@
-"""Paths of Java and of the servers' jars."""
+"""Paths of Java and of the jars of Kafka and ZooKeeper, and command lines to run them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 def java(program: str = "java") -> str:
-    """A program of the Java that JAVA_HOME or the PATH names."""
+    """Return the path of a Java program, found by JAVA_HOME or PATH."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / program) if home else shutil.which(program)
     if not found:
@@ -35,7 +35,7 @@ def java(program: str = "java") -> str:
 
 
 def spark_jars() -> Path:
-    """The jars of pyspark; ZooKeeper 3.9 and log4j are among them."""
+    """Return the directory of pyspark's jars, which include ZooKeeper 3.9 and log4j."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ServerError("pyspark, whose jars hold ZooKeeper, is not installed: pip install -e '.[dev]'")
@@ -43,29 +43,29 @@ def spark_jars() -> Path:
 
 
 def kafka_jars() -> Path:
-    """The jars of Kafka `scripts/jars` fetched."""
+    """Return the directory of the Kafka jars that `scripts/jars` fetched."""
     if not any(KAFKA_JARS.glob("kafka_2.13-*.jar")):
         raise ServerError(f"no Kafka jars in {KAFKA_JARS}: run scripts/jars")
     return KAFKA_JARS
 
 
 def kafka_classpath() -> str:
-    """Kafka, and the log4j of pyspark, as Kafka's own dependencies hold none that writes."""
+    """Return Kafka's class path, with the log4j of pyspark: Kafka's dependencies include no logging backend."""
     spark = spark_jars()
     writing = [jar for name in ("slf4j-api", "log4j-slf4j2-impl") for jar in sorted(spark.glob(f"{name}-*.jar"))]
     return os.pathsep.join([*map(str, writing), f"{kafka_jars()}/*"])
 
 
 def zookeeper_classpath() -> str:
-    """ZooKeeper and what it needs."""
+    """Return the class path of ZooKeeper and its dependencies."""
     spark = spark_jars()
     return os.pathsep.join([*map(str, sorted(spark.glob("zookeeper-*.jar"))), f"{spark}/*"])
 
 
 def java_command(classpath: str, heap: str, logging: Path, call: Sequence[str], *, quick: bool) -> list[str]:
-    """A command that runs a Java class in a small heap and logs as `LOGGING`, written to the file `logging`.
+    """Return a command that runs a Java class with a small heap and logs as `LOGGING`, written to the file `logging`.
 
-    A `quick` one takes half of the processor time to start, and more for each record, if there are millions of them.
+    If `quick`, start-up takes half the processor time, but each record takes longer, which matters for millions of them.
     """
     logging.write_text(LOGGING, encoding="utf-8")
     options = [f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={logging}"]

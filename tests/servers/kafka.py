@@ -1,4 +1,4 @@
-"""Kafka brokers in KRaft mode: each one broker and controller, replication 1."""
+"""Kafka brokers in KRaft mode, each both broker and controller, with replication factor 1."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 
 
 def is_produce(request: bytes) -> bool:
-    """Whether a request carries records, for `LossyProxy.drop_answers`."""
+    """Return whether a request is a Produce request; for `LossyProxy.drop_answers`."""
     return request[4:6] == b"\x00\x00"
 
 
 def is_transaction_end(request: bytes) -> bool:
-    """Whether a request commits or aborts a transaction, for `LossyProxy.drop_answers`."""
+    """Return whether a request commits or aborts a transaction; for `LossyProxy.drop_answers`."""
     return request[4:6] == b"\x00\x1a"
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one broker."""
+    """The listener ports of one broker."""
 
     port: int
     controller: int
@@ -91,8 +91,8 @@ class Ports:
 class Kafka(Cluster):
     """Running brokers, numbered from 0; broker i has the node id i + 1.
 
-    Each serves, besides those who need no password, clients with `secure` settings, and those that come through a
-    `proxy`, to which it sends them in its metadata.
+    Besides its plain listener, each has one for clients with the `secure` settings, and one for clients that connect
+    through a `proxy`, whose address it advertises to them in its metadata.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class Kafka(Cluster):
 
     @property
     def bootstrap(self) -> str:
-        """For ``bootstrap.servers``: all brokers."""
+        """Addresses of all brokers, for ``bootstrap.servers``."""
         return ",".join(map(self.address, range(len(self.ports))))
 
     @property
     def secure(self) -> dict[str, str]:
-        """A client's settings for TLS and a password; change one and it must be refused."""
+        """Client settings for TLS with a password; with any one of them changed, the broker must reject the client."""
         return {
             "bootstrap.servers": ",".join(f"127.0.0.1:{broker.secure}" for broker in self._ports),
             "security.protocol": "SASL_SSL",
@@ -135,29 +135,29 @@ class Kafka(Cluster):
         }
 
     def proxy(self, i: int = 0) -> LossyProxy:
-        """The proxy before broker i: its ``address`` as ``bootstrap.servers``, and all of a client goes through it."""
+        """Return the proxy in front of broker i, whose ``address`` serves as ``bootstrap.servers`` for all traffic."""
         if i not in self._proxies:
             ports = self._ports[i]
             self._proxies[i] = LossyProxy("127.0.0.1", ports.behind, port=ports.before)
         return self._proxies[i]
 
     def close(self) -> None:
-        """End all brokers at once, with SIGKILL, and their proxies."""
+        """Kill all brokers at once, with SIGKILL, and close their proxies."""
         super().close()
         for proxy in self._proxies.values():
             proxy.close()
 
     def address(self, i: int) -> str:
-        """HOST:PORT of broker i."""
+        """Return HOST:PORT of broker i."""
         return f"127.0.0.1:{self.ports[i]}"
 
     def start(self) -> None:
-        """Start all brokers and return when all serve."""
+        """Start all brokers and wait until all are ready."""
         self._format()
         super().start()
 
     def _format(self) -> None:
-        """Prepare the data directories that are not yet; all get the id of one new cluster."""
+        """Format the data directories that are not yet formatted, all with the id of one new cluster."""
         # One in 64 ids would begin with "-" and be taken for an option; a first byte of zero makes it an "A".
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         new = [server for server in self.servers if not (server.log.parent / "data" / "meta.properties").exists()]
@@ -171,7 +171,7 @@ class Kafka(Cluster):
                 process.kill()
 
     def ready(self, i: int) -> bool:
-        """Whether broker i serves and the controllers count it in."""
+        """Return whether broker i is ready and the controllers list it as active."""
         if not self.listens(self.ports[i]):
             return False
         try:
@@ -181,12 +181,12 @@ class Kafka(Cluster):
         return i + 1 in found.brokers
 
     def admin(self, i: int | None = None) -> AdminClient:
-        """A client for what no test here is about: topics, partitions, records to delete. Asks broker i first."""
+        """Create an admin client, for test setup: topics, partitions, record deletion. Asks broker i first."""
         servers = self.bootstrap if i is None else self.address(i)
         return AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def make_topic(self, name: str = "", partitions: int = 1, **config: str) -> str:
-        """A new topic with replication 1; its name, one nobody else uses unless it is given.
+        """Create a topic with replication factor 1; return its name, by default a unique one.
 
         `config` holds the topic's settings with ``_`` for ``.``: ``cleanup_policy="compact"``.
         """
@@ -201,7 +201,7 @@ class Kafka(Cluster):
         return name
 
     def leaders(self, topic: str, i: int | None = None) -> dict[int, int | None]:
-        """By partition, the number of the broker that leads it, None where that one is away, as broker i sees it."""
+        """Return each partition's leader (broker number; None if it is unavailable) as broker i sees it."""
         found = self.admin(i).list_topics(topic, timeout=5).topics[topic].partitions
         return {number: partition.leader - 1 if partition.leader > 0 else None for number, partition in found.items()}
 
@@ -221,7 +221,7 @@ def _format(home: Path, cluster: str) -> subprocess.Popen[bytes]:
 
 
 def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Free ports for so many brokers; those of clients without a password are the first free ones of `known`, if any.
+    """Pick free ports for the brokers; the plain listeners get the first free ones of `known`, if any.
 
     Raises:
         ServerError: there are not enough free ports.
@@ -232,9 +232,9 @@ def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
 
 
 def start_kafka(directory: Path, brokers: int = 1, *, quick: bool = True) -> Kafka:
-    """Start brokers with their data below `directory`, and return when all of them serve.
+    """Start brokers with their data below `directory`, and return when all of them are ready.
 
-    They end with this process. Data of an earlier start in the same directory is used again if it had as many brokers.
-    Where a broker's speed is measured, `quick` has to be False: its code is then compiled as well as Java can.
+    They end with this process. Data of an earlier start in the same directory is reused if it had as many brokers.
+    To measure a broker's speed, set `quick` to False: its code is then fully optimized by the JIT compiler.
     """
     return started(Kafka(directory, pick_ports(brokers), quick=quick))

@@ -1,4 +1,4 @@
-"""Readers of the committed records of a topic, with confluent-kafka alone."""
+"""Readers of a topic's committed records that use confluent-kafka only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 30
 
 @dataclass(frozen=True)
 class Record:
-    """One record, with the headers that txstorm gives it."""
+    """One record, with the headers that txstorm adds."""
 
     partition: int
     offset: int
@@ -36,7 +36,7 @@ class Record:
 
 
 def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
-    """Wait for the ends of transactions: a commit is answered before the partitions have its marker (KIP-98).
+    """Wait for the markers of all transactions: a commit is acknowledged before the partitions have them (KIP-98).
 
     A transaction that stays open delays the caller by at most `seconds`: only the records before it count as committed.
     """
@@ -54,7 +54,7 @@ def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
 
 
 def committed_records(bootstrap: str, topic: str) -> list[Record]:
-    """All committed records, in the order of each partition, partitions one after the other."""
+    """Return all committed records, partition by partition, in offset order."""
     until_decided(bootstrap, topic)
     consumer = Consumer(
         {
@@ -98,7 +98,7 @@ def _record(message: Any) -> Record:
 
 
 def committed_values(brokers: str, topic: str) -> Iterator[tuple[int, int, str]]:
-    """(partition, offset, value) of every committed record that can be read now."""
+    """Yield (partition, offset, value) of every committed record that is currently readable."""
     settings = {
         "bootstrap.servers": brokers,
         "group.id": uuid.uuid4().hex,

@@ -1,4 +1,4 @@
-"""One server process: started, waited for, killed, frozen, and ended by its pid alone."""
+"""One server process: started, awaited, killed, suspended and ended by its pid alone."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ENDS_WITHIN = 20.0  # seconds after SIGTERM
 
 
 class ServerError(Exception):
-    """A server did not do what it was asked to; the message ends with the end of its log."""
+    """A server did not behave as requested; the message ends with the tail of its log."""
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing on 127.0.0.1 listens on the port."""
+    """Return whether no process on 127.0.0.1 listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -42,10 +42,10 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 nothing listens on, that stay free while their server is down.
+    """Return `count` different unused ports of 127.0.0.1, which stay free while their servers are down.
 
     Raises:
-        ServerError: there are not so many.
+        ServerError: there are not enough.
     """
     candidates = random.SystemRandom().sample(PORTS, len(PORTS))
     found = list(itertools.islice(filter(is_free, candidates), count))
@@ -55,7 +55,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess(ABC):
-    """A server that `start` starts with always the same command; its output goes to the end of `log`."""
+    """A server process, always started with the same command; its output is appended to `log`."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -66,10 +66,10 @@ class ServerProcess(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether the process is there; a frozen one is."""
+        """Return whether the process exists, including when it is suspended."""
 
     def start(self) -> None:
-        """Start it; `wait_ready` waits until it serves."""
+        """Start the server without waiting; `wait_ready` waits until it is ready."""
         if self.alive:
             raise ServerError(f"{self.name} runs already, pid {self.pid}")
         with self.log.open("ab") as log:
@@ -77,10 +77,10 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _start(self, log: int) -> None:
-        """Start the process, with that file for its output, and set `pid`."""
+        """Start the process with its output redirected to the descriptor `log`, and set `pid`."""
 
     def wait_ready(self, ready: Callable[[], bool], *, seconds: float = READY_WITHIN) -> None:
-        """Return when `ready()`; raise ServerError when the process ended or the seconds are over."""
+        """Wait until `ready()`; ServerError if the process ends or `seconds` have passed."""
         until = time.monotonic() + seconds
         while not ready():
             if not self.alive:
@@ -92,22 +92,22 @@ class ServerProcess(ABC):
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone. One that is gone already stays so."""
+        """Send SIGKILL and wait until the process has ended; no effect if it had ended already."""
         self._end(signal.SIGKILL, ENDS_WITHIN)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that was not enough; returns when the process is gone."""
+        """Send SIGTERM, then SIGKILL if that was not enough; returns when the process has ended."""
         try:
             self._end(signal.SIGTERM, ENDS_WITHIN)
         except ServerError:
             self.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay open and nothing is answered, as with a long pause of its machine."""
+        """Suspend with SIGSTOP: connections stay open and nothing is answered, as in a long pause of the machine."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT: goes on where it was frozen."""
+        """Resume the suspended process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals, seconds: float) -> None:
@@ -131,13 +131,13 @@ class ServerProcess(ABC):
             return
 
     def failure(self, what: str) -> ServerError:
-        """An error that says what happened to this server, with the end of its log."""
+        """Return an error that describes the failure of this server, with the tail of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
         return ServerError("\n".join([f"{self.name} {what}; the end of {self.log}:", *lines]))
 
 
 class GuardedProcess(ServerProcess):
-    """Ends with the process that started it, however that ends."""
+    """A server that ends with the process that started it, however that ends."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         super().__init__(name, command, log)
@@ -145,7 +145,7 @@ class GuardedProcess(ServerProcess):
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there; a frozen one is."""
+        """Return whether the process exists, including when it is suspended."""
         return self._guard is not None and self._guard.poll() is None
 
     def _start(self, log: int) -> None:
@@ -162,7 +162,7 @@ class GuardedProcess(ServerProcess):
 
 
 class DetachedProcess(ServerProcess):
-    """Goes on when the process that started it ends; another one finds it by its pid, which stands beside its log."""
+    """A server that outlives the process that started it; other processes find it by the pid file beside its log."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         super().__init__(name, command, log)
@@ -172,7 +172,7 @@ class DetachedProcess(ServerProcess):
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there. One that has taken over the pid of an ended server is not it."""
+        """Return whether the process exists; another process that has reused its pid does not count."""
         return self.pid is not None and self._command[-1] in _command_line(self.pid)
 
     def _start(self, log: int) -> None:
@@ -195,7 +195,7 @@ class DetachedProcess(ServerProcess):
 
 
 def _command_line(pid: int) -> list[str]:
-    """The words of a process's command; none when there is no such process."""
+    """Return the command line of a process as words; empty if there is no such process."""
     if Path("/proc/self/cmdline").exists():
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")

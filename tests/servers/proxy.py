@@ -1,4 +1,4 @@
-"""A TCP proxy before a ZooKeeper server or a Kafka broker that loses what a bad network loses."""
+"""TCP proxy in front of a ZooKeeper server or a Kafka broker that simulates network failures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NOTIFICATION = b"\xff\xff\xff\xff"  # ZooKeeper's id of an event nobody asked fo
 
 
 class LossyProxy:
-    """Passes everything between clients of `address` and the target, until told otherwise; `heal` ends all of it.
+    """Forwards all traffic between clients of `address` and the target; faults stay until `heal`.
 
-    It knows of both protocols that each request and each answer is a frame, and that answers come in the order of
-    their requests (not with `acks=0`, nor on TLS, nor for ZooKeeper's words of four letters).
+    The only protocol knowledge is common to both: each request and response is a frame, and responses come in the order
+    of their requests (not with `acks=0`, nor over TLS, nor for ZooKeeper's four-letter words).
     """
 
     def __init__(self, target_host: str, target_port: int, *, port: int | None = None) -> None:
@@ -39,7 +39,7 @@ class LossyProxy:
 
     @property
     def address(self) -> str:
-        """HOST:PORT for clients."""
+        """HOST:PORT that clients connect to."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -49,24 +49,24 @@ class LossyProxy:
             return len(self._links)
 
     def drop_answers(self, n: int = 1, matching: Callable[[Frame], bool] | None = None) -> None:
-        """Lose the answers to the next n requests for which `matching(request)` holds; by default to any.
+        """Drop the responses to the next n requests for which `matching(request)` holds; by default any requests.
 
-        The server gets and answers such a request; the client gets the end of its connection instead. `dropped` counts.
+        The server receives and answers such a request; the client's connection is closed instead. `dropped` counts these.
         """
         with self._lock:
             self._to_drop, self._matching = n, matching or _every
 
     def delay(self, seconds: float) -> None:
-        """Let every answer come so much later."""
+        """Delay every response by `seconds`."""
         self._undelayed.clear()
         self._delay = seconds
 
     def stall(self) -> None:
-        """Hold everything back, both ways, on connections that stay open, as a network that loses all packets does."""
+        """Hold all traffic back in both directions on open connections, as a network that drops all packets does."""
         self._passing.clear()
 
     def cut(self) -> None:
-        """End all connections, and refuse new ones."""
+        """Close all connections and refuse new ones."""
         listener, self._listener = self._listener, None
         if listener is not None:
             _end(listener)
@@ -76,7 +76,7 @@ class LossyProxy:
             link.close()
 
     def heal(self) -> None:
-        """Pass everything again, at once; what was stalled or delayed comes through."""
+        """Forward all traffic again without delay, including what was held back."""
         with self._lock:
             self._to_drop = 0
         self._pass_what_waits()
@@ -84,7 +84,7 @@ class LossyProxy:
             self._listen()
 
     def close(self) -> None:
-        """End everything for good."""
+        """Close the proxy and all its connections for good."""
         self.cut()
         self._pass_what_waits()
 
@@ -129,12 +129,12 @@ class LossyProxy:
     # --- what a link asks ---
 
     def forget(self, link: _Link) -> None:
-        """The link has ended."""
+        """Remove a link that has ended."""
         with self._lock:
             self._links.discard(link)
 
     def admit(self, request: Frame) -> bool:
-        """Called before a request is passed on, which may be now; whether its answer has to be lost."""
+        """Wait until a request may be forwarded; return whether its response must be dropped."""
         self._passing.wait()
         with self._lock:
             drop = self._to_drop > 0 and self._matching(request)
@@ -142,7 +142,7 @@ class LossyProxy:
             return drop
 
     def admit_answer(self, *, drop: bool) -> None:
-        """Called before an answer is passed on or lost, which may be now."""
+        """Wait until a response may be forwarded or dropped."""
         self._passing.wait()
         if self._delay:
             self._undelayed.wait(self._delay)
@@ -151,7 +151,7 @@ class LossyProxy:
 
 
 class _Link:
-    """One client's connection and the one to the server that belongs to it."""
+    """One client's connection together with its connection to the server."""
 
     def __init__(self, proxy: LossyProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy

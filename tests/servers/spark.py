@@ -1,4 +1,4 @@
-"""A Spark cluster of real processes on this machine: executors that can be killed, each with its Python workers."""
+"""Local Spark cluster of real processes: executors that can be killed, each with its Python workers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ DAEMON = "spark_daemon"
 
 
 def cluster(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment in which txstorm makes a session with two executors of one core; `place` is a directory.
+    """Return the environment in which txstorm creates a session with two executors of one core each.
 
-    `settings` are Spark's. Its home is in `place`: that is where it keeps the work of executors.
+    `place`: a directory for Spark's home, which includes the executors' work directories. `settings`: of Spark.
     """
     return {**home(place, settings), "TXSTORM_SPARK_MASTER": "local-cluster[2,1,1024]"}
 
 
 def home(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment in which Spark has its home, with these settings, in the directory `place`."""
+    """Return the environment that sets Spark's home to the directory `place`, with these Spark settings."""
     made = place / "spark"
     made.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
@@ -41,7 +41,7 @@ def home(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, st
 
 @contextmanager
 def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """A master, and two workers of one core on hosts of their own; gives the master's URL. `environment`: of `home`.
+    """Run a master and two one-core workers, each on its own host; yield the master's URL. `environment`: from `home`.
 
     The hosts are addresses of the loopback device, as Linux has them without being told.
     """
@@ -65,11 +65,11 @@ def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_executor(one: Member, family: Mapping[int, Member]) -> bool:
-    """Whether a process is an executor."""
+    """Return whether a process is a Spark executor."""
     return EXECUTOR in one.command
 
 
 def is_worker(one: Member, family: Mapping[int, Member]) -> bool:
-    """Whether a process is one in which Python tasks run: a fork of the daemon of its executor."""
+    """Return whether a process is a Python worker: a fork of its executor's PySpark daemon."""
     parent = family.get(one.parent)
     return parent is not None and DAEMON in one.command and DAEMON in parent.command

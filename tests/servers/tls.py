@@ -1,4 +1,4 @@
-"""Certificates of servers, made once per checkout by Java's keytool."""
+"""Server certificates, created once per checkout by Java's keytool."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PASSWORD = "changeit"  # Java wants one; the keys protect nothing
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Self-signed certificate for 127.0.0.1 and localhost, which is its own authority."""
+    """A self-signed certificate for 127.0.0.1 and localhost, which is its own certificate authority."""
 
     keystore: Path  # PKCS12 with the key, for servers
     pem: Path  # the certificate alone, for clients that have to trust it
 
 
 def certificate(name: str) -> Certificate:
-    """The certificate with this name; others have other keys, so clients that trust one refuse all others."""
+    """Return the certificate with this name; each has its own key, so clients that trust one reject all others."""
     place = MADE / name
     if not place.exists():
         MADE.mkdir(parents=True, exist_ok=True)

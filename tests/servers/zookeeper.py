@@ -1,4 +1,4 @@
-"""ZooKeeper servers: one alone, or an ensemble."""
+"""ZooKeeper servers: standalone or as an ensemble."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WRITES = {1: "create", 2: "delete", 5: "set", 14: "transaction", 15: "create", 1
 
 
 def is_write(request: bytes) -> bool:
-    """Whether a request changes a node, for `LossyProxy.drop_answers`; pings, reads and watches do not."""
+    """Return whether a request changes a node (pings, reads and watches do not); for `LossyProxy.drop_answers`."""
     xid, operation = (int.from_bytes(request[i : i + 4], "big", signed=True) for i in (4, 8))
     return xid > 0 and operation in WRITES
 
@@ -64,7 +64,7 @@ class Ports:
 
 
 class ZooKeeper(Cluster):
-    """Running servers, numbered from 0; server i has the id i + 1. With `encrypted` each serves TLS, too."""
+    """Running servers, numbered from 0; server i has the id i + 1. If `encrypted`, each also serves TLS."""
 
     def __init__(
         self,
@@ -102,38 +102,38 @@ class ZooKeeper(Cluster):
 
     @property
     def tls_hosts(self) -> str:
-        """All servers for clients with TLS; they have to trust `ca`."""
+        """Addresses of all servers for TLS clients, which have to trust `ca`."""
         return ",".join(f"127.0.0.1:{server.tls}" for server in self._ports)
 
     @property
     def ca(self) -> Path:
-        """The certificate clients with TLS trust, as PEM."""
+        """Path of the PEM certificate that TLS clients trust."""
         return certificate("zookeeper").pem
 
     @property
     def hosts(self) -> str:
-        """All servers, as clients take them."""
+        """Addresses of all servers, as a ZooKeeper connection string."""
         return ",".join(map(self.address, range(len(self.ports))))
 
     def address(self, i: int) -> str:
-        """HOST:PORT of server i."""
+        """Return HOST:PORT of server i."""
         return f"127.0.0.1:{self.ports[i]}"
 
     def new_chroot(self) -> str:
-        """``HOSTS/CHROOT`` with a chroot nobody else uses; it is not made."""
+        """Return ``HOSTS/CHROOT`` with a new unique chroot, which is not created."""
         return f"{self.hosts}/test-{uuid.uuid4().hex[:12]}"
 
     def ready(self, i: int) -> bool:
-        """Whether server i serves clients."""
+        """Return whether server i is ready for clients."""
         return bool(self.mode(i))
 
     def mode(self, i: int) -> str:
-        """Role of server i: ``standalone``, ``leader`` or ``follower``; empty if it does not serve."""
+        """Return the role of server i: ``standalone``, ``leader`` or ``follower``; empty if it is not serving."""
         lines = self.ask(i, "srvr").splitlines()
         return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 
     def leader(self) -> int:
-        """The number of the server that leads the ensemble; ServerError when there is none in 30 s."""
+        """Return the number of the ensemble's leader; ServerError if there is none within 30 s."""
         self.wait(lambda: any(map(self._leads, range(len(self.ports)))), "a leader of the ensemble")
         return next(i for i in range(len(self.ports)) if self._leads(i))
 
@@ -141,7 +141,7 @@ class ZooKeeper(Cluster):
         return self.mode(i) in ("leader", "standalone")
 
     def ask(self, i: int, word: str) -> str:
-        """Server i's answer to a command of four letters; empty when it cannot be reached."""
+        """Return server i's response to a four-letter command; empty if it is unreachable."""
         try:
             with socket.create_connection(("127.0.0.1", self.ports[i]), timeout=2) as connection:
                 connection.sendall(word.encode())
@@ -152,7 +152,7 @@ class ZooKeeper(Cluster):
 
 
 def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Free ports for so many servers; those of clients without TLS are the first free ones of `known`, if any.
+    """Pick free ports for the servers; the ports without TLS are the first free ones of `known`, if any.
 
     Raises:
         ServerError: there are not enough free ports.
@@ -163,11 +163,11 @@ def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
 
 
 def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, quick: bool = True) -> ZooKeeper:
-    """Start servers with their data below `directory`, and return when all of them serve.
+    """Start servers with their data below `directory`, and return when all of them are ready.
 
-    They end with this process. Data of an earlier start in the same directory is used again if it had as many servers.
-    With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`. Where their speed is measured, `quick` has to be
-    False: their code is then compiled as well as Java can.
+    They end with this process. Data of an earlier start in the same directory is reused if it had as many servers.
+    If `encrypted`, they serve TLS at `tls_hosts`, in addition to `hosts`. To measure their speed, set `quick` to False:
+    their code is then fully optimized by the JIT compiler.
     """
     # Of this process and its children: what uses these servers without credentials makes open nodes.
     os.environ.setdefault("TXSTORM_ZOOKEEPER_ACL", "open")
