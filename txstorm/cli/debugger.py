@@ -1,4 +1,4 @@
-"""Debugger (pdb) for replays: stops where user code raises, or at breakpoints in bolts."""
+"""Debugger (pdb) for replays that stops where user code raises, or at breakpoints in bolts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Result = TypeVar("Result")
 
 
 class Debugger:
-    """Debugs a replay on standard input and output.
+    """Interactive debugger of a replay, on standard input and output.
 
     Args:
         topology: the topology to replay.
-        breaks: breakpoints: bolts, or methods of bolts (``BOLT.METHOD``), to stop in at their start.
+        breaks: breakpoints: bolts, or methods of bolts (``BOLT.METHOD``), at whose start to stop.
 
     Raises:
         InputError: a bolt or method does not exist, or has no source.
@@ -48,7 +48,7 @@ class Debugger:
             raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
 
     def run(self, replay: Callable[[], Result]) -> Result:
-        """Call `replay`, stopping at the breakpoints; raises `StoppedError` if the user quits the debugger."""
+        """Call `replay`, stopping at the breakpoints; raise `StoppedError` if the user quits the debugger."""
         try:
             return self._pdb.traced(replay) if self._stops else replay()
         except BdbQuit:
@@ -56,7 +56,7 @@ class Debugger:
             raise StoppedError(msg) from None
 
     def caught(self, error: BaseException) -> None:
-        """Debug `error`, raised by user code, in the innermost frame of user code."""
+        """Start the debugger for `error`, raised by user code, in the innermost frame of user code."""
         if isinstance(error, BdbQuit):
             raise error
         tracing = sys.gettrace()
@@ -87,7 +87,7 @@ class _Pdb(pdb.Pdb):
         return results[0]
 
     def user_line(self, frame: FrameType) -> None:
-        """Stop at a line, except at the very first one, which belongs to `traced`."""
+        """Stop at a line; the very first stop, inside `traced` itself, is skipped."""
         if self._started:
             super().user_line(frame)
         else:
@@ -97,7 +97,7 @@ class _Pdb(pdb.Pdb):
     def get_stack(
         self, frame: FrameType | None, trace: TracebackType | None
     ) -> tuple[list[tuple[FrameType, int]], int]:
-        """The stack, and the index of the frame to start in."""
+        """Return the stack, and the index of the frame in which the debugger starts."""
         stack, index = super().get_stack(frame, trace)
         if trace is not None:
             users = [at for at, (one, _) in enumerate(stack) if not is_internal(one.f_code.co_filename)]
@@ -123,7 +123,7 @@ def _codes(topology: Topology, text: str) -> list[CodeType]:
 
 
 def _own_code(kind: type[Any], method: str) -> CodeType | None:
-    """The code of `method` if `kind` overrides it; None if it is that of the base classes."""
+    """Return the code of `method` if `kind` overrides it; None if it is inherited from txstorm's base classes."""
     function = getattr(kind, method, None)
     if function in (getattr(BasicBolt, method, None), getattr(BatchBolt, method, None)):
         return None

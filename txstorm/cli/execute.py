@@ -111,7 +111,7 @@ def _follow(handle: RunHandle, screen: Screen, interrupts: Interrupts, moment: W
 
 
 def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
-    """The result of a run as ``--json`` prints it: committed txid, counts of this run, and paths of the tables."""
+    """Return the result that ``--json`` prints: committed txid, counts of this run, and paths of the tables."""
     now = handle.progress
     states = sorted(one.name for found in handle.topology.states.values() for one in found)
     sinks = sorted(one.name for found in handle.topology.sinks.values() for one in found)
@@ -134,7 +134,7 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
 
 
 def silent(topology: Topology, now: Snapshot) -> list[str]:
-    """Components with input and subscribers that have emitted nothing during the whole run."""
+    """Return the components that had input and subscribers but emitted nothing during the whole run."""
     emitted = now.emitted
     awaited = {one.component for bolt in topology.components for one in bolt.inputs}
     return [
@@ -189,6 +189,6 @@ def summarise(ending: Ending, console: Console) -> None:
 
 
 def _shortest(path: Path) -> str:
-    """`path` relative to the current directory if it is below it."""
+    """Return `path` as text: relative if it is below the current directory, otherwise unchanged."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,4 +1,4 @@
-"""Hash seed of the command line: 0, so that sets of strings have the same order in every run and replay."""
+"""Fixed hash seed (0) of the command line, so that sets of strings have the same order in every run and replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def fix(arguments: Sequence[str]) -> None:
     """Restart this process with hash seed 0 if it runs one of `COMMANDS` and the seed is random.
 
     Call before anything is opened or printed. Process id, standard streams, ignored signals and options of the
-    interpreter are preserved. Does nothing if a seed was chosen, or if it is unclear how this process was started.
+    interpreter are preserved. Does nothing if the user chose a seed, or if it is unclear how this process was started.
     """
     chosen = os.environ.get(VARIABLE, "") not in ("", "random")
     if chosen or not sys.flags.hash_randomization or sys.flags.ignore_environment:
@@ -31,7 +31,7 @@ def fix(arguments: Sequence[str]) -> None:
 
 
 def _is_ours(arguments: Sequence[str]) -> bool:
-    """Whether the process is ``txstorm …`` or ``python -m txstorm …``, not another program that calls `main`."""
+    """Return whether this process is ``txstorm …`` or ``python -m txstorm …``, not a program that calls `main`."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
     named = spec.name == "txstorm.__main__" if spec is not None else os.path.basename(file) == "txstorm"

@@ -21,13 +21,13 @@ SKIPPING = "skipping the compaction (interrupt again to exit at once; the next s
 
 
 class Interrupts:
-    """Handles the signals while a run is executed.
+    """Handler of Ctrl-C and SIGTERM during a run.
 
     The handler only counts signals, because it may interrupt any code; `act` then acts on them, on the main thread.
     `stop` blocks, so it is called on a separate thread, and the main thread can act on a second signal.
 
     Args:
-        say: shows a message to the user.
+        say: callback that shows a message to the user.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -53,11 +53,11 @@ class Interrupts:
             signal.signal(one, handler)
 
     def attach(self, handle: RunHandle) -> None:
-        """Let signals stop `handle` from now on; before this call they raise `KeyboardInterrupt`."""
+        """From now on, let signals stop the run of `handle`; before this call they raise `KeyboardInterrupt`."""
         self._handle = handle
 
     def act(self) -> None:
-        """Act on the signals since the last call; called frequently from the main thread."""
+        """Act on the signals received since the last call; called frequently from the main thread."""
         while self._acted < min(self._count, 2) and self._handle is not None:
             self._acted += 1
             if self._acted == 1:

@@ -41,7 +41,7 @@ txstorm status txstorm-data/words
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands; Ctrl-C is reported like any other error instead of ending the process silently."""
+    """Command group in which Ctrl-C is reported like any other error instead of ending the process silently."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -104,7 +104,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Handle the options before a command."""
+    """Handle the options that precede a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -142,7 +142,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _system_error(error: OSError) -> InputError:
-    """Convert an error of the operating system to an `InputError`, since only the user can fix its cause."""
+    """Convert an error of the operating system to an `InputError`, since only the user can fix the cause."""
     where = "" if error.filename is None else f"{error.filename}: "
     msg = f"{where}{error.strerror or error}; check the path, its permissions and the disk, then run the command again"
     refused = InputError(msg)
@@ -151,7 +151,7 @@ def _system_error(error: OSError) -> InputError:
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams on the null device, so that no file opened later receives what is printed."""
+    """Open closed standard streams on the null device, so that no output reaches a file that reuses a descriptor."""
     while (file := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(file, True)
     os.close(file)

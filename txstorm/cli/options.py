@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands, and their values."""
+"""Arguments and options shared by several commands, and the enumerations of their values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogLevel(StrEnum):
 
 
 class Format(StrEnum):
-    """Format of a description."""
+    """Output format of ``txstorm describe``."""
 
     text = "text"
     mermaid = "mermaid"

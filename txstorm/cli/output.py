@@ -1,7 +1,7 @@
 r"""Output of commands: results to standard output; progress, errors and the log to standard error.
 
 Records, file names and messages of user code may contain control characters, which a terminal would obey, or characters
-that reorder text. They are always written escaped (``\x1b``), in JSON as JSON escapes them.
+that reorder text (bidirectional controls). They are always written escaped (``\x1b``), in JSON as JSON escapes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROLS}]")
 
 
 class Interrupted(Exception):
-    """Raised when a signal has ended the command.
+    """A signal has ended the command.
 
     Attributes:
         run: the result of the run so far.
@@ -49,7 +49,7 @@ class Interrupted(Exception):
 
 
 def escaped(text: str, *, one_line: bool = False) -> str:
-    """`text` with control characters escaped; tabs and line feeds, too, if `one_line`."""
+    """Return `text` with control characters escaped, including tabs and line feeds if `one_line`."""
     return (_UNSAFE_IN_LINE if one_line else _UNSAFE).sub(_escape, text)
 
 
@@ -62,7 +62,7 @@ class _SafeConsole(Console):
     """Console that escapes control characters in everything printed, including the live table and the log."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of `renderable`."""
+        """Render `renderable` and escape the control characters in its segments."""
         for segment in super().render(renderable, options):
             if segment.control or not _UNSAFE.search(segment.text):
                 yield segment
@@ -71,23 +71,23 @@ class _SafeConsole(Console):
 
 
 def stdout() -> Console:
-    """A console on standard output; if that is not a terminal, lines are neither cut nor folded."""
+    """Return a console on standard output; if that is not a terminal, lines are neither cut nor folded."""
     return _SafeConsole(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
 
 
 def stderr() -> Console:
-    """A console on standard error; if that is not a terminal, lines are neither cut nor folded."""
+    """Return a console on standard error; if that is not a terminal, lines are neither cut nor folded."""
     width = None if sys.stderr.isatty() else WIDE
     return _SafeConsole(stderr=True, width=width, highlight=False, markup=False)
 
 
 def shell_command(words: Iterable[str]) -> str:
-    """A command to paste into a shell: words quoted if necessary, control characters escaped."""
+    """Join `words` into a command to paste into a shell: quoted if necessary, control characters escaped."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)
 
 
 def _escaped(word: str) -> str:
-    """`word` escaped for use between the quotes of ``$'…'``."""
+    """Escape `word` for use between the quotes of ``$'…'``."""
 
     def one(char: str) -> str:
         if char in "\\'":
@@ -122,17 +122,17 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_json_text(text: str) -> None:
-    r"""Print JSON; control characters that JSON does not require to be escaped are, too (``\u009b``)."""
+    r"""Print JSON, escaping even those control characters that JSON may contain unescaped (such as ``\u009b``)."""
     print_text(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """A table without lines, with column titles or, without `titles`, of names and values.
+    """Build a table without rules: with column titles or, if `titles` is None, of names and values.
 
     Args:
         titles: the column titles; None: two untitled columns, name and value.
         rows: the cells.
-        right: titles of the columns to align to the right.
+        right: titles of the right-aligned columns.
     """
     made = PlainTable(
         box=None, pad_edge=False, show_header=titles is not None, header_style="dim", padding=(0, 2, 0, 0)
@@ -148,12 +148,12 @@ def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Seq
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code for `error`: its attribute `exit_code`, or 1."""
+    """Return the exit code for `error`: its attribute `exit_code`, or 1."""
     return int(getattr(error, "exit_code", 1))
 
 
 def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """``{"error": {"type", "message", "exit_code", …}}``, with the faults of a topology, the result of a run so far."""
+    """Return ``{"error": {"type", "message", "exit_code", …}}``, with the topology's faults and the result so far."""
     about: dict[str, Any] = {
         "type": type(error).__name__,
         "message": str(error) or type(error).__name__,
@@ -205,15 +205,15 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class _Escaping(logging.Formatter):
-    """Log formatter that escapes control characters, since messages may quote users, files and servers."""
+    """Log formatter that escapes control characters, since messages may quote text from users, files and servers."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The formatted `record`, escaped."""
+        """Format `record` and escape its control characters."""
         return escaped(super().format(record))
 
 
 def log_to(console: Console, level: str) -> None:
-    """Send the log of ``txstorm`` from `level` up to `console`, above the live table if there is one."""
+    """Log records of ``txstorm`` at `level` and above to `console`, above the live table if there is one."""
     logger = logging.getLogger("txstorm")
     logger.setLevel(level.upper())
     handler: logging.Handler

@@ -1,6 +1,6 @@
-"""Code of a recorded topology, journals and verdicts in readable form, for ``replay`` and ``replay-batch``.
+"""Helpers of ``replay`` and ``replay-batch``: code of a recorded topology, replay of journals, verdicts as text.
 
-Not part of their commands, which are imported for every command: this module loads what a replay needs.
+Separate from those commands' modules, which every command imports, because it imports everything a replay needs.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Code:
 
 
 def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) -> Code:
-    """The code of the topology of `data_dir`: the one named by `option`, else the recorded one after confirmation.
+    """Load the code of the topology of `data_dir`: that named by `option`, or the recorded one after confirmation.
 
     Importing a module runs it, and the recorded name could be chosen by anyone who can write to the data directory. So
-    it is imported only after confirmation at a terminal, and a recorded call is never made.
+    it is imported only after confirmation at a terminal, and a recorded factory call is never executed.
 
     Args:
         data_dir: the data directory of the topology.
@@ -74,7 +74,7 @@ def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) ->
 
 
 def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Sequence[str]) -> Topology:
-    """The recorded topology, imported after confirmation at a terminal; otherwise raises `InputError`."""
+    """Import the recorded topology after confirmation at a terminal; raise `InputError` without it."""
     ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
     exact = shell_command([*command, "--topology", target.text])
     refused = InputError(
@@ -105,7 +105,7 @@ def _printable(text: str) -> str:
 
 
 def replay_journal(file: str) -> journal.Replayed:
-    """Replay a journal through the coordinator; raises `InputError` if it cannot be read or is not a journal."""
+    """Replay a journal through the coordinator; raise `InputError` if it cannot be read or is not a journal."""
     try:
         with open(file, encoding="utf-8") as lines:
             return journal.replay(lines)
@@ -118,7 +118,7 @@ def replay_journal(file: str) -> journal.Replayed:
 
 
 def verdict_text(verdict: ReplayVerdict) -> Iterator[str | Text | Table]:
-    """The verdict in readable form: one line, and the differences."""
+    """Render the verdict for a reader: a line with the result, then the differences."""
     txid, attempt = verdict.attempt
     about = f"txid {txid} (attempt {attempt}), {verdict.tuples:,} tuples"
     if verdict.equal:

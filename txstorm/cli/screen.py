@@ -30,12 +30,12 @@ class Screen(Protocol):
 
 
 def screen_for(console: Console) -> Screen:
-    """The screen for `console`: live in a terminal, lines elsewhere."""
+    """Return the progress display for `console`: a live table in a terminal, lines elsewhere."""
     return LiveScreen(console) if console.is_terminal and not console.is_dumb_terminal else LineScreen(console)
 
 
 class LiveScreen:
-    """A table that is redrawn in place; log lines and messages appear above it."""
+    """Live progress table, redrawn in place; log lines and messages appear above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -62,7 +62,7 @@ class LiveScreen:
 
 
 class LineScreen:
-    """A line every `LINE_SECONDS` if something has changed."""
+    """Progress display without a terminal: one line every `LINE_SECONDS` if something has changed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -83,7 +83,7 @@ class LineScreen:
             self.say(line(moment))
 
     def say(self, message: str) -> None:
-        """Print a line."""
+        """Print a message as a line."""
         self._console.print(message, soft_wrap=True)
 
     def end(self) -> None:

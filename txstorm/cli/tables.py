@@ -1,4 +1,4 @@
-"""Tables without lines: fitted to a terminal; elsewhere one line per row, without folding."""
+"""Tables without rules: fitted to the width of a terminal; elsewhere one line per row, never folded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ push the other rows apart."""
 
 
 class PlainTable(Table):
-    """A table that other programs can parse if it is written to a file or pipe."""
+    """A text table that other programs can parse when it is written to a file or pipe."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render like `Table` in a terminal, one line per row elsewhere."""
+        """Render like `Table` in a terminal, and as one line per row elsewhere."""
         if console.is_terminal:
             yield from super().__rich_console__(console, options)
             return

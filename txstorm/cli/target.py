@@ -74,7 +74,7 @@ def parse(text: str) -> Target:
 
 
 def load(text: str) -> Topology:
-    """The topology that `text` names.
+    """Load the topology that the target `text` names.
 
     Raises:
         InputError: the module or attribute does not exist or is not a topology, or the user's module raised.
@@ -84,10 +84,10 @@ def load(text: str) -> Topology:
 
 
 def held(target: Target) -> Topology | None:
-    """The topology in an attribute of a module, without a call; None if the attribute is a function.
+    """Return the topology that a module's attribute holds, without calling anything; None if it is a function.
 
     Raises:
-        InputError: as for `load`.
+        InputError: see `load`.
     """
     found = _attribute(target)
     return None if inspect.isfunction(found) else _topology(target, found)
@@ -179,7 +179,7 @@ def _missing(module: ModuleType, target: Target) -> InputError:
 
 
 def _required(function: Any) -> list[str]:
-    """The required parameters of `function`."""
+    """Return the names of the required parameters of `function`."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return [one.name for one in parameters if one.default is one.empty and one.kind not in kinds]

@@ -15,30 +15,30 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line \d+')
 
 
 def is_internal(filename: str) -> bool:
-    """Whether frames of this file are hidden from users: those of txstorm and of Python's importer."""
+    """Return whether frames of this file are hidden from users: those of txstorm and of Python's importer."""
     return is_txstorm(filename) or filename.startswith((_IMPORTER, "<frozen "))
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The user's frames of `error`, outermost first."""
+    """Return the frames of user code in the traceback of `error`, outermost first."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
 
 
 def place(error: BaseException) -> str:
-    """``file:line in function`` of the innermost frame of user code; empty if there is none."""
+    """Return ``file:line in function`` for the innermost frame of user code in `error`; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     return line_of(error.__traceback__)
 
 
 def trace(error: BaseException) -> str:
-    """The traceback of `error`, with frames of user code only."""
+    """Return the traceback of `error`, with frames of user code only."""
     lines = ["Traceback (your frames):\n", *traceback.format_list(user_frames(error))]
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
 
 
 def without_internals(text: str) -> str:
-    """A formatted traceback without its internal frames."""
+    """Return the formatted traceback `text` without its internal frames."""
     return "\n".join(_kept(text.splitlines()))
 
 

@@ -51,7 +51,7 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
 
 
 def checked_path(path: Any) -> str:
-    """Return the relative `path`; raises `ValueError` if it leads out of its directory.
+    """Return the relative `path`; raise `ValueError` if it leads out of its directory.
 
     For paths read from files: stored bytes must not choose where files are read or deleted (R10, stored bytes
     are data only).

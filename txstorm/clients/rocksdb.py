@@ -55,7 +55,7 @@ class KeyStore:
 
     @classmethod
     def open(cls, path: Path) -> KeyStore:
-        """Open the store at `path`; creates it if there is none.
+        """Open the store at `path`; create it if there is none.
 
         Raises:
             HeldError: it is open already, in this process or another one.

@@ -54,7 +54,7 @@ class Sessions:
             return self._made
 
     def release(self, session: Any) -> None:
-        """End one use of `session`; stops it if txstorm created it and this was the last use."""
+        """End one use of `session`; stop it if txstorm created it and this was the last use."""
         with self._lock:
             if session is not self._made:
                 return
@@ -86,7 +86,7 @@ sessions = Sessions()
 
 
 def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
-    """Create a local classic session set up for txstorm; raises `MissingDependency` if pyspark is not installed."""
+    """Create a local classic session set up for txstorm; raise `MissingDependency` if pyspark is not installed."""
     check_installed()
     from pyspark.sql import SparkSession
 
@@ -197,12 +197,12 @@ def check_session(session: Any) -> None:
 
 
 def is_connect(session: Any) -> bool:
-    """Whether `session` is a Spark Connect session."""
+    """Return whether `session` is a Spark Connect session."""
     return not hasattr(session, "_jsparkSession")
 
 
 def is_alive(session: Any) -> bool:
-    """Whether jobs can still be run; assumed of a Connect session, until its errors show otherwise."""
+    """Return whether jobs can still be run; assumed of a Connect session, until its errors show otherwise."""
     if is_connect(session):
         return True
     try:
@@ -242,7 +242,7 @@ def _activate(session: Any) -> None:
 
 
 def cargo_type(target: str, cargo: str) -> Any:
-    """The Spark type of rows with an INT column `target` and a BINARY column `cargo`.
+    """Return the Spark type of rows with an INT column `target` and a BINARY column `cargo`.
 
     It is an object, since the JVM would parse a type given as text every time.
     """
@@ -260,7 +260,7 @@ def cancel(session: Any, group: str) -> None:
 
 
 def partition_index() -> int:
-    """The index of the partition being computed; for use in a worker."""
+    """Return the index of the partition being computed; for use in a worker."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -307,7 +307,7 @@ def murmur3_int(value: int, seed: int = 42) -> int:
 
 
 def explain_failure(error: BaseException) -> str:
-    """The essential sentence of a failed Spark job's error, without the Java stack."""
+    """Return the essential sentence of a failed Spark job's error, without the Java stack."""
     text = str(error)
     for needle in ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to"):
         if needle in text:

@@ -51,7 +51,7 @@ class SqlAlchemyBackend:
 
     @classmethod
     def from_env(cls, variable: str, table: str) -> SqlAlchemyBackend:
-        """A backend for the database whose URL is in an environment variable, which is read on first use."""
+        """Return a backend for the database whose URL is in an environment variable, which is read on first use."""
 
         def make() -> sa.Engine:
             url = os.environ.get(variable)

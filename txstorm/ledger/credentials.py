@@ -106,7 +106,7 @@ def _allowed_hosts() -> list[str]:
 
 
 def _is_listed(host: str, known: set[str]) -> bool:
-    """Whether `host`, which has a port, is among `known`; a known host without a port matches any port."""
+    """Return whether `host`, which has a port, is among `known`; a known host without a port matches any port."""
     return host.lower() in known or re.sub(r":[0-9]+$", "", host.lower()) in known
 
 

@@ -82,7 +82,7 @@ _FLOCK = "@hhqqi0q" if LINUX else "@qqihh"
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """Return the wall clock."""
     return datetime.now(UTC)
 
 
@@ -107,19 +107,19 @@ class Holder:
 
 
 def this_process(owner: str, clock: Clock) -> Holder:
-    """The holder for `owner` in this process, from now on."""
+    """Return the holder for `owner` in this process, from now on."""
     return Holder(owner, os.getpid(), socket.gethostname(), clock().isoformat(timespec="seconds"))
 
 
 def held_error(what: str, holder: Holder) -> HeldError:
-    """The error of a process that tries to acquire a lease held by another one."""
+    """Return the error of a process that tries to acquire a lease held by another one."""
     return HeldError(
         f"{what} is held by {holder}; only one run can use it at a time. Stop that run or wait for its end"
     )
 
 
 def lost_error(what: str, found: str) -> FencedError:
-    """The error of a handle that has lost its lease."""
+    """Return the error of a handle that has lost its lease."""
     return FencedError(
         f"{what}: expected this run to still hold the lease, got: {found}; another run may lead by now. "
         "This run writes nothing more; start it again to stand by or to lead"
@@ -127,7 +127,7 @@ def lost_error(what: str, found: str) -> FencedError:
 
 
 def not_held_by_us(holder: Holder | None) -> str:
-    """The cause, for `lost_error`, of a lease that is now with another `holder`, or free."""
+    """Return the cause, for `lost_error`, of a lease that is now with another `holder`, or free."""
     return "it is free" if holder is None else f"it is held by {holder}"
 
 
@@ -201,7 +201,7 @@ class FileLease:
                 raise lost_error(self._key, "its lock file was removed")
 
     def holder(self) -> Holder | None:
-        """The holder of the lease, or None; reading it disturbs no other process."""
+        """Return the holder of the lease, or None; reading it disturbs no other process."""
         with _registry_lock:
             ours = _holder_here(self._key)
             return ours if ours is not None else self._read_holder()

@@ -59,7 +59,7 @@ class LedgerSpec:
         return "".join(self.place.partition("/")[1:])
 
     def within(self, base: Path) -> str:
-        """The name as text, relative to `base` if it is below: it stays right if `base` is moved."""
+        """Return the name as text, relative to `base` if it is below: it stays right if `base` is moved."""
         path = Path(self.place)
         if self.kind in (SQLITE, DELTA) and path.is_absolute() and path.is_relative_to(base):
             return f"{self.kind}:./{path.relative_to(base)}"
@@ -144,12 +144,12 @@ FORMAT, VERSION = "txstorm-ledger", 1
 
 
 def default_ledger(data_dir: Path) -> LedgerSpec:
-    """The SQLite file in the data directory."""
+    """Return the SQLite file in the data directory."""
     return LedgerSpec(SQLITE, str(data_dir.absolute() / LEDGER_FILE))
 
 
 def recorded_ledger(data_dir: Path) -> LedgerSpec | None:
-    """The ledger that `data_dir` records; None if it records none.
+    """Return the ledger that `data_dir` records; None if it records none.
 
     Raises:
         DataDirectoryError: the record is damaged, or newer than this txstorm.
@@ -180,7 +180,7 @@ def _read(path: Path, text: str, data_dir: Path) -> LedgerSpec:
 
 
 def recorded_settings(data_dir: Path) -> Settings:
-    """The settings for reaching the ledger of `data_dir`, as recorded; all others have their defaults."""
+    """Return the settings for reaching the ledger of `data_dir`, as recorded; all others have their defaults."""
     from txstorm.topology.settings import Settings
 
     if recorded_ledger(data_dir) is None or not (data_dir / PLACE_FILE).exists():
@@ -204,7 +204,7 @@ def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None 
 
 
 def _reaching(kind: str, settings: Settings) -> dict[str, Any]:
-    """The settings that are named after a kind of ledger and differ from their defaults."""
+    """Return the settings that are named after a kind of ledger and differ from their defaults."""
     from txstorm.topology.settings import Settings
 
     default = Settings().model_dump()

@@ -31,7 +31,7 @@ class MemoryLedger:
         self._took_lease = False
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
+        """Return the entry at `path`, or None."""
         return self._entries().get(checked_path(path))
 
     def children(self, path: str) -> list[str]:
@@ -39,7 +39,7 @@ class MemoryLedger:
         return child_names(checked_path(path, root=True), self._entries())
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path`."""
+        """Return the entries directly below `path`."""
         entries = self._entries()
         prefix = f"{checked_path(path, root=True)}/" if path else ""
         names = child_names(path, entries)
@@ -93,7 +93,7 @@ class MemoryLedger:
             self._took_lease = False
 
     def holder(self) -> str | None:
-        """The holder of the lease."""
+        """Return the holder of the lease."""
         self._check_open()
         with self._store.lock:
             return None if self._store.holder is None else str(self._store.holder)
@@ -112,7 +112,7 @@ class MemoryLedger:
             raise lost_error(_NAME, not_held_by_us(self._store.holder))
 
     def _entries(self) -> dict[str, Entry]:
-        """The current entries, as an immutable snapshot: a commit replaces the dictionary."""
+        """Return the current entries, as an immutable snapshot: a commit replaces the dictionary."""
         self._check_open()
         return self._store.entries
 

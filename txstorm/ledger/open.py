@@ -135,7 +135,7 @@ def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
 
 
 def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | None = None) -> bool:
-    """Whether `ledger` exists, whatever its content; raises where that cannot be known."""
+    """Return whether `ledger` exists, whatever its content; raise where that cannot be known."""
     check_named(ledger, data_dir, settings)
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
@@ -151,13 +151,13 @@ def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | Non
 
 
 def ledger_is_known(data_dir: Path) -> bool:
-    """Whether `data_dir` has a ledger or records where it is; a ledger elsewhere is not contacted."""
+    """Return whether `data_dir` has a ledger or records where it is; a ledger elsewhere is not contacted."""
     found = recorded_ledger(data_dir)
     return found is not None and (found.kind != MEMORY or data_dir.absolute() in _memory)
 
 
 def moved_to(ledger: Ledger) -> str | None:
-    """The ledger that `txstorm ledger copy` moved the content of `ledger` to; None if it did not."""
+    """Return the ledger that `txstorm ledger copy` moved the content of `ledger` to; None if it did not."""
     entry = ledger.get(names.MOVED)
     return None if entry is None else str(decode_value(None, entry.value, names.MOVED)["to"])
 
@@ -204,7 +204,7 @@ def _existing(path: Path) -> Path:
 
 
 def local_directory(data_dir: str | Path) -> Path:
-    """Return `data_dir` as a path; accepts ``file://``, raises `InputError` for other schemes and for a NUL."""
+    """Return `data_dir` as a path; accept ``file://``, raise `InputError` for other schemes and for a NUL."""
     text = str(data_dir)
     if "\0" in text:
         msg = f"data directory {text!r}: expected a path, got one that holds a NUL; choose another --data-dir"

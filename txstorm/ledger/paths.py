@@ -64,12 +64,12 @@ PARALLELISM = "control/parallelism"
 
 
 def meta_path(txid: int) -> str:
-    """The path of the metadata of `txid`."""
+    """Return the path of the metadata of `txid`."""
     return f"{META}/{txid}"
 
 
 def user_path(partition: str, txid: int) -> str:
-    """The path of the metadata of `partition` for `txid`."""
+    """Return the path of the metadata of `partition` for `txid`."""
     return f"{USER}/{partition}/{txid}"
 
 
@@ -79,25 +79,25 @@ def intent_path(txid: int) -> str:
 
 
 def table_path(table: str) -> str:
-    """The path of the record of `table`."""
+    """Return the path of the record of `table`."""
     return f"{TABLES}/{table}"
 
 
 def history_path(txid: int) -> str:
-    """The path of the history row of `txid`."""
+    """Return the path of the history row of `txid`."""
     return f"{HISTORY}/{txid}"
 
 
 def answer_path(request: str) -> str:
-    """The path of the answer to the request with this id."""
+    """Return the path of the answer to the request with this id."""
     return f"{ANSWERS}/{request}"
 
 
 def savepoint_path(name: str) -> str:
-    """The path of the savepoint `name`."""
+    """Return the path of the savepoint `name`."""
     return f"{SAVEPOINTS}/{name}"
 
 
 def failure_path(txid: int) -> str:
-    """The path of the failures of `txid`."""
+    """Return the path of the failures of `txid`."""
     return f"{FAILURES}/{txid}"

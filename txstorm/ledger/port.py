@@ -74,7 +74,7 @@ class Ledger(Protocol):
     """
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
+        """Return the entry at `path`, or None."""
 
     def children(self, path: str) -> list[str]:
         """Names directly below `path`, also of paths that only have entries further below; whole numbers first.
@@ -123,17 +123,17 @@ class Ledger(Protocol):
         """
 
     def release(self) -> None:
-        """Release the lease; does nothing if this handle does not hold it."""
+        """Release the lease; do nothing if this handle does not hold it."""
 
     def holder(self) -> str | None:
-        """The holder of the lease, in words; None if it is free."""
+        """Return the holder of the lease, in words; None if it is free."""
 
     def close(self) -> None:
         """Release the lease and close the connection to the store; may be called twice."""
 
 
 def checked_path(path: str, *, root: bool = False) -> str:
-    """Return `path` if it is well-formed, or empty and `root` allows that; raises `InputError` otherwise."""
+    """Return `path` if it is well-formed, or empty and `root` allows that; raise `InputError` otherwise."""
     if root and not path:
         return path
     if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
@@ -159,7 +159,7 @@ def check_ops(ops: Sequence[Op]) -> None:
 
 
 def op_size(op: Op) -> int:
-    """The size of `op` in bytes, as `MAX_COMMIT` counts it."""
+    """Return the size of `op` in bytes, as `MAX_COMMIT` counts it."""
     return OP_BYTES + len(op.path) + (len(op.value) if isinstance(op, Put) else 0)
 
 
@@ -207,7 +207,7 @@ def pass_deleted(op: Op) -> None:
 
 
 def child_names(path: str, stored: Iterable[str]) -> list[str]:
-    """The names directly below `path` among the `stored` paths, in the order of `Ledger.children`."""
+    """Return the names directly below `path` among the `stored` paths, in the order of `Ledger.children`."""
     prefix = f"{path}/" if path else ""
     names = {other[len(prefix) :].split("/", 1)[0] for other in stored if other.startswith(prefix)}
     return sorted(names, key=name_order)

@@ -33,19 +33,19 @@ class RotatingState:
         return txid in self._texts
 
     def txids(self) -> list[int]:
-        """The txids that have a value, in ascending order."""
+        """Return the txids that have a value, in ascending order."""
         return sorted(self._texts)
 
     def get(self, txid: int) -> Any:
-        """The value of `txid`, or None; ``txid in state`` distinguishes a stored None."""
+        """Return the value of `txid`, or None; ``txid in state`` distinguishes a stored None."""
         return json.loads(self._texts[txid]) if txid in self._texts else None
 
     def last(self) -> Any:
-        """The value of the highest txid, or None."""
+        """Return the value of the highest txid, or None."""
         return self.get(max(self._texts, default=0))
 
     def previous(self, txid: int) -> Any:
-        """The value of the highest txid below `txid`, or None."""
+        """Return the value of the highest txid below `txid`, or None."""
         return self.get(max((known for known in self._texts if known < txid), default=0))
 
     def get_state(self, txid: int, init: Callable[[int, Any], Any]) -> Any:
@@ -59,12 +59,12 @@ class RotatingState:
         return self.get(txid)
 
     def get_state_or_create(self, txid: int, init: Callable[[int, Any], Any]) -> Any:
-        """The stored value of `txid`; None if this call has made and stored it, as `get_state` does."""
+        """Return the stored value of `txid`; None if this call has made and stored it, as `get_state` does."""
         known, value = txid in self._texts, self.get_state(txid, init)
         return value if known else None
 
     def override(self, txid: int, value: Any) -> None:
-        """Store `value` for `txid`, in any order; raises `MetadataError` unless it is JSON of at most 256 KiB."""
+        """Store `value` for `txid`, in any order; raise `MetadataError` unless it is JSON of at most 256 KiB."""
         data = encode_value(None, value, path := f"{self._path}/{txid}")
         self._ledger.commit([Put(path, data)])
         self._texts[txid] = json.dumps(decode_value(None, data, path))

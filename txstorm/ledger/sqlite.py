@@ -121,7 +121,7 @@ class Guard:
 
     @classmethod
     def of(cls, path: Path) -> Guard:
-        """The guard of the ledger at `path`, counting one more handle; call `close` once for each."""
+        """Return the guard of the ledger at `path`, counting one more handle; call `close` once for each."""
         key = os.path.realpath(path)
         with cls._lock:
             guard = cls._shared.setdefault(key, cls(Path(key)))
@@ -320,7 +320,7 @@ class SqliteLedger:
         self._lease = FileLease(path.with_name(path.name + ".lock"), clock)
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
+        """Return the entry at `path`, or None."""
         checked_path(path)
         with self._working() as connection:
             return _entry(connection, path)
@@ -333,7 +333,7 @@ class SqliteLedger:
         return child_names(path, [row[0] for row in rows])
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path`."""
+        """Return the entries directly below `path`."""
         where, bounds = _below(checked_path(path, root=True))
         start = len(path) + 1 if path else 0
         with self._working() as connection:
@@ -374,7 +374,7 @@ class SqliteLedger:
         self._lease.release()
 
     def holder(self) -> str | None:
-        """The holder of the lease."""
+        """Return the holder of the lease."""
         with self._working():
             holder = self._lease.holder()
         return None if holder is None else str(holder)

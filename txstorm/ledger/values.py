@@ -131,7 +131,7 @@ def _checked(value: Any, what: str) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether `value` consists of JSON's own types only: a fast check that nearly every value passes."""
+    """Return whether `value` consists of JSON's own types only: a fast check that nearly every value passes."""
     kind = type(value)
     if kind is dict:
         return set(map(type, value)) <= {str} and all(map(_plain, value.values()))
@@ -141,7 +141,7 @@ def _plain(value: Any) -> bool:
 
 
 def _fault(value: Any, where: str) -> str | None:
-    """The first part of `value` that JSON cannot represent or would silently change."""
+    """Return the first part of `value` that JSON cannot represent or would silently change."""
     if isinstance(value, dict):
         return _dict_fault(value, where)
     if isinstance(value, (list, tuple)):

@@ -38,7 +38,7 @@ def needed(stored: Stored) -> list[int]:
 
 
 def stays(info: Mapping[str, object]) -> bool:
-    """Whether the version of a state with this commit info is permanent."""
+    """Return whether the version of a state with this commit info is permanent."""
     return info.get("kind") in (CREATED, RESTORED) or (info.get("kind") == COMPACTED and info["stays"] is True)
 
 
@@ -117,7 +117,7 @@ def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
 
 
 def skips(table: int, partition: int, partitions: int) -> bool:
-    """Whether a table gets no rows of a partition, so that some txids do not change the table."""
+    """Return whether a table gets no rows of a partition, so that some txids do not change the table."""
     return table > 0 and partitions > 1 and partition == (table - 1) % partitions
 
 

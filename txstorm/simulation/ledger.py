@@ -60,7 +60,7 @@ class Entries:
                 names[name] = self.at[path] = entry
 
     def paths(self, path: str) -> list[str]:
-        """The entries directly below `path`."""
+        """Return the entries directly below `path`."""
         return [f"{path}/{name}" for name in self.below.get(path, ())]
 
     def names(self, path: str) -> list[str]:
@@ -90,7 +90,7 @@ class SimLedger:
         return self._entries.names(path)
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path`."""
+        """Return the entries directly below `path`."""
         self._world.reads(self._process, "ledger scan", path)
         found = self._entries.below.get(path, {})
         return {name: found[name] for name in self._entries.names(path)} if len(found) > 1 else found.copy()
@@ -132,7 +132,7 @@ class SimLedger:
             raise FencedError("the lease is lost")
 
     def wait_free(self, seconds: float) -> bool:
-        """Whether the lease is free."""
+        """Return whether the lease is free."""
         return self._entries.holder is None
 
     def release(self) -> None:
@@ -141,7 +141,7 @@ class SimLedger:
             self._entries.holder = None
 
     def holder(self) -> str | None:
-        """The holder of the lease."""
+        """Return the holder of the lease."""
         return None if self._entries.holder is None else "a process"
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class World:
         self.tables[stored.uri] = stored
 
     def by_spark(self, stored: Stored) -> bool:
-        """Whether groups are published to a table by Spark."""
+        """Return whether groups are published to a table by Spark."""
         return self.schedule.spark and stored.number == self.schedule.tables - 1 and stored.ref.kind != STATE
 
     # -- what processes use ---------------------------------------------------------------------------------------
@@ -246,13 +246,13 @@ class World:
             process.busy = False
 
     def leads(self, process: Process) -> bool:
-        """Whether `process` has the lease, and no process that lost it has raised the epoch since."""
+        """Return whether `process` has the lease, and no process that lost it has raised the epoch since."""
         epoch = self.entries.at.get(EPOCH)
         newest = process.books.epoch == 0 or epoch is None or self.values.decode(epoch.value, "") == process.books.epoch
         return self.entries.holder is process.ledger and newest
 
     def leader(self) -> Process | None:
-        """The process that holds the lease, if any."""
+        """Return the process that holds the lease, if any."""
         return next((one for one in self.processes if self.entries.holder is one.ledger), None)
 
     def ended(self, process: Process, how: str) -> None:

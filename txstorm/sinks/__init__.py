@@ -1,4 +1,4 @@
-"""Ready-made committers that write their input to tables and topics.
+"""Ready-made committers that write their input to Delta tables and Kafka topics.
 
 May import: clients.
 Start: delta.py.

@@ -1,4 +1,4 @@
-"""A committer that appends every tuple it receives to a Delta table, with its txid."""
+"""A committer that appends every tuple it receives, with its txid, to a Delta table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from txstorm.api.state import DELTALAKE, SinkTable
 
 
 class DeltaSink(BatchBolt, Committer):
-    """Appends each tuple to ``sinks/<name>``, exactly once and in txid order: one row per tuple, with ``_txid``.
+    """Committer that appends one row per tuple to ``sinks/<name>``, exactly once and in txid order, with its ``_txid``.
 
-    Use it with `set_bolt` or `set_committer_bolt`. The fields of its inputs are taken by name, in any order; fields
-    that are not columns are left out, and a missing one fails the batch with a `StateError`.
+    Use it with `set_bolt` or `set_committer_bolt`. Fields of the input are matched to columns by name, in any order;
+    fields that are not columns are dropped, and a missing field fails the batch with a `StateError`.
 
     Args:
         name: name of the table.
@@ -33,10 +33,10 @@ class DeltaSink(BatchBolt, Committer):
         self._batches: list[Any] = []
 
     def execute_batch(self, batch: Any) -> None:
-        """Keep the record batch until this txid's turn to commit."""
+        """Buffer the record batch until this txid commits."""
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
-        """Append the received rows."""
+        """Append the buffered rows to the table."""
         for batch in self._batches:
             self._sink.append_batch(batch)

@@ -31,29 +31,30 @@ Part = str | Sequence[str] | Encoder | None
 
 
 class KafkaSink(BatchBolt, Committer):
-    """Sends each tuple to `topic`: exactly once for ``read_committed`` readers, in txid order within each partition.
+    """Committer that sends each tuple to `topic`, exactly once for ``read_committed`` readers, in txid order.
 
-    Use it with `set_bolt` or `set_committer_bolt`. Records are made, and refused, before the transaction is decided.
+    Use it with `set_bolt` or `set_committer_bolt`. Records are built, and invalid ones refused, before the transaction
+    is decided. The order holds within each partition.
     Each record has the headers ``txstorm.topology``, ``txstorm.txid`` and ``txstorm.index`` (its position within the
     txid).
 
-    Key and value are derived from a tuple in the same way: a field's name takes that field (bytes as they are, a string
-    as UTF-8, None as null, all else as JSON); a list of names takes a JSON object of those fields; a function is given
+    Key and value are derived from a tuple in the same way: a field name selects that field (bytes as they are, a string
+    as UTF-8, None as null, all else as JSON); a list of names yields a JSON object of those fields; a function receives
     the tuple as a dict and returns bytes, a string or None. In JSON, times and dates are ISO 8601 and a Decimal is a
     string.
 
     Args:
-        name: names the sink, in this topology.
-        topic: must exist.
-        bootstrap_servers: ``HOST:PORT``, or several with commas.
-        key: the key, which determines the partition; without one, each record goes to any partition.
-        value: all fields of the tuple, as a JSON object, when it is not given.
-        timestamp: a field with a datetime, or with milliseconds since 1970; without it, the transaction's time.
-        settings: more client settings of librdkafka, or a function that gives them. They stay in the driver.
+        name: name of the sink, unique in the topology.
+        topic: the topic, which must exist.
+        bootstrap_servers: ``HOST:PORT``, or several separated by commas.
+        key: the record key, which determines the partition; if None, a record may go to any partition.
+        value: the record value; if None, a JSON object of all fields of the tuple.
+        timestamp: a field that holds a datetime or milliseconds since 1970; if None, the transaction's time.
+        settings: further client settings of librdkafka, or a function that returns them. They never leave the driver.
         options: see `txstorm.clients.kafka.producer.KafkaWriter`.
 
     Raises:
-        SettingError: an argument is impossible.
+        SettingError: an argument is invalid.
         MissingDependency: confluent-kafka is not installed.
     """
 
@@ -86,7 +87,7 @@ class KafkaSink(BatchBolt, Committer):
         self._times: list[int] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Make a record of the tuple; raises `StateError` for a value that no record can hold."""
+        """Build a record from the tuple; raise `StateError` for a value that a record cannot hold."""
         key = None if self._key is None else self._encoded("key", self._key, tuple)
         value = self._encoded("value", self._value, tuple)
         if (size := len(key or b"") + len(value or b"")) > self._limit:
@@ -100,7 +101,7 @@ class KafkaSink(BatchBolt, Committer):
         self._values.append(value)
 
     def finish_batch(self) -> None:
-        """Append the records."""
+        """Hand the records of the batch to the outlet, to be sent when the transaction commits."""
         columns = [pa.array(values, field.type) for values, field in zip(self._columns(), _SCHEMA, strict=True)]
         self._sink.append_batch(pa.table(columns, schema=_SCHEMA))
 
@@ -115,7 +116,7 @@ class KafkaSink(BatchBolt, Committer):
             raise StateError(msg) from None
 
     def _time(self, value: Any) -> int:
-        """Convert a time to milliseconds since 1970."""
+        """Convert a datetime, or milliseconds since 1970, to milliseconds since 1970."""
         if isinstance(value, datetime) and value.tzinfo is not None:
             value = (value - EPOCH) // _MILLISECOND
         if type(value) is int and value >= 0:
@@ -151,7 +152,7 @@ def _part(name: str, what: str, given: Any) -> Part:
 
 
 def _content(part: Part, given: Tuple) -> Any:
-    """Select the content of key or value, before encoding."""
+    """Return the key or value for a tuple, before encoding: a field, a dict of fields, or a function's result."""
     if part is None:
         return given.as_dict()
     if isinstance(part, str):
@@ -166,7 +167,7 @@ def _content(part: Part, given: Tuple) -> Any:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Encode `value` as it is sent; raises `TypeError` or `ValueError` if it has no JSON form."""
+    """Encode a key or value for Kafka (None: null); raise `TypeError` or `ValueError` if JSON cannot represent it."""
     match value:
         case None | bytes():
             return value

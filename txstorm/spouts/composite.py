@@ -81,7 +81,7 @@ class CompositePlanner(SpoutPlanner):
         return None if None in marks.values() else marks
 
     def reached(self, document: Any, mark: Any) -> bool:
-        """Whether every source has reached its mark."""
+        """Return whether every source has reached its mark."""
         sources = {} if document is None else document["sources"]
         return all(one.reached(sources.get(name), mark[name]) for name, one in self._planners.items())
 
@@ -144,7 +144,7 @@ class CompositeTask(SpoutTask):
         self._owner = {stream: name for name, known in streams.items() for stream in known.values()}
 
     def source_of(self, stream: str) -> str:
-        """The source that emits to `stream`."""
+        """Return the source that emits to `stream`."""
         return self._owner[stream]
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
@@ -227,7 +227,7 @@ def _emitting(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of(name: str, parts: Parts) -> Parts:
-    """The parts of source `name`, without the prefix of its name."""
+    """Return the parts of source `name`, without the prefix of its name."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): part for key, part in parts.items() if key.startswith(prefix)}
 

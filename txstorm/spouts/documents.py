@@ -22,7 +22,7 @@ def parts_without(document: Any, task: int, parallelism: int) -> dict[str, Any] 
 
 
 def metadata_of(document: Any, parts: dict[str, Any], task: int, parallelism: int) -> dict[str, Any]:
-    """The share of emitter `task` in the batch of `document`, as JSON values."""
+    """Return the share of emitter `task` in the batch of `document`, as JSON values."""
     share = {"parts": parts} if "parts" in document else document
     return {**share, "task": task, "of": parallelism}
 

@@ -394,7 +394,7 @@ def _meta(document: Any) -> Any:
 
 
 def _overridden(coordinator: SpoutCoordinator, method: Any) -> bool:
-    """Whether `coordinator` overrides `method`; if not, the call and the copies for it are skipped."""
+    """Return whether `coordinator` overrides `method`; if not, the call and the copies for it are skipped."""
     return getattr(getattr(coordinator, method.__name__, None), "__func__", None) is not method
 
 

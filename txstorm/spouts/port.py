@@ -58,7 +58,7 @@ class SpoutPlanner:
         return None
 
     def reached(self, document: Any, mark: Any) -> bool:
-        """Whether the txids up to that of `document` (None: none yet) cover all of `mark`."""
+        """Return whether the txids up to that of `document` (None: none yet) cover all of `mark`."""
         return False
 
     def finish(self, document: Any, parts: Parts) -> Any:
@@ -99,7 +99,7 @@ class SpoutTask:
     sources: Sequence[str] = ("",)
 
     def source_of(self, stream: str) -> str:
-        """The source that emits to `stream`."""
+        """Return the source that emits to `stream`."""
         return ""
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:

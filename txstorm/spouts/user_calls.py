@@ -46,7 +46,7 @@ def storable(value: Any, what: str) -> Any:
 
 
 def _has_other_keys(value: Any) -> bool:
-    """Whether a mapping in `value` has a key that is not a string."""
+    """Return whether a mapping in `value` has a key that is not a string."""
     if isinstance(value, Mapping):
         return any(not isinstance(key, str) or _has_other_keys(inner) for key, inner in value.items())
     return isinstance(value, list | tuple) and any(map(_has_other_keys, value))

@@ -1,4 +1,4 @@
-"""Executor for a single batch bolt, with batch ids of any type: Storm's ``BatchBoltExecutor``."""
+"""Executor for a single batch bolt, with batch ids of any type; the counterpart of Storm's ``BatchBoltExecutor``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class EmittedTuple(NamedTuple):
 class BatchBoltExecutor:
     """Runs a batch bolt without a topology: a fresh copy per id, from its first tuple to `finish` or `timeout_id`.
 
-    The id takes the place of the attempt: a `TransactionAttempt`, or any other name of a batch (such as the request of
-    a DRPC call). Copies are made as for workers, so the bolt must be picklable.
+    The id takes the place of the attempt: a `TransactionAttempt`, or any other identifier of a batch (such as that of
+    a DRPC request). Copies are made as for workers, so the bolt must be picklable.
 
     Example::
 
@@ -44,7 +44,7 @@ class BatchBoltExecutor:
         component: its component id, for messages.
         task: the index of its task.
         parallelism: the number of its tasks.
-        resources: the tables of a committer that uses any.
+        resources: the tables of a committer, if it uses any.
 
     Raises:
         InputError: `bolt` is not a batch bolt.
@@ -95,7 +95,7 @@ class BatchBoltExecutor:
     def finish(self, id: Hashable) -> list[EmittedTuple]:
         """Finish and remove batch `id`; return all tuples it emitted, including those emitted in `execute`.
 
-        For an id without tuples, a fresh bolt is finished.
+        An id that has received no tuples gets a fresh bolt, which is finished at once.
         """
         run = self._run(id)
         del self._runs[id]

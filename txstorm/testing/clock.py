@@ -10,7 +10,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """A clock for tests that moves only when `advance` is called.
+    """Clock for tests, which moves only when `advance` is called.
 
     Args:
         start: the initial time; must have a time zone.
@@ -27,15 +27,15 @@ class ManualClock:
         self._passed = 0
 
     def now(self) -> int:
-        """The time in UTC microseconds since 1970: the stamp of transactions planned now."""
+        """Return the time in microseconds since 1970 (UTC), with which transactions planned now are stamped."""
         return self._start + self._passed
 
     def monotonic(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds by which the clock has advanced since the start."""
         return self._passed / 1_000_000
 
     def advance(self, seconds: float) -> None:
-        """Move the time forward by `seconds`; raises `InputError` if they are negative."""
+        """Move the time forward by `seconds`; raise `InputError` if that is negative."""
         if not seconds >= 0:
             msg = f"ManualClock: advance by {seconds!r} seconds, expected a number >= 0; time does not run backwards"
             raise InputError(msg)

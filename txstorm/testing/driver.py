@@ -31,7 +31,7 @@ class InlineEngine(LocalEngine):
     """Local engine that runs on the caller's thread, so that a breakpoint in a bolt stops the test itself.
 
     Args:
-        emissions: record of the emitted attempts and tuples.
+        emissions: receives the attempts and the tuples emitted.
     """
 
     name = "inline"
@@ -63,11 +63,11 @@ class TopologyTestDriver:
 
     Coordinator, plan, spout, bolts, ledger and tables are the real ones, but there are no threads and no Spark, and
     time moves only by `advance`. A transaction that can start is processed at once, so that its emitted tuples can be
-    inspected, but remains *processing* until `ack`. In its turn its committers finish at once, and it remains
-    *committing* until `ack` publishes it. `fail` fails its current phase: it and all later transactions are replayed,
-    as in Storm.
+    inspected, but remains *processing* until `ack`. When its turn to commit comes, its committers finish at once, and
+    it remains *committing* until `ack` publishes it. `fail` fails its current phase: it and all later transactions are
+    replayed, as in Storm.
 
-    An exception of user code is handled as the settings of the topology say; if it ends the topology, the call that
+    An exception in user code is handled according to the topology's settings; if it ends the topology, the call that
     ran the code raises it. Earlier transactions can still be acked, as in a run.
 
     Args:
@@ -131,14 +131,14 @@ class TopologyTestDriver:
     def ack(self, which: int | TransactionAttempt) -> None:
         """End the current phase of a transaction: a processing one becomes processed, a committing one is published.
 
-        Then runs everything that follows: the next commit, new transactions.
+        Everything that becomes possible, such as the next commit or new transactions, then runs at once.
 
         Args:
             which: a txid, or an attempt; an ack of an attempt that is not the current one is ignored.
 
         Raises:
             InputError: no phase of this txid waits for an ack, or the driver is closed.
-            TopologyFailed: user code that ran in consequence has failed.
+            TopologyFailed: user code that ran as a consequence has failed.
         """
         self._running()
         self._stepper.ack(which if isinstance(which, TransactionAttempt) else self._waiting(which))
@@ -155,23 +155,23 @@ class TopologyTestDriver:
 
         Raises:
             InputError: this txid is not active, or the driver is closed.
-            TopologyFailed: user code that ran in consequence has failed, or the limit of retries is reached.
+            TopologyFailed: user code that ran as a consequence has failed, or the retry limit is reached.
         """
         self._running()
         row = ErrorRow("the test", 0, "failed", "FailedException", reason, "", "")
         self._stepper.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
 
     def next_tuple(self) -> None:
-        """Poll the source, as a run does continuously; for example after tuples were added to it."""
+        """Poll the source, as a run does continuously, for example after adding tuples to it."""
         self._running()
         self._stepper.wake()
 
     def source_end(self) -> Any:
-        """The current end of the source, as an argument for `reached`; None if the spout cannot tell."""
+        """Return the current end of the source, to be passed to `reached`; None if the spout cannot determine it."""
         return self._running().planning.planner.latest()
 
     def reached(self, end: Any) -> bool:
-        """Whether everything up to `end`, a result of `source_end`, is committed."""
+        """Return whether everything up to `end`, a result of `source_end`, is committed."""
         planning = self._running().planning
         return planning.planner.reached(planning.document(self.committed), end)
 
@@ -182,10 +182,10 @@ class TopologyTestDriver:
         self._stepper.pass_time()
 
     def commit(self, upto: int | None = None) -> None:
-        """Ack both phases of the next transaction, or of all up to `upto`.
+        """Ack both phases of the next transaction, or of all transactions up to txid `upto`.
 
         Raises:
-            InputError: one of them is not active: the source has no data, or a back-off has not passed.
+            InputError: one of them is not active, because the source has no data or a back-off has not elapsed.
             TopologyFailed: user code has failed.
         """
         last = self.committed + 1 if upto is None else upto
@@ -193,7 +193,7 @@ class TopologyTestDriver:
             self.ack(self.committed + 1)
 
     def restart(self, topology: Topology | None = None) -> None:
-        """End as if the process were killed, and start again on the same directory.
+        """Stop as if the process had been killed, and start again on the same directory.
 
         Args:
             topology: the topology to start, perhaps with other code, parallelism or settings; None: the same one.
@@ -210,7 +210,7 @@ class TopologyTestDriver:
         attempt: TransactionAttempt | int | None = None,
         stream: str = DEFAULT_STREAM,
     ) -> list[tuple[Any, ...]]:
-        """The tuples that `component` emitted, in order, with or without subscribers.
+        """Return the tuples that `component` emitted, in order, even on streams without subscribers.
 
         Args:
             component: a spout or bolt.
@@ -238,7 +238,7 @@ class TopologyTestDriver:
         return list(self._emissions.log)
 
     def attempt(self, txid: int) -> TransactionAttempt:
-        """The current attempt at `txid`; raises `InputError` if it is not active."""
+        """Return the current attempt at `txid`; raise `InputError` if it is not active."""
         entry = self._stepper.active.get(txid)
         if entry is None:
             msg = f"txid {txid}: expected an active transaction ({self._words()}), got one that is {self.status(txid)}"
@@ -246,15 +246,15 @@ class TopologyTestDriver:
         return TransactionAttempt(txid, entry[0])
 
     def attempts(self, txid: int) -> list[TransactionAttempt]:
-        """All attempts at `txid` so far, oldest first."""
+        """Return all attempts at `txid` so far, oldest first."""
         return self._emissions.of_txid(txid)
 
     def is_whole(self, attempt: TransactionAttempt) -> bool:
-        """Whether all tasks of the spout have emitted their share in `attempt`; False if one of them failed."""
+        """Return whether all tasks of the spout have emitted their share in `attempt`; False if one of them failed."""
         return attempt not in self._emissions.partial
 
     def status(self, txid: int) -> str:
-        """``processing``, ``processed``, ``committing``, ``committed``, or ``not started``."""
+        """Return the status: ``processing``, ``processed``, ``committing``, ``committed`` or ``not started``."""
         entry = self._stepper.active.get(txid)
         if entry is not None:
             return entry[1].value
@@ -271,15 +271,15 @@ class TopologyTestDriver:
         return self._stepper.committed
 
     def state(self, name: str) -> StateView:
-        """The state `name`, as of the last committed transaction."""
+        """Return the state `name`, as of the last committed transaction."""
         return StateView(self.data_dir, name)
 
     def sink(self, name: str) -> SinkView:
-        """The rows of the sink `name`."""
+        """Return the rows of the sink `name`."""
         return SinkView(self.data_dir, name)
 
     def history(self) -> Any:
-        """One row per committed txid, as a `pyarrow.Table`."""
+        """Return the history, one row per committed txid, as a `pyarrow.Table`."""
         return read_directory_history(self.data_dir)
 
     # -- the end ------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class Emission:
 
 
 class Emissions:
-    """All emissions so far, in the order in which tasks finished, and the attempts they belong to.
+    """Log of all emissions so far, in the order in which tasks finished, and of their attempts.
 
     Attributes:
         log: the emissions.
@@ -48,9 +48,9 @@ class Emissions:
             self.log += [Emission(component, one.stream, task, attempt, values) for values in rows]
 
     def of_txid(self, txid: int) -> list[TransactionAttempt]:
-        """The attempts at `txid`, oldest first."""
+        """Return the attempts at `txid`, oldest first."""
         return [attempt for attempt in self.attempts if attempt.txid == txid]
 
     def of(self, component: str, stream: str) -> Iterator[Emission]:
-        """The emissions of `component` on `stream`."""
+        """Yield the emissions of `component` on `stream`."""
         return (one for one in self.log if one.component == component and one.stream == stream)

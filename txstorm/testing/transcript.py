@@ -1,4 +1,4 @@
-"""Transcripts: JSON files with steps for a topology, and the output expected after each.
+"""Transcripts: JSON files that list steps for a topology and the output expected after each.
 
 See docs/testing.md for the format.
 """
@@ -72,7 +72,7 @@ class Transcript(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Transcript:
-        """Load the file at `path`; raises `InputError` if it is not a transcript, or has a newer version."""
+        """Load the file at `path`; raise `InputError` if it is not a transcript, or has a newer version."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             version = document.get("version") if isinstance(document, dict) else None
@@ -87,7 +87,7 @@ class Transcript(BaseModel):
 
     @property
     def watched(self) -> list[str]:
-        """The components, or component/stream, whose emissions are compared."""
+        """The components, or ``component/stream`` pairs, whose emissions are compared."""
         return self.watch or sorted({name for step in self.steps for name in step.emits})
 
 
@@ -105,7 +105,7 @@ def run_transcript(
         clock: as for `TopologyTestDriver`.
 
     Raises:
-        InputError: the file is not a transcript, or has an impossible action.
+        InputError: the file is not a transcript, or contains an invalid action.
         CheckFailed: the result of a step differs; the message names the step, the expected and the actual result.
         TopologyFailed: user code has failed.
     """
@@ -171,7 +171,7 @@ class _Player:
             raise InputError(msg) from error
 
     def _which(self, text: str) -> int | TransactionAttempt:
-        """``2``, or ``2#1``: the first attempt at txid 2."""
+        """Parse the reference of a step: ``2`` is txid 2, ``2#1`` the first attempt at it."""
         txid, numbered, number = text.partition("#")
         if not numbered:
             return int(txid)
@@ -215,7 +215,7 @@ class _Player:
 
 
 def _bag(rows: list[Any]) -> list[str]:
-    """The rows as sorted text, since their order between parallel tasks is not defined."""
+    """Return the rows as sorted text, since their order across parallel tasks is undefined."""
     return sorted(_text(row) for row in rows)
 
 

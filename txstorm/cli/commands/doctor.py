@@ -1,4 +1,4 @@
-"""Command ``txstorm doctor``: check the requirements of a run, and try out both engines with a small topology."""
+"""Command ``txstorm doctor``: check the requirements of a run, and try both engines with a small topology."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def doctor(json: Json = False) -> int:
 
 
 def engines(checks: Sequence[Check]) -> list[str]:
-    """The engines that were tried and work."""
+    """Return the names of the engines that were tried and work."""
     working = {check.name for check in checks if check.ok}
     return [name for name in ENGINES if f"engine {name}" in working]
 
 
 def verdict(working: Sequence[str]) -> str:
-    """The result as a sentence."""
+    """Return the overall result, given the names of the working engines, as a sentence."""
     if not working:
         return "Topologies cannot run here yet."
     if len(working) == len(ENGINES):
@@ -80,9 +80,9 @@ class Check:
     Attributes:
         name: the subject of the check.
         ok: whether the check succeeded.
-        found: the version or place found, or the fault.
-        remedy: what to do if it is not `ok`.
-        needed_for: ``runs``, ``spark``, or empty for something optional.
+        found: the version or location found, or the fault.
+        remedy: what to do if the check failed.
+        needed_for: ``runs``, ``spark``, or empty for an optional requirement.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Package:
-    """A package and its supported versions: `low` and later, but below `high`."""
+    """A required package and its supported versions: from `low` up to, but excluding, `high`."""
 
     name: str
     low: str
@@ -136,7 +136,7 @@ def package(one: Package) -> Check:
 
 
 def fits(version: str, one: Package) -> bool:
-    """Whether `version` is supported."""
+    """Return whether `version` of a package is supported."""
     number = _numbers(version)
     return number >= _numbers(one.low) and (one.high is None or number < _numbers(one.high))
 
@@ -147,7 +147,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def java() -> Check:
-    """Check the Java that Spark would start."""
+    """Check the version of the Java runtime that Spark would start."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which(os.path.join(home, "bin", "java") if home else "java")
     remedy = BREW_JAVA if sys.platform == "darwin" else APT_JAVA
@@ -173,7 +173,7 @@ def _java_version(path: str) -> str | None:
 
 
 def delta_jars() -> Check:
-    """Check for Delta's jars, which Spark needs to read the tables, and to write those with writer ``spark``."""
+    """Check for Delta's jars, which Spark needs to read tables, and to write tables whose writer is ``spark``."""
     jars = sorted(jar.name for place in _jar_places() for jar in place.glob("*delta-spark*.jar"))
     extra = "pip install 'txstorm[delta-spark]', spark.jars.packages fetches them"
     remedy = f"only to read the tables with Spark, or to write them: {extra}"
@@ -189,7 +189,7 @@ def _jar_places() -> Iterator[Path]:
 
 
 def disk() -> Check:
-    """Check the disk space for tables in the current directory."""
+    """Check that the current directory has enough disk space for tables."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     found = f"{free / GIB:.1f} GiB free in {here}"
@@ -218,7 +218,7 @@ def engine(name: str) -> Check:
 
 
 def all_checks(started: Callable[[str], None]) -> Iterator[Check]:
-    """Run all checks; `started` is called with a message before those that take a while.
+    """Run all checks and yield their results; `started` is called with a message before each slow one.
 
     Spark is not tried if something it needs is missing.
     """

@@ -1,4 +1,4 @@
-"""Commands ``txstorm ledger copy`` and ``txstorm recover``; check of the option ``--ledger`` of other commands."""
+"""Commands ``txstorm ledger copy`` and ``txstorm recover``, and the check of other commands' ``--ledger`` option."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ledger_app = typer.Typer(help="Work with the ledger of a stopped topology.", no_
 
 
 def at_ledger(data_dir: str, ledger: str | None) -> str:
-    """Return `data_dir`; raise `InputError` if `ledger` is given and the topology uses another one."""
+    """Return `data_dir`; raise `InputError` if `ledger` is given but the topology uses a different ledger."""
     if ledger is not None:
         from txstorm.operations.ledger_choice import check_ledger
 

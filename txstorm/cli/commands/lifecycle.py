@@ -191,7 +191,7 @@ def repair(
 
 
 def numbers_of(pairs: Sequence[str]) -> dict[str, int]:
-    """Component → number, from ``COMPONENT=N``.
+    """Parse ``COMPONENT=N`` pairs; return component → number.
 
     Raises:
         InputError: the form is wrong, N is not a whole number, or a component is given twice.

@@ -1,6 +1,6 @@
 """The small topology that ``txstorm doctor`` runs on both engines.
 
-Not part of `doctor`, which is imported for every command: this module loads what a run needs.
+It is separate from `doctor`, which every command imports, because it imports everything that a run needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 180.0
 
 
 class Count(BatchBolt, Committer):
-    """Counts words in a state."""
+    """Committer that counts words in a keyed state."""
 
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
@@ -45,7 +45,7 @@ class Count(BatchBolt, Committer):
 
 
 def topology() -> Topology:
-    """The test topology: a spout and a committer."""
+    """Build the test topology: a spout and a committer."""
     spout = MemoryTransactionalSpout(WORDS, "word", take=2)
     builder = TransactionalTopologyBuilder("doctor", "words", spout)
     builder.set_committer_bolt("count", Count()).fields_grouping("words", ["word"])

@@ -126,7 +126,7 @@ def _letter(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers(schema: pa.Schema) -> list[str]:
-    """The columns of numbers, which are aligned to the right."""
+    """Return the names of the numeric columns of `schema`, which are right-aligned."""
     from pyarrow import types
 
     kinds = (types.is_integer, types.is_floating, types.is_decimal)
@@ -138,7 +138,7 @@ def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]
 
 
 def history_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The history as a text table, with timelines if there was a rewind."""
+    """Return the history as a text table, with a column for the timeline if there was a rewind."""
     from txstorm.cli.output import grid
 
     rewound = any(row["timeline"] for row in rows)

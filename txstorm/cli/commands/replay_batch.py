@@ -1,4 +1,4 @@
-"""Batch replay for jobs/replay.py: audit a range of committed txids, or backfill new tables from it."""
+"""Batch replay, the command behind jobs/replay.py: audit a range of committed txids, or backfill new tables from it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class BatchRequest:
 
     Attributes:
         data_dir: the data directory of the topology.
-        from_txid, to_txid: the first and last transaction; default: all committed ones.
+        from_txid, to_txid: the first and last transaction to replay; default: all committed ones.
         into: the new data directory of a backfill; None for an audit.
-        topology: the code; None: as recorded by the run, after confirmation at a terminal.
+        topology: the target of the code; None: the one recorded by the run, after confirmation at a terminal.
         dry_run: check code, source and tables, but run nothing.
         engine: ``spark`` or ``local``.
     """
@@ -66,7 +66,7 @@ class BatchRequest:
 
 
 def replay_batch(request: BatchRequest) -> int:
-    """Replay a range with progress, print the result as the last line; return the exit code."""
+    """Replay a range of txids, showing progress; print the result as the last line and return the exit code."""
     console = stderr()
     started = time.monotonic()
     try:
@@ -98,7 +98,7 @@ def _replayed(request: BatchRequest, console: Console) -> Result:
 
 
 def _check(topology: Topology, recording: Recording, span: Span, into: Path | None) -> None:
-    """Check source and tables; raise what a replay would raise before it runs anything."""
+    """Check source and tables; raise the errors that a replay would raise before it runs anything."""
     with opened_source(topology, program_of(compile_plan(topology)), recording):
         if into is None:
             ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed)

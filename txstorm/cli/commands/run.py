@@ -1,4 +1,4 @@
-"""Command ``txstorm run``."""
+"""Command ``txstorm run``: run a topology, with progress, signals and result."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def settings_of(
     min_interval: float | None = None,
     max_dead_letters: str | None = None,
 ) -> dict[str, Any]:
-    """The settings from ``KEY=VALUE`` pairs and separate options; values stay text, for `Settings` to parse.
+    """Merge the settings from ``KEY=VALUE`` pairs and separate options; values stay text, for `Settings` to parse.
 
     Raises:
         SettingError: a pair has no ``=``, or a key is given twice.

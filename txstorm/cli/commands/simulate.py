@@ -1,4 +1,4 @@
-"""Command ``txstorm simulate``."""
+"""Command ``txstorm simulate``: check the protocol in simulated worlds with injected faults."""
 
 from __future__ import annotations
 

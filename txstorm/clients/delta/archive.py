@@ -76,7 +76,7 @@ def archive_entries(table: Path, seconds: float, now: float, keep: int | None = 
 
 
 def _first_kept(log: Path, found: list[tuple[int, str]], before: float, checkpoints_before: float) -> int:
-    """The version of the first entry or checkpoint that is too young to move."""
+    """Return the version of the first entry or checkpoint that is too young to move."""
     entries = (version for version, name in found if name == entry_name(version) and _modified(log / name) >= before)
     checkpoints = (
         version for version, name in found if checkpoint_version(name) and _modified(log / name) >= checkpoints_before
@@ -104,7 +104,7 @@ def _move(table: Path, name: str) -> None:
 
 
 def archived_entries(table: Path) -> list[Path]:
-    """The archived entries, newest first."""
+    """Return the archived entries, newest first."""
     return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
 
 

@@ -172,7 +172,7 @@ class ControlTable:
 
     @classmethod
     def create(cls, uri: str, schema: pa.Schema, properties: Mapping[str, str], info: Mapping[str, Any]) -> None:
-        """Create an empty table; does nothing if another process has created it at the same moment."""
+        """Create an empty table; do nothing if another process has created it at the same moment."""
         try:
             DeltaTable.create(
                 uri,
@@ -199,11 +199,11 @@ class ControlTable:
         return dict(self._table.metadata().configuration)
 
     def paths(self) -> list[str]:
-        """The paths of the files of this version."""
+        """Return the paths of the files of this version."""
         return [str(path) for path in self._call(lambda: self._table.get_add_actions(flatten=True))["path"].to_pylist()]
 
     def entry(self, version: int) -> Mapping[str, Any] | None:
-        """The document of a version: None if there is no such version, empty if another writer made it.
+        """Return the document of a version: None if there is no such version, empty if another writer made it.
 
         Raises:
             TableCorrupt: the entry is not a log entry.
@@ -218,7 +218,7 @@ class ControlTable:
             raise _unreadable(self.uri, cause) from cause
 
     def exists(self, version: int) -> bool:
-        """Whether the log still has the entry of `version`."""
+        """Return whether the log still has the entry of `version`."""
         return self.entry(version) is not None
 
     def append(
@@ -295,7 +295,7 @@ class ControlTable:
 
 
 def local_path(uri: str) -> Path | None:
-    """The local directory that `uri` names; None for an object store."""
+    """Return the local directory that `uri` names; None for an object store."""
     return None if "://" in uri else Path(uri)
 
 

@@ -81,7 +81,7 @@ class Selected:
         self._actions = _at_most(_above(actions, wanted.low), wanted.high)
 
     def table(self) -> pa.Table:
-        """All wanted rows, in no particular order."""
+        """Return all wanted rows, in no particular order."""
         wanted, rows = self._wanted, self._dataset(self._actions)
         return rows.to_table(columns=self._columns, filter=wanted.condition, use_threads=wanted.threads)
 
@@ -142,7 +142,7 @@ def _at_most(actions: pa.Table, high: Bound | None) -> pa.Table:
 
 
 def _in_turn(actions: pa.Table, column: str) -> pa.Table | None:
-    """The files sorted by `column`; None if some overlap or lack statistics."""
+    """Return the files sorted by `column`; None if some overlap or lack statistics."""
     least, most = f"min.{column}", f"max.{column}"
     if not {least, most} <= set(actions.column_names):
         return None

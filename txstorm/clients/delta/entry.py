@@ -112,7 +112,7 @@ def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapp
 
 
 def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict[str, Any]:
-    """The ``metaData`` action that changes schema (JSON) and properties of a table with the metadata `known`."""
+    """Return the ``metaData`` action that changes schema (JSON) and properties of a table with the metadata `known`."""
     return {
         "id": str(known.id),
         "name": known.name,
@@ -150,7 +150,7 @@ def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
 
 
 def has_inode(entry: str, inode: int) -> bool:
-    """Whether `entry` still is the file that `put_entry` wrote; True if it has moved to the archive.
+    """Return whether `entry` still is the file that `put_entry` wrote; True if it has moved to the archive.
 
     Spark's log store for local disks checks whether an entry exists and then renames over it, so it can replace one
     that was written between the two steps. Checked before P8 (complete), and before the next commit.

@@ -68,7 +68,7 @@ class Features:
 
     @classmethod
     def of(cls, table: Any, has_vectors: Callable[[], bool]) -> Features:
-        """The features of a table that delta-rs has opened."""
+        """Return the features of a table that delta-rs has opened."""
         protocol = table.protocol()
         return cls(
             protocol.min_reader_version,
@@ -86,11 +86,11 @@ class Features:
         return self.properties.get("delta.appendOnly", "").lower() == "true"
 
     def unreadable(self, table: Path) -> str | None:
-        """The reason why the rows of `table` cannot be read, with the remedy; None if they can."""
+        """Return the reason why the rows of `table` cannot be read, with the remedy; None if they can."""
         return next(self._unreadable(table), None)
 
     def unwritable(self, table: Path) -> str | None:
-        """The reason why `table` cannot be committed to, with the remedy; None if it can."""
+        """Return the reason why `table` cannot be committed to, with the remedy; None if it can."""
         return next(self._unreadable(table), None) or next(self._unwritable(table), None)
 
     def _unreadable(self, table: Path) -> Iterator[str]:
@@ -139,13 +139,13 @@ class Features:
 
 
 def unsupported_text(table: Path, error: str) -> str | None:
-    """The refusal of `table` if `error` is that of delta-rs for an unknown feature; else None."""
+    """Return the refusal of `table` if `error` is that of delta-rs for an unknown feature; else None."""
     found = _UNKNOWN.search(error)
     return _refused(table, f"feature {found[1]}", "is not supported by txstorm", _COPY) if found else None
 
 
 def append_only_text(table: Path) -> str:
-    """The reason why rows of the append-only `table` cannot be removed, with the remedy."""
+    """Return the reason why rows of the append-only `table` cannot be removed, with the remedy."""
     remedy = "in Spark: ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')"
     return _refused(table, "property delta.appendOnly", "forbids removing or replacing rows", remedy)
 
@@ -165,7 +165,7 @@ def _renamed(fields: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[
 
 
 def _inner(kind: Any) -> Sequence[Mapping[str, Any]]:
-    """The fields of a struct, or of structs in a list or map."""
+    """Return the fields of a struct, or of structs in a list or map."""
     if not isinstance(kind, Mapping):
         return ()
     nested = [kind.get(name) for name in ("elementType", "keyType", "valueType")]

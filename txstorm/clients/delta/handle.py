@@ -161,7 +161,7 @@ class DeltaHandle:
         return dict(self._table.metadata().configuration)
 
     def log_entry(self, version: int) -> Path:
-        """The file that holds `version` in the log."""
+        """Return the file that holds `version` in the log."""
         return self.path / LOG / entry_name(version)
 
     def make_durable(self, versions: range, *, again: bool = False) -> None:
@@ -223,14 +223,14 @@ class DeltaHandle:
         return self._table
 
     def app_version(self, app_id: str) -> int | None:
-        """The last number committed for the Delta app transaction `app_id`, or None."""
+        """Return the last number committed for the Delta app transaction `app_id`, or None."""
         if app_id not in self._apps:
             with _reading(self.path, "the log"):
                 self._apps[app_id] = self._read_here().transaction_version(app_id)
         return self._apps[app_id]
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
-        """The commit infos since the last checkpoint, as txstorm wrote them, oldest first.
+        """Return the commit infos since the last checkpoint, as txstorm wrote them, oldest first.
 
         Raises:
             TableCorrupt: an entry or checkpoint by txstorm, among those this version is read from, was altered.
@@ -307,7 +307,7 @@ class DeltaHandle:
         raise ConflictError(msg)
 
     def still_has(self, version: int) -> bool:
-        """Whether the entry of `version` still is the one this handle wrote; True if unknown."""
+        """Return whether the entry of `version` still is the one this handle wrote; True if unknown."""
         entry = f"{self.path}/{LOG}/{entry_name(version)}"
         return self._own is None or self._own[0] != version or has_inode(entry, self._own[1])
 
@@ -328,7 +328,7 @@ class DeltaHandle:
         )
 
     def _written_to(self) -> DeltaTable:
-        """The delta-rs table on the log itself, which it lists with every commit."""
+        """Return the delta-rs table on the log itself, which it lists with every commit."""
         if self._writer is None:
             self._writer = DeltaTable(str(self.path), version=self.version)
         elif self._writer.version() != self.version:
@@ -392,7 +392,7 @@ class DeltaHandle:
                 yield LogEntry(older, _checked(entry))
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """The commit info of `version`, as txstorm wrote it; empty if that is no longer kept."""
+        """Return the commit info of `version`, as txstorm wrote it; empty if that is no longer kept."""
         return self._logged(version) or {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
@@ -407,7 +407,7 @@ class DeltaHandle:
         return None
 
     def files(self) -> list[DataFile]:
-        """The files of this version."""
+        """Return the files of this version."""
         actions = self.actions()
         sizes = actions["size_bytes"].to_pylist()
         with _reading(self.path, "the list of files"):
@@ -443,7 +443,7 @@ class DeltaHandle:
         *,
         threads: bool = True,
     ) -> pa.Table:
-        """The rows of this version, in no particular order; arguments as for `Wanted`.
+        """Return the rows of this version, in no particular order; arguments as for `Wanted`.
 
         Files that have no such rows according to their statistics are not opened. Raises `TableCorrupt` if a file is
         missing or damaged.
@@ -466,7 +466,7 @@ class DeltaHandle:
             yield from selected.batches(rows)
 
     def row_count(self, low: Bound | None = None) -> int:
-        """The number of rows in the files that `read` would open; a file without statistics counts as 0."""
+        """Return the number of rows in the files that `read` would open; a file without statistics counts as 0."""
         return self._selected(Wanted(low=low)).row_count()
 
     def _selected(self, wanted: Wanted) -> Selected:
@@ -475,7 +475,7 @@ class DeltaHandle:
         return Selected(self.path, self.schema, self.actions(*bounded), wanted)
 
     def actions(self, *bounded: str) -> pa.Table:
-        """One row per file of this version, from the log: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
+        """Return one row per file of this version, from the log: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
 
         ``min.…`` and ``max.…`` exist for those of the columns `bounded` for which txstorm writes statistics.
         """
@@ -494,7 +494,7 @@ class DeltaHandle:
         return self._stats
 
     def is_silent(self, column: str) -> bool:
-        """Whether some file of this version has min/max statistics, but none of `column`."""
+        """Return whether some file of this version has min/max statistics, but none of `column`."""
         stats = self._stats_here()
         return is_silent((stats.get(file.path, {}) for file in self.files()), column)
 
@@ -531,7 +531,7 @@ def _has_vectors(table: DeltaTable) -> bool:
 
 
 def is_table(path: Path) -> bool:
-    """Whether the log of a Delta table exists at `path`, readable or not."""
+    """Return whether the log of a Delta table exists at `path`, readable or not."""
     try:
         with os.scandir(path / LOG) as entries:
             return any(entry.name[0].isdigit() for entry in entries)
@@ -542,7 +542,7 @@ def is_table(path: Path) -> bool:
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """Return `schema` as Delta stores it; raises `StateError` naming a column whose type Delta does not support."""
+    """Return `schema` as Delta stores it; raise `StateError` naming a column whose type Delta does not support."""
     for column in schema:
         try:
             Schema.from_arrow(pa.schema([column]))

@@ -63,7 +63,7 @@ def _checked(value: Any) -> Any:
 
 
 def last_checkpoint(table: Path) -> int:
-    """The version of the last checkpoint according to the hint in the log; 0 without one."""
+    """Return the version of the last checkpoint according to the hint in the log; 0 without one."""
     try:
         return int(json.loads(read_whole(table / LOG / HINT))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
@@ -85,7 +85,7 @@ def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:
 
 
 def newest_complete(table: Path, paths: Iterable[str], most: int | None = None) -> tuple[int, list[str]]:
-    """The newest complete checkpoint: its version and its files; (-1, []) if there is none.
+    """Return the newest complete checkpoint: its version and its files; (-1, []) if there is none.
 
     Args:
         table: the table's directory.
@@ -105,7 +105,7 @@ def newest_complete(table: Path, paths: Iterable[str], most: int | None = None) 
 
 
 def _complete(table: Path, paths: Sequence[str]) -> list[str]:
-    """The files of one complete checkpoint among `paths`, all of one version; empty if none is complete."""
+    """Return the files of one complete checkpoint among `paths`, all of one version; empty if none is complete."""
     for path in paths:
         parts = _PART.fullmatch(path.rpartition("/")[2])
         if parts is None:
@@ -120,7 +120,7 @@ def _complete(table: Path, paths: Sequence[str]) -> list[str]:
 
 
 def _sidecars(checkpoint: Path) -> list[str]:
-    """The names of the sidecar files of a v2 checkpoint."""
+    """Return the names of the sidecar files of a v2 checkpoint."""
     try:
         if checkpoint.suffix == ".json":
             actions = [json.loads(line) for line in read_whole(checkpoint).splitlines()]
@@ -135,18 +135,18 @@ def _sidecars(checkpoint: Path) -> list[str]:
 
 
 def checkpoint_version(name: str) -> int | None:
-    """The version of a checkpoint file, or of a part of one, by its name; None for other files."""
+    """Return the version of a checkpoint file, or of a part of one, by its name; None for other files."""
     found = _CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def entry_name(version: int) -> str:
-    """The file name of the log entry of `version`."""
+    """Return the file name of the log entry of `version`."""
     return f"{version:020d}.json"
 
 
 def version_of(name: str) -> int | None:
-    """The version of a log file (entry, checkpoint or checksum) by its name; None for other files."""
+    """Return the version of a log file (entry, checkpoint or checksum) by its name; None for other files."""
     found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name) or _SUM.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -177,7 +177,7 @@ def _digest(path: Path) -> str:
 
 
 def own_info(entry: Path) -> Mapping[str, Any]:
-    """The commit info of a log entry, as txstorm wrote it; empty for an empty entry, or one by another writer.
+    """Return the commit info of a log entry, as txstorm wrote it; empty for an empty entry, or one by another writer.
 
     For an entry by another writer that changes rows: its operation, under `FOREIGN`.
 
@@ -232,7 +232,7 @@ def _actions(entry: Path) -> dict[str, list[Any]]:
 
 
 def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that txstorm wrote into a commit info; Spark stores them in the user metadata, as JSON."""
+    """Return the fields that txstorm wrote into a commit info; Spark stores them in the user metadata, as JSON."""
     own = commit_info.get(INFO)
     if own is None:
         try:
@@ -243,7 +243,7 @@ def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spark_metadata(info: Mapping[str, Any], rows: int, txids: tuple[int, int], app: str, txid: int, label: str) -> str:
-    """The user metadata of a commit by Spark: `info`, and the expected row count and txids of its files.
+    """Return the user metadata of a commit by Spark: `info`, and the expected row count and txids of its files.
 
     The files themselves are not known before Spark writes them.
     """

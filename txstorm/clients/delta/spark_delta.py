@@ -49,7 +49,7 @@ _SETTINGS: Mapping[str, str] = {
 
 
 def session_settings() -> Mapping[str, str]:
-    """The settings with which a session must be started to write Delta tables.
+    """Return the settings with which a session must be started to write Delta tables.
 
     Raises:
         MissingDependency: delta-spark is not installed; its version determines that of the jars.
@@ -151,7 +151,7 @@ class SparkDelta:
 
 
 def _exactly(file: Path) -> str:
-    """The absolute path for Spark, with pattern characters escaped; Spark's working directory may differ."""
+    """Return the absolute path for Spark, with pattern characters escaped; Spark's working directory may differ."""
     return _PATTERN.sub(r"\\\g<0>", str(file.absolute()))
 
 

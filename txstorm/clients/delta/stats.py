@@ -42,7 +42,7 @@ def stats_of(table: Path, checkpoint: Iterable[str], entries: Iterable[str]) -> 
 
 
 def bounds_in(stats: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
-    """The bounds of `column` in the `stats` of a file; None if it has none."""
+    """Return the bounds of `column` in the `stats` of a file; None if it has none."""
     try:
         least, most = stats["minValues"][column], stats["maxValues"][column]
     except (LookupError, TypeError):

@@ -77,7 +77,7 @@ class Window:
 
     @classmethod
     def newest(cls, table: Path, *, once: bool = False) -> Window:
-        """The window that ends with the newest version; raises `OSError` if part of it is not a regular file.
+        """Return the window that ends with the newest version; raise `OSError` if part of it is not a regular file.
 
         `once`: for a reader that opens the table once; without links if the log is short.
         """
@@ -88,7 +88,7 @@ class Window:
 
     @classmethod
     def until(cls, table: Path, version: int) -> Window:
-        """The window, from log and archive, that ends with `version`, or with the last existing one before it.
+        """Return the window, from log and archive, that ends with `version`, or with the last existing one before it.
 
         Retries while its entries are being moved to the archive.
         """
@@ -122,7 +122,7 @@ class Window:
         return True
 
     def made(self) -> list[Path]:
-        """The files that delta-rs has written here: a checkpoint, and the hint that points to it."""
+        """Return the files that delta-rs has written here: a checkpoint, and the hint that points to it."""
         found = [self.path / LOG / name for name in sorted(os.listdir(self.path / LOG))]
         return [file for file in found if not file.is_symlink() and file.is_file()]
 
@@ -153,7 +153,7 @@ def _is_simple(table: Path, found: Sequence[str], checkpoint: int) -> bool:
 
 
 def _entries(found: Iterable[str], checkpoint: int, version: int | None = None) -> list[str]:
-    """The entries from `checkpoint` on, up to `version`, oldest first."""
+    """Return the entries from `checkpoint` on, up to `version`, oldest first."""
     first, last = entry_name(max(checkpoint, 0)), "~" if version is None else entry_name(version)
     named = ((path.rpartition("/")[2], path) for path in found)
     return [path for name, path in sorted(pair for pair in named if first <= pair[0] <= last) if _is_entry(name)]

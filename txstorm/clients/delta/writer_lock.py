@@ -26,7 +26,7 @@ _threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def is_shared(table: Path) -> bool:
-    """Whether Spark commits to `table`, or ever has."""
+    """Return whether Spark commits to `table`, or ever has."""
     return (table / LOCK).exists()
 
 
@@ -41,7 +41,7 @@ def share(table: Path) -> bool:
 
 @contextmanager
 def locked(table: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of `table`, if it has one; raises `BlockedError` if it is not free within `patience` seconds."""
+    """Hold the lock of `table`, if it has one; raise `BlockedError` if it is not free within `patience` seconds."""
     if not is_shared(table):
         yield
         return
@@ -69,7 +69,7 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Retry `attempt` until it has taken the lock of `table`; raises `BlockedError` after `patience` seconds."""
+    """Retry `attempt` until it has taken the lock of `table`; raise `BlockedError` after `patience` seconds."""
     until = clock() + patience
     while not attempt():
         if clock() >= until:
@@ -78,13 +78,13 @@ def wait_for(
 
 
 def is_held(table: Path) -> bool:
-    """Whether another process holds the lock of `table`; call within `one_thread`."""
+    """Return whether another process holds the lock of `table`; call within `one_thread`."""
     with (table / LOCK).open("rb+") as file:
         return not _try_lock(file.fileno())
 
 
 def held(table: Path, patience: float) -> BlockedError:
-    """The error for a lock that another process holds for too long."""
+    """Return the error for a lock that another process holds for too long."""
     return BlockedError(
         f"table {table}: cannot commit to it: for {patience:g} s another process has held {table / LOCK}; expected a "
         "commit with Spark to end within that: end the process that makes it (fuser names it)"

@@ -149,7 +149,7 @@ def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Tro
 
 
 def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
-    """Create a `confluent_kafka.Consumer`; raises `SettingError`."""
+    """Create a `confluent_kafka.Consumer`; raise `SettingError`."""
     return _create(ck.Consumer, settings, troubles)
 
 
@@ -174,7 +174,7 @@ class Cluster:
         self._servers = settings.get("bootstrap.servers", "")
 
     def names(self, seconds: float) -> list[str]:
-        """The names of all topics except internal ones; raises `Unavailable`."""
+        """Return the names of all topics except internal ones; raise `Unavailable`."""
         deadline = time.monotonic() + seconds
         self._troubles.clear()
         while True:
@@ -185,7 +185,7 @@ class Cluster:
                 self._check_deadline(deadline, error.args[0].str())
 
     def topics(self, names: Collection[str], seconds: float) -> dict[str, Topic]:
-        """The existing topics among `names`; raises `Unavailable`."""
+        """Return the existing topics among `names`; raise `Unavailable`."""
         if not names:
             return {}
         deadline = time.monotonic() + seconds
@@ -230,7 +230,7 @@ class Cluster:
         return {(place.topic, place.partition): _offset(answer) for place, answer in asked.items()}
 
     def offsets(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, int | None]:
-        """The offsets of `ask`; blocks until they are known, and raises `Unavailable`."""
+        """Return the offsets of `ask`; blocks until they are known, and raises `Unavailable`."""
         if not wanted:
             return {}
         self._troubles.clear()

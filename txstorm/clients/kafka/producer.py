@@ -139,7 +139,7 @@ class KafkaWriter:
             raise _opening_error(self.topic, error) from None
 
     def published(self) -> Mark | None:
-        """The last committed mark, read in a new session that fences older ones; see `OutletWriter`."""
+        """Return the last committed mark, read in a new session that fences older ones; see `OutletWriter`."""
         if self._producer is None:
             with self._session():
                 self._producer = self._fencing_producer()
@@ -317,7 +317,7 @@ class KafkaWriter:
             raise InputError(msg)
 
     def _configuration(self, admin: AdminClient, topic: str) -> dict[str, str | None]:
-        """The configuration of a topic; empty where these credentials may not ask for it."""
+        """Return the configuration of a topic; empty where these credentials may not ask for it."""
         (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         try:
             return {name: entry.value for name, entry in asked.result(self._timeout).items()}
@@ -335,7 +335,7 @@ class KafkaWriter:
 
 
 def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputError:
-    """The error of a start for which the brokers did not answer, or refused access."""
+    """Return the error of a start for which the brokers did not answer, or refused access."""
     if isinstance(error, Unavailable):
         cause, refused = str(error), error.refused
     else:
@@ -346,7 +346,7 @@ def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputErro
 
 
 def _reported(troubles: Troubles) -> str:
-    """The producer's own errors, in parentheses: the call that failed only reports that it timed out."""
+    """Return the producer's own errors, in parentheses: the call that failed only reports that it timed out."""
     said = str(troubles)
     troubles.clear()
     return f" ({said})" if said else ""
@@ -364,7 +364,7 @@ def _encoded(mark: Mark) -> bytes:
 
 
 def _decoded(data: bytes | None, topic: str) -> Mark:
-    """Decode the result of `_encoded`; raises `DataDirectoryError` for a newer format, or if it is not a mark."""
+    """Decode the result of `_encoded`; raise `DataDirectoryError` for a newer format, or if it is not a mark."""
     try:
         found = json.loads(data or b"")
         version = found.pop("version")

@@ -63,7 +63,7 @@ class RangeReader:
     def read(
         self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
     ) -> dict[Partition, list[Any]]:
-        """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
+        """Return the records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
 
         A range may hold fewer records than offsets: it is complete when the consumer has reached its end.
 

@@ -151,7 +151,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def checked_url(url: str) -> str:
-    """Return `url` if it can be the address of a registry; raises `SettingError` otherwise."""
+    """Return `url` if it can be the address of a registry; raise `SettingError` otherwise."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         shown = f"{parts.scheme}://{parts.hostname}"

@@ -111,12 +111,12 @@ class ZooKeeperSession:
         return [None if stat is None else _stamp(stat) for stat in self._ask(self._kazoo.exists_async, paths)]
 
     def children(self, path: str) -> tuple[list[str], tuple[int, int]] | None:
-        """The names below `path` and its stamp, as one consistent read; None for a missing node."""
+        """Return the names below `path` and its stamp, as one consistent read; None for a missing node."""
         found = self._ask(lambda node: self._kazoo.get_children_async(node, include_data=True), [path])[0]
         return None if found is None else (found[0], _stamp(found[1]))
 
     def is_open(self, path: str) -> bool:
-        """Whether any client may change the node at `path` or its children; False for a missing node."""
+        """Return whether any client may change the node at `path` or its children; False for a missing node."""
         found = self._ask(self._kazoo.get_acls_async, [path])[0]
         return found is not None and any(acl.id.scheme == "world" and acl.perms & ~Permissions.READ for acl in found[0])
 
@@ -125,7 +125,7 @@ class ZooKeeperSession:
         self._ask(self._kazoo.sync_async, [path])
 
     def absent(self, path: str, watch: Callable[[object], None], wait: float) -> bool:
-        """Whether there is no node at `path`; if there is one, `watch` is called when that may have changed.
+        """Return whether there is no node at `path`; if there is one, `watch` is called when that may have changed.
 
         Raises:
             Unreachable: there was no connection within `wait` seconds.
@@ -204,7 +204,7 @@ class ZooKeeperSession:
         return session is not None and self._session != session
 
     def _hopeless(self) -> bool:
-        """Whether waiting is useless: the credentials are refused, or no server has a trusted certificate."""
+        """Return whether waiting is useless: the credentials are refused, or no server has a trusted certificate."""
         distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
         return distrusted or self._refused()
 

@@ -60,11 +60,11 @@ class Held:
         return self.pid == os.getpid()
 
     def trusted(self, now: float) -> bool:
-        """Whether no other process can have acquired it by `now`."""
+        """Return whether no other process can have acquired it by `now`."""
         return now - self.renewed < self.row.seconds * TRUSTED
 
     def quiet(self, now: float) -> bool:
-        """Whether a sign of life is due."""
+        """Return whether a sign of life is due."""
         return now - self.renewed >= self.row.seconds / 3
 
 
@@ -87,13 +87,13 @@ class Watch:
             self._sign, self._since = sign, self._now()
 
     def is_free(self, content: Content) -> bool:
-        """Whether the lease of `content`, which `look` has seen, may be acquired."""
+        """Return whether the lease of `content`, which `look` has seen, may be acquired."""
         lease = content.lease
         return lease is None or process_has_ended(lease.process) or self._now() - self._since >= lease.seconds
 
 
 def is_silent(content: Content, now: datetime) -> bool:
-    """Whether the holder's last sign is too old for the holder to be shown; for display only."""
+    """Return whether the holder's last sign is too old for the holder to be shown; for display only."""
     if content.lease is None or not content.told_at:
         return False
     return now - datetime.fromisoformat(content.told_at) > timedelta(seconds=SILENT * content.lease.seconds)

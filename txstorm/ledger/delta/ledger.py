@@ -85,7 +85,7 @@ class DeltaLedger:
     # -- entries ------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
+        """Return the entry at `path`, or None."""
         checked_path(path)
         with self._reading() as entries:
             return entries.get(path)
@@ -97,7 +97,7 @@ class DeltaLedger:
             return child_names(path, entries)
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path`."""
+        """Return the entries directly below `path`."""
         prefix = f"{checked_path(path, root=True)}/" if path else ""
         with self._reading() as entries:
             names = child_names(path, entries)
@@ -116,7 +116,7 @@ class DeltaLedger:
         raise TxstormError(msg)
 
     def _changes(self, ops: Sequence[Op]) -> dict[str, Entry | None]:
-        """The entries that `ops` change; while the lease is trusted, by the content known here.
+        """Return the entries that `ops` change; while the lease is trusted, by the content known here.
 
         Other processes write rarely, so that the holder need not read first.
         """
@@ -189,7 +189,7 @@ class DeltaLedger:
         raise held_error(self._name, row.holder())
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; asks the store if the last sign is old."""
+        """Raise `FencedError` if this handle has lost its lease; ask the store if the last sign is old."""
         self._check_open()
         held = self._held
         if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
@@ -216,7 +216,7 @@ class DeltaLedger:
                 log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
 
     def holder(self) -> str | None:
-        """The holder of the lease."""
+        """Return the holder of the lease."""
         with self._working():
             self._catch_up()
             row = self._content.lease

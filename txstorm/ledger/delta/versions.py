@@ -56,7 +56,7 @@ class LeaseRow:
         return self.millis / 1000
 
     def holder(self) -> Holder:
-        """The holder, for messages."""
+        """Return the holder, for messages."""
         return Holder(self.owner, self.pid, self.host, self.since)
 
 
@@ -167,7 +167,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 def snapshot_path(version: int, unique: str) -> str:
-    """The path of the snapshot as of `version`, relative to the table."""
+    """Return the path of the snapshot as of `version`, relative to the table."""
     return f"snapshots/{version}-{unique}.parquet"
 
 
@@ -193,7 +193,7 @@ def encode_snapshot(entries: Mapping[str, Entry]) -> bytes:
 
 
 def decode_snapshot(data: bytes | None, where: str) -> dict[str, Entry]:
-    """Decode the result of `encode_snapshot`; raises `LedgerCorrupt` if it is damaged or None."""
+    """Decode the result of `encode_snapshot`; raise `LedgerCorrupt` if it is damaged or None."""
     if data is None:
         raise _corrupt(where, "no such file")
     try:

@@ -63,7 +63,7 @@ class ZooKeeperLease:
         self._changed = threading.Event()
 
     def acquire(self, me: Holder) -> None:
-        """Acquire the lease for `me`, with the next epoch; raises `HeldError` if it is held."""
+        """Acquire the lease for `me`, with the next epoch; raise `HeldError` if it is held."""
         while True:
             start, session = self._now(), self._session.current()
             holder, epoch = self._session.read(self._paths)
@@ -97,12 +97,12 @@ class ZooKeeperLease:
             return  # the lease ended with it
 
     def holder(self) -> Holder | None:
-        """The holder of the lease, or None."""
+        """Return the holder of the lease, or None."""
         node = self._session.read(self._paths[:1])[0]
         return None if node is None else _holder(node, self._what)
 
     def check(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; asks the servers if it was not confirmed lately."""
+        """Raise `FencedError` if this handle has lost its lease; ask the servers if it was not confirmed lately."""
         held = self._held
         if held is None:
             return
@@ -112,7 +112,7 @@ class ZooKeeperLease:
             self._confirm(held)
 
     def wait_free(self, seconds: float, closed: Callable[[], bool]) -> bool:
-        """Block until the lease is free, for at most `seconds`; returns False also if no server can be reached."""
+        """Block until the lease is free, for at most `seconds`; return False also if no server can be reached."""
         end, left = self._now() + seconds, seconds
         while not closed():
             self._changed.clear()

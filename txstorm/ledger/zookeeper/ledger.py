@@ -81,7 +81,7 @@ class ZooKeeperLedger:
         self._check_format()
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
+        """Return the entry at `path`, or None."""
         node = self._node(checked_path(path))
         found = self._read([node])[0]
         if found is not None and found.data == DIRECTORY and found.children:
@@ -93,7 +93,7 @@ class ZooKeeperLedger:
         return self._names(self._node(checked_path(path, root=True)))
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path`."""
+        """Return the entries directly below `path`."""
         node = self._node(checked_path(path, root=True))
         for _ in range(TRIES):
             found = self._scanned(node)
@@ -139,7 +139,7 @@ class ZooKeeperLedger:
                 self._lease.release()
 
     def holder(self) -> str | None:
-        """The holder of the lease."""
+        """Return the holder of the lease."""
         self._check_open()
         holder = self._lease.holder()
         return None if holder is None else str(holder)
@@ -159,7 +159,7 @@ class ZooKeeperLedger:
         return sorted(names, key=name_order)
 
     def _is_visible(self, node: str, found: Node | None) -> bool:
-        """Whether a node is an entry or has one below; directories that have become empty are not visible."""
+        """Return whether a node is an entry or has one below; directories that have become empty are not visible."""
         if found is None or not found.children:
             return entry_of(found) is not None
         return entry_of(found) is not None or self._read([f"{node}/{VALUE}"])[0] is not None or bool(self._names(node))
@@ -171,7 +171,7 @@ class ZooKeeperLedger:
         return {name: entry for name in names if (entry := entry_name(name)) is not None}
 
     def _scanned(self, node: str) -> dict[str, Entry] | None:
-        """The entries below `node`; None if something changed there while they were read."""
+        """Return the entries below `node`; None if something changed there while they were read."""
         self._check_open()
         listed = self._session.children(node)
         if listed is None:
@@ -277,7 +277,7 @@ def _is_directory(node: Node | None) -> bool:
 
 
 def _format(data: bytes) -> object:
-    """The format version in the data of a ledger's root; None if the node is not a ledger."""
+    """Return the format version in the data of a ledger's root; None if the node is not a ledger."""
     try:
         found = json.loads(data)
     except ValueError:

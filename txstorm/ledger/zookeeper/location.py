@@ -23,7 +23,7 @@ def zookeeper_spec(settings: Settings, topology: str) -> str | None:
 
 
 def checked_hosts(hosts: str, port: int) -> str:
-    """Return ``host:port,…``, with `port` as the default; raises `InputError` if `hosts` is malformed."""
+    """Return ``host:port,…``, with `port` as the default; raise `InputError` if `hosts` is malformed."""
     found = [_HOST.fullmatch(host.strip()) for host in hosts.split(",")]
     if not all(found):
         shown = without_credentials(hosts)
@@ -33,7 +33,7 @@ def checked_hosts(hosts: str, port: int) -> str:
 
 
 def checked_chroot(chroot: str) -> str:
-    """Return `chroot` with a leading and no trailing slash; raises `InputError` if it is malformed, or the root."""
+    """Return `chroot` with a leading and no trailing slash; raise `InputError` if it is malformed, or the root."""
     path = "/" + chroot.strip("/")
     if not _CHROOT.fullmatch(path):
         msg = f"ZooKeeper chroot {chroot!r}: expected a path such as /transactional/word-count, one for each topology"

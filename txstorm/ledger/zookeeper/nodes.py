@@ -40,17 +40,17 @@ def entry_name(node: str) -> str | None:
 
 
 def node_path(root: str, path: str) -> str:
-    """The node of the path `path`, which may be empty, of the ledger at `root`."""
+    """Return the node of the path `path`, which may be empty, of the ledger at `root`."""
     return "/".join([root, *map(node_name, path.split("/"))]) if path else root
 
 
 def node_data(value: bytes) -> bytes:
-    """The data of a node for the `value` of an entry."""
+    """Return the data of a node for the `value` of an entry."""
     return DIRECTORY + value if value.startswith(DIRECTORY) else value
 
 
 def entry_of(node: Node | None) -> Entry | None:
-    """The entry in `node`; None for a directory or a missing node."""
+    """Return the entry in `node`; None for a directory or a missing node."""
     if node is None or node.data == DIRECTORY:
         return None
     return Entry(node.data.removeprefix(DIRECTORY), node.version)
@@ -176,7 +176,7 @@ class _Draft:
 
 
 def _above(root: str, path: str) -> list[str]:
-    """The nodes between the root and the node of `path`, from the top."""
+    """Return the nodes between the root and the node of `path`, from the top."""
     names = path.split("/")
     return [node_path(root, "/".join(names[:depth])) for depth in range(1, len(names))]
 

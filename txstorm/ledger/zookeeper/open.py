@@ -58,7 +58,7 @@ def open_zookeeper(
 
 
 def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None) -> bool:
-    """Whether there is a node at `chroot`, whatever it holds; raises as `open_zookeeper` if that is unknown."""
+    """Return whether there is a node at `chroot`, whatever it holds; raise as `open_zookeeper` if that is unknown."""
     root = checked_chroot(chroot)
     with closing(_session(hosts, settings or Settings())) as session:
         return session.read([root])[0] is not None
@@ -92,7 +92,7 @@ def _session(hosts: str, settings: Settings) -> ZooKeeperSession:
 
 
 def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeeperOptions:
-    """The options of a session: from `settings`, and the secrets from `environ`, which no setting holds.
+    """Return the options of a session: from `settings`, and the secrets from `environ`, which no setting holds.
 
     Raises:
         InputError: the credentials are not ``user:password``.
@@ -118,7 +118,7 @@ def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeep
 
 
 def _checked_file(setting: str, path: str) -> str:
-    """Return `path` if it is readable; raises `InputError` otherwise, where ZooKeeper's client would retry forever."""
+    """Return `path` if it is readable; raise `InputError` otherwise, where ZooKeeper's client would retry forever."""
     if path and not os.access(path, os.R_OK):
         msg = f"setting {setting}: expected a PEM file that this user can read, got {path!r}; correct the path"
         raise InputError(msg)

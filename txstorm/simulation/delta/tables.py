@@ -121,11 +121,11 @@ class SimLog:
         return self._stored.versions[self._version].apps.get(app_id)
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """The commit info of `version`."""
+        """Return the commit info of `version`."""
         return self._stored.versions[version].info
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
-        """The commit infos since the last checkpoint, oldest first."""
+        """Return the commit infos since the last checkpoint, oldest first."""
         version = self._version
         return [one.info for one in self._stored.versions[version - version % CHECKPOINTED : version + 1]]
 
@@ -179,7 +179,7 @@ class SimLog:
             yield LogEntry(version, self._stored.versions[version].info)
 
     def files(self) -> Sequence[DataFile]:
-        """The files of this version."""
+        """Return the files of this version."""
         return list(self._stored.versions[self._version].files.values())
 
     def logged_paths(self) -> set[str]:
@@ -244,7 +244,7 @@ class SimTable(TransactionalTable):
         return SimLog(self._world, self._process, self.stored, version)
 
     def has_file(self, path: str) -> bool:
-        """Whether there is a file at `path`."""
+        """Return whether there is a file at `path`."""
         return path in self.stored.rows
 
 
@@ -264,7 +264,7 @@ class SimPlace:
         return "the simulated directory"
 
     def has(self, ref: TableRef) -> bool:
-        """Whether there is a table `ref`."""
+        """Return whether there is a table `ref`."""
         return bool(self._world.tables[ref.uri].versions)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> SimTable:

@@ -105,7 +105,7 @@ class LineFormat:
         return np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
 
     def is_record(self, tail: bytes) -> bool:
-        """Whether `tail`, the bytes after the last line end of the file, is a record."""
+        """Return whether `tail`, the bytes after the last line end of the file, is a record."""
         return bool(tail)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
@@ -254,7 +254,7 @@ class SkippingBlanks(LineFormat):
         return without_blanks(data, super().boundaries(data, final=final))
 
     def is_record(self, tail: bytes) -> bool:
-        """Whether `tail` contains more than line ends."""
+        """Return whether `tail` contains more than line ends."""
         return bool(tail.strip(b"\r\n"))
 
 

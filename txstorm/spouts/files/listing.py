@@ -75,7 +75,7 @@ def check_named(paths: tuple[str, ...], name: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _is_named(paths: tuple[str, ...], name: str) -> bool:
-    """Whether `name` is one of `paths`, or matches a glob among them; the file need not exist."""
+    """Return whether `name` is one of `paths`, or matches a glob among them; the file need not exist."""
     if name in paths:
         return True
     parts = tuple(name.split(os.sep))
@@ -83,7 +83,7 @@ def _is_named(paths: tuple[str, ...], name: str) -> bool:
 
 
 def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Whether `glob` would find a file with these `parts` in its path."""
+    """Return whether `glob` would find a file with these `parts` in its path."""
     if not pattern or not parts:
         return pattern in ((), ("**",)) and not parts
     head, rest = pattern[0], pattern[1:]

@@ -31,7 +31,7 @@ class RowGroup:
     last_byte: int
 
     def touches(self, segment: Segment) -> bool:
-        """Whether the row group has rows in `segment`."""
+        """Return whether the row group has rows in `segment`."""
         return self.start < segment.stop and segment.start < self.stop
 
 

@@ -137,7 +137,7 @@ class Block:
     raw: Callable[[int, int], Any]
 
     def holds(self, path: str, offset: int) -> bool:
-        """Whether the block contains the record that begins at `offset` of `path`."""
+        """Return whether the block contains the record that begins at `offset` of `path`."""
         return path == self.path and len(self.ends) > 0 and self.start <= offset < self.ends[-1]
 
     def take(self, offset: int, rows: int, room: float, *, at_least: int) -> Piece:

@@ -68,7 +68,7 @@ class KafkaSource:
         return [re.compile(topic) for topic in self.topics if topic.startswith("^")]
 
     def reads(self, topic: str) -> bool:
-        """Whether `topic` is to be read: it is given by name, or a pattern matches it."""
+        """Return whether `topic` is to be read: it is given by name, or a pattern matches it."""
         return topic in self.named or any(pattern.search(topic) for pattern in self.patterns)
 
 

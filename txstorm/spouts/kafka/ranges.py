@@ -88,7 +88,7 @@ class Batch:
     lost: Collection[Lost] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The metadata."""
+        """Return the metadata."""
         topics: dict[str, dict[str, Any]] = {}
         for topic, number in sorted(self.positions.next):
             entry = topics.setdefault(topic, {"id": self.positions.ids[topic], "next": {}, "from": {}})

@@ -1,4 +1,4 @@
-"""Checks for a user-defined engine: for every graph the same tuples in the same order as on the local engine."""
+"""Checks for a user-defined engine: the same tuples, in the same order, as on the local engine, for every topology."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_engine(
     Args:
         make_engine: creates an engine, not started yet.
         networks: names from `txstorm.testing.checks.networks.NETWORKS`; None: all.
-        timeout: seconds after which a run or pack is considered hung.
+        timeout: seconds after which a run or pack is considered to hang.
 
     Raises:
         CheckFailed: a rule is broken.
@@ -73,12 +73,12 @@ def check_network(text: str, make_engine: Callable[[], Engine], *, timeout: floa
 
 
 class FailsOnce(BatchBolt):
-    """Counts its tuples; the first attempt at txid `FAILS_AT` fails."""
+    """Bolt that counts its tuples and fails the first attempt at txid `FAILS_AT`."""
 
     fields = ("n",)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start at zero."""
+        """Start the count at zero."""
         self.collector, self.attempt, self.n = collector, attempt, 0
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
@@ -86,7 +86,7 @@ class FailsOnce(BatchBolt):
         self.n += 1
 
     def finish_batch(self) -> None:
-        """Emit the count, or fail."""
+        """Emit the count, or raise in the attempt that is to fail."""
         if self.attempt == (FAILS_AT, FAILS_AT):
             msg = "as it should"
             raise FailedException(msg)
@@ -118,7 +118,7 @@ def _failing() -> Topology:
 
 
 def _process(engine: Engine, timeout: float, *attempts: tuple[int, int]) -> list[Processed]:
-    """Process one pack in which txid N has N numbers."""
+    """Process `attempts` as one pack on `engine`, in which txid N has N numbers; return the results."""
     inputs = tuple(
         TxidInput(TransactionAttempt(*one), {"meta": {"0": [0, one[0]]}}, 0, {"0": [(n,) for n in range(one[0])]})
         for one in attempts

@@ -16,7 +16,7 @@ Rule = Callable[[Another], None]
 
 
 def new_ledger_is_empty(another: Another) -> None:
-    """A new ledger has no entries."""
+    """Check that a new ledger has no entries."""
     ledger = another()
     expect("get of an unknown path", None, ledger.get("epoch"))
     expect("children of an unknown path", [], ledger.children("coordinator/meta"))
@@ -26,7 +26,7 @@ def new_ledger_is_empty(another: Another) -> None:
 
 
 def puts_are_seen_by_every_handle(another: Another) -> None:
-    """Puts of one handle are seen by others and outlive it; an empty value is a value."""
+    """Check that puts through one handle are visible to others and outlive it, and that empty values are kept."""
     writer, reader = another(), another()
     writer.commit([Put("a/b", b"\x00\xff"), Put("a/c", b"")])
     writer.close()
@@ -36,7 +36,7 @@ def puts_are_seen_by_every_handle(another: Another) -> None:
 
 
 def versions_count_puts(another: Another) -> None:
-    """Versions start at 0, rise by one with each put, and start again at 0 after a delete."""
+    """Check that versions start at 0, increase by one with each put, and restart at 0 after a delete."""
     ledger = another()
     for version in range(3):
         ledger.commit([Put("a", b"same")])
@@ -62,7 +62,7 @@ WRONG: tuple[Op, ...] = (
 
 
 def wrong_expectations_fail_the_whole_commit(another: Another) -> None:
-    """If one entry does not have the expected version, nothing of the commit happens."""
+    """Check that a commit has no effect at all if one entry does not have the expected version."""
     ledger = another()
     ledger.commit([Put("there", b"0"), Put("there", b"1"), Put("other", b"o")])
     others: list[Op] = [Put("new", b"n"), Delete("other")]
@@ -74,7 +74,7 @@ def wrong_expectations_fail_the_whole_commit(another: Another) -> None:
 
 
 def right_expectations_pass(another: Another) -> None:
-    """A commit whose expectations hold succeeds; a check changes nothing."""
+    """Check that a commit whose expectations hold succeeds, and that a check operation changes nothing."""
     ledger = another()
     ledger.commit([Put("a", b"1", ABSENT), Put("b", b"1")])
     ledger.commit([Check("a", 0), Check("gone", ABSENT)])
@@ -84,7 +84,7 @@ def right_expectations_pass(another: Another) -> None:
 
 
 def operations_see_the_earlier_ones(another: Another) -> None:
-    """An operation sees the effects of the earlier ones of its commit."""
+    """Check that an operation sees the effects of earlier operations in the same commit."""
     ledger = another()
     ledger.commit([Put("a", b"1", ABSENT), Put("a", b"2", 0), Check("a", 1), Delete("a", 1), Put("a", b"3", ABSENT)])
     expect("after five operations on one path", Entry(b"3", 0), ledger.get("a"))
@@ -95,7 +95,7 @@ def operations_see_the_earlier_ones(another: Another) -> None:
 
 
 def deleting_the_absent_is_no_error(another: Another) -> None:
-    """Without an expectation, deleting an absent entry and putting over an existing one are not errors."""
+    """Check that, without an expected version, deleting an absent entry or overwriting an existing one succeeds."""
     ledger = another()
     ledger.commit([Delete("a")])
     ledger.commit([Put("a", b"1")])
@@ -104,7 +104,7 @@ def deleting_the_absent_is_no_error(another: Another) -> None:
 
 
 def children_are_sorted(another: Another) -> None:
-    """Children are the names directly below a path: first whole numbers by size, then the others."""
+    """Check that children are the names directly below a path: whole numbers first, in numeric order, then others."""
     ledger = another()
     paths = ["m/10", "m/9", "m/b", "m/a", "m/100/deep", "m/100/er", "m2/1", "m!/1", "m", "mm/x"]
     ledger.commit([Put(path, path.encode()) for path in paths])
@@ -119,7 +119,7 @@ def children_are_sorted(another: Another) -> None:
 
 
 def scan_gives_entries_in_order(another: Another) -> None:
-    """A scan returns the entries directly below a path, in the order of `children`."""
+    """Check that a scan returns the entries directly below a path, in the order of `children`."""
     ledger = another()
     ledger.commit([Put(path, path.encode()) for path in ("m/10", "m/9", "m/a", "m/100/deep", "m2/1", "m")])
     ledger.commit([Put("m/9", b"again")])
@@ -132,7 +132,7 @@ def scan_gives_entries_in_order(another: Another) -> None:
 
 
 def names_keep_their_letters(another: Another) -> None:
-    """Names are compared exactly; no character is a wildcard."""
+    """Check that names are compared exactly, and that no character acts as a wildcard."""
     ledger = another()
     names = ["A", "a", "a%", "a_", "ä", "日本", "😀", "a b", "a'b"]
     ledger.commit([Put(f"t/{name}", name.encode()) for name in names])
@@ -142,7 +142,7 @@ def names_keep_their_letters(another: Another) -> None:
 
 
 def malformed_paths_are_refused(another: Another) -> None:
-    """A malformed path raises `InputError`, and nothing is written."""
+    """Check that a malformed path raises `InputError` and that nothing is written."""
     ledger = another()
     for path in ("", "/", "/a", "a/", "a//b", "a/../b", ".", "a\0b", "a\udcffb"):
         uses: list[Callable[[str], object]] = [
@@ -157,7 +157,7 @@ def malformed_paths_are_refused(another: Another) -> None:
 
 
 def values_have_a_longest_length(another: Another) -> None:
-    """A value of `MAX_VALUE` bytes is accepted; a longer one is refused with its whole commit."""
+    """Check that a value of `MAX_VALUE` bytes is accepted, and that a longer one is refused with its whole commit."""
     ledger = another()
     ledger.commit([Put("a", b"x" * MAX_VALUE)])
     expect("the longest value", Entry(b"x" * MAX_VALUE, 0), ledger.get("a"))
@@ -167,7 +167,7 @@ def values_have_a_longest_length(another: Another) -> None:
 
 
 def one_handle_has_the_lease(another: Another) -> None:
-    """One handle holds the lease until it releases it; the error of other handles names the holder."""
+    """Check that one handle holds the lease until it releases it; the error that others get names the holder."""
     first, second = another(), another()
     expect("holder of a free lease", None, first.holder())
     first.acquire("one")
@@ -184,7 +184,7 @@ def one_handle_has_the_lease(another: Another) -> None:
 
 
 def closing_gives_the_lease_back(another: Another) -> None:
-    """Closing a handle releases its own lease, and no other."""
+    """Check that closing a handle releases its own lease, and no other."""
     first, second, third = another(), another(), another()
     first.acquire("one")
     second.close()
@@ -195,7 +195,7 @@ def closing_gives_the_lease_back(another: Another) -> None:
 
 
 def the_holder_passes_the_check(another: Another) -> None:
-    """The holder, and a handle that never acquired the lease, pass the check of the lease; their commits succeed."""
+    """Check that `check_lease` and commits succeed for the holder and for a handle that never acquired the lease."""
     first, second = another(), another()
     first.check_lease()
     first.acquire("one")
@@ -210,7 +210,7 @@ def the_holder_passes_the_check(another: Another) -> None:
 
 
 def waiting_for_the_lease(another: Another) -> None:
-    """`wait_free` returns True as soon as the lease is free, and False after its timeout."""
+    """Check that `wait_free` returns True as soon as the lease is free, and False after its timeout."""
     first, second = another(), another()
     expect("whether a lease without a holder is free", True, second.wait_free(0))
     first.acquire("one")
@@ -225,7 +225,7 @@ def waiting_for_the_lease(another: Another) -> None:
 
 
 def closed_handles_are_refused(another: Another) -> None:
-    """A closed handle refuses every call but `close` and `release`."""
+    """Check that a closed handle refuses every call except `close` and `release`."""
     ledger = another()
     ledger.close()
     ledger.close()
@@ -245,7 +245,7 @@ def closed_handles_are_refused(another: Another) -> None:
 
 
 def random_commits_agree_with_a_dictionary(another: Another) -> None:
-    """Random commits have the same effect as on a dictionary."""
+    """Check that random commits have the same effect as on a dictionary, the reference model."""
     ledger = another()
     rng = random.Random(1)  # noqa: S311 - a schedule
     model: dict[str, Entry] = {}
@@ -276,7 +276,7 @@ def _random_op(rng: random.Random) -> Op:
 
 
 def _model(before: dict[str, Entry], ops: list[Op]) -> dict[str, Entry] | None:
-    """The entries after `ops`; None if the commit must be refused."""
+    """Return the entries that `ops` should leave, starting from `before`; None if the commit must be refused."""
     after = dict(before)
     for op in ops:
         name = op.path.removeprefix("t/")

@@ -16,7 +16,7 @@ THREADS = 4
 
 
 def one_wins_each_version(another: Another) -> None:
-    """One of several puts that expect the same version succeeds; no version is won twice."""
+    """Check that exactly one of several concurrent puts that expect the same version succeeds."""
     handles, won = [another(), another()], list[int]()
 
     def compete(me: int) -> None:
@@ -37,7 +37,7 @@ def one_wins_each_version(another: Another) -> None:
 
 
 def readers_see_whole_commits(another: Another) -> None:
-    """A scan never sees part of a concurrent commit."""
+    """Check that a scan never sees only part of a concurrent commit."""
     writer, reader, done = another(), another(), threading.Event()
     writer.commit([Put("pair/a", b"0"), Put("pair/b", b"0")])
     torn: list[object] = []
@@ -60,7 +60,7 @@ def readers_see_whole_commits(another: Another) -> None:
 
 
 def one_gets_the_lease(another: Another) -> None:
-    """One of many concurrent calls acquires the lease."""
+    """Check that exactly one of many concurrent calls acquires the lease."""
     handles = [another() for _ in range(2 * THREADS)]
     outcomes: list[str] = []
     start = threading.Barrier(len(handles))
@@ -93,10 +93,10 @@ def check_ledger(make_ledger: Callable[[], Ledger], *, rules: Iterable[str] | No
     """Raise `CheckFailed` unless the ledger satisfies `txstorm.ledger.port.Ledger`.
 
     All entries are deleted before each rule, so use a ledger created for the check. Properties that calls cannot show
-    (a commit survives a power cut, the lease ends with the process) need other tests.
+    (a commit survives a power failure, the lease ends with the process) need other tests.
 
     Args:
-        make_ledger: opens another handle on the same ledger, whose lease must be free.
+        make_ledger: opens a new handle on the same ledger, whose lease must be free.
         rules: names from `LEDGER_RULES`; None: all.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rules for probe networks: groupings, order, and one `finish_batch` per task."""
+"""Rules for runs of probe networks: groupings, order of tuples, and one `finish_batch` call per task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = list[Row]
 
 
 def check_seen(text: str, sizes: Sequence[int], seen: Seen) -> None:
-    """Raise `CheckFailed` unless every tuple arrived once, in order, at the tasks that its grouping determines."""
+    """Raise `CheckFailed` unless every tuple arrived once, in order, at the tasks determined by its grouping."""
     nodes = {node.id: node for node in parse(text)}
     by_txid: dict[int, Rows] = defaultdict(list)
     for row in seen.log:
@@ -74,7 +74,7 @@ def _check_edge(
 def _wanted(
     nodes: Mapping[str, Node], node: Node, source: Source, emitted: Rows, arrived: Mapping[int, Rows], where: str
 ) -> dict[int, Counter[str]]:
-    """The ids that each task must have seen by the definition of the grouping; empty if that leaves a choice."""
+    """Return the ids that the grouping requires each task to have seen; empty if the grouping leaves a choice."""
     chosen: Callable[[Row, int], bool] | None = {
         "all": lambda row, task: True,
         "global": lambda row, task: task == 0,

@@ -57,12 +57,12 @@ class Node:
 
     @property
     def finishes(self) -> bool:
-        """Whether it has `finish_batch`: a batch bolt or committer."""
+        """Whether the node has `finish_batch`, that is, is a batch bolt or committer."""
         return self.kind.rstrip("*") in ("batch", "commit")
 
 
 def parse(text: str) -> list[Node]:
-    """The nodes of a network, the spout first."""
+    """Parse the description of a network; return its nodes, the spout first."""
     return [_node(line) for line in text.strip().splitlines()]
 
 
@@ -79,7 +79,7 @@ def _source(text: str) -> Source:
 
 
 def streams_of(nodes: Sequence[Node], id: str) -> dict[str, int]:
-    """The streams that node `id` emits: stream → number of tasks of its direct subscribers (0: not direct)."""
+    """Return the streams that node `id` emits: stream → number of tasks of its direct subscribers (0: not direct)."""
     out: dict[str, int] = {}
     for node in nodes:
         for source in node.inputs:
@@ -90,7 +90,7 @@ def streams_of(nodes: Sequence[Node], id: str) -> dict[str, int]:
 
 
 def commit_phase(nodes: Iterable[Node]) -> set[str]:
-    """The ids of the committers and of all nodes downstream of them."""
+    """Return the ids of the committers and of all nodes downstream of them."""
     inside: set[str] = set()
     for node in nodes:
         if node.kind.startswith("commit") or any(source.component in inside for source in node.inputs):
@@ -121,7 +121,7 @@ def build(text: str, sizes: Sequence[int] = SIZES, **settings: Any) -> Topology:
 
 
 def grouping(kind: str) -> Grouping:
-    """The grouping of `kind`, by field ``key`` if it needs fields."""
+    """Return the grouping of `kind`; a grouping by fields uses ``key``."""
     fields = ("key",) if kind in KEYED else ()
     return Grouping(kind, fields, probes.EvenAndZero() if kind == "custom" else None)
 
@@ -135,7 +135,7 @@ class Seen:
 
 
 def observe(topology: Topology, engine: Engine, data_dir: Path, timeout: float | None = None) -> Seen:
-    """Run a network to the end of its input; raises the error of the run, or `CheckFailed` after `timeout` seconds."""
+    """Run a network to the end of its input; raise the error of the run, or `CheckFailed` after `timeout` seconds."""
     handle = run(topology, engine=engine, data_dir=data_dir, available_now=True)
     try:
         if not handle.awaitTermination(timeout):
@@ -149,7 +149,7 @@ def observe(topology: Topology, engine: Engine, data_dir: Path, timeout: float |
 
 
 def random_network(seed: int) -> str:
-    """A random network of up to seven components, with any kinds, groupings, streams and parallelism."""
+    """Return a random network of up to seven components, with any mix of kinds, groupings, streams and parallelism."""
     rng = random.Random(seed)  # noqa: S311 - a network
     lines = [f"c0 {rng.choice(('spout', 'spout*'))} {rng.randint(1, 4)}"]
     for index in range(1, rng.randint(4, 7)):

@@ -31,21 +31,21 @@ Row = tuple[str, int | None, tuple[str, int, str]]
 
 
 class EvenAndZero:
-    """Custom grouping by the number in the tuple; every fifth tuple also goes to task 0."""
+    """Custom grouping by the number in the tuple, which also sends every fifth tuple to task 0."""
 
     def prepare(self, component: str, stream: str, targets: int) -> None:
-        """Store the number of tasks."""
+        """Store the number of target tasks."""
         self.targets = targets
 
     def choose_tasks(self, source_task: int, values: Sequence[Any]) -> list[int]:
-        """The tasks that receive a tuple."""
+        """Return the tasks that receive a tuple."""
         _, n, _ = values
         chosen = {(n + source_task) % self.targets}
         return sorted(chosen | {0} if n % 5 == 0 else chosen)
 
 
 class Probe:
-    """Base of all probes.
+    """Base class of all probes.
 
     Args:
         streams: stream → number of tasks of its direct subscribers, 0 if it is not direct.
@@ -81,7 +81,7 @@ class Probe:
         collector.emit(kind, self.seq, other, stream, peer, id, key, stream="log")
 
     def send(self, collector: Collector, number: int) -> None:
-        """Emit tuple `number` of this task, on most of the streams (see `rows`)."""
+        """Emit tuple `number` of this task on most of its streams (see `rows`)."""
         for row in self.rows(number):
             stream, target, values = row
             self.note_sent(collector, row)
@@ -91,7 +91,7 @@ class Probe:
                 collector.emit_direct(target, *values, stream=stream)
 
     def send_batch(self, collector: Collector, numbers: Iterable[int]) -> None:
-        """Emit the tuples `numbers` of this task like `send`, as one record batch per stream."""
+        """Emit the tuples with these `numbers`, like `send`, but as one record batch per stream."""
         rows = [row for number in numbers for row in self.rows(number)]
         for stream, targets in self.out.items():
             mine = [row for row in rows if row[0] == stream]
@@ -105,18 +105,18 @@ class Probe:
                 collector.emit_batch(batch, stream=stream)
 
     def note_sent(self, collector: Collector, row: Row) -> None:
-        """Report an emitted tuple."""
+        """Report an emitted tuple to the witness."""
         stream, target, (key, n, id) = row
         self.note(collector, "emit", str(n), stream, -1 if target is None else target, id, key)
 
     def note_rows(self, collector: Collector, batch: Any) -> None:
-        """Report the rows of a received record batch."""
+        """Report the rows of a received record batch to the witness."""
         assert self.context.source is not None
         for row in batch.to_pylist():
             self.note(collector, "see", *self.context.source, row["id"], row["key"])
 
     def rows(self, number: int) -> Iterator[Row]:
-        """Tuple `number` of this task for each stream, with gaps, up to the limit `MOST`."""
+        """Yield tuple `number` of this task for each stream, deliberately skipping some, up to the limit `MOST`."""
         for index, (stream, targets) in enumerate(self.out.items()):
             if (number + index) % 4 == 3 or self.emitted[stream] >= MOST:
                 continue
@@ -145,7 +145,7 @@ class ProbeBasicRows(ProbeBasic):
     """Probe that is a basic bolt on record batches."""
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Report the rows and emit others."""
+        """Report the rows and emit new ones."""
         self.note_rows(collector, batch)
         self.send_batch(collector, [n + 1 for n in batch.column("n").to_pylist()])
 
@@ -170,7 +170,7 @@ class ProbeBatch(Probe, BatchBolt):
             self.numbers.append(n + 1)
 
     def finish_batch(self) -> None:
-        """Report the call, and emit tuples for the numbers kept."""
+        """Report the call, and emit tuples for the buffered numbers."""
         self.note(self.collector, "finish")
         for number in self.numbers:
             self.send(self.collector, number)
@@ -181,18 +181,18 @@ class ProbeBatchRows(ProbeBatch):
     """Probe that is a batch bolt or committer on record batches."""
 
     def execute_batch(self, batch: Any) -> None:
-        """Report the rows, and keep their numbers."""
+        """Report the rows, and buffer their numbers."""
         self.note_rows(self.collector, batch)
         self.numbers += [n + 1 for n in batch.column("n").to_pylist()]
 
     def finish_batch(self) -> None:
-        """Report the call, and emit tuples for the numbers kept."""
+        """Report the call, and emit tuples for the buffered numbers."""
         self.note(self.collector, "finish")
         self.send_batch(self.collector, [*self.numbers, self.seq])
 
 
 class Witness(BatchBolt):
-    """Stores the reports of all probes in a sink, and totals in a state."""
+    """Committer that stores the reports of all probes in a sink, and their totals in a state."""
 
     log = SinkTable("log", {"component": str, "task": int, **dict.fromkeys(LOG, str), "seq": int, "peer": int})
     totals = KeyedState("totals", {"component": str, "task": int, "kind": str}, {"n": int})
@@ -203,7 +203,7 @@ class Witness(BatchBolt):
         self.rows: list[tuple[Any, ...]] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Keep a report of a probe."""
+        """Buffer a probe's report."""
         self.rows.append((tuple.source_component, tuple.source_task, *tuple))
 
     def finish_batch(self) -> None:
@@ -238,7 +238,7 @@ class Numbers(Probe, TransactionalSpout):
 
 
 class NumbersCoordinator(SpoutCoordinator):
-    """Plans one transaction per size, then no more."""
+    """Coordinator that plans one transaction per size and then no more."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = sizes
@@ -251,16 +251,16 @@ class NumbersCoordinator(SpoutCoordinator):
         return {"txid": txid, "start": start, "end": start + self.sizes[txid - 1]}
 
     def latest(self) -> Any:
-        """The number of transactions."""
+        """Return the number of transactions that the source has."""
         return len(self.sizes)
 
     def reached(self, metadata: Any, mark: Any) -> bool:
-        """Whether that is the last transaction."""
+        """Return whether the transaction with this `metadata` is the last one."""
         return metadata is not None and metadata["txid"] >= mark
 
 
 class NumbersEmitter(Emitter):
-    """Emits every n-th number of a batch, for n tasks."""
+    """Emitter of one of n tasks, which emits every n-th number of a batch."""
 
     def __init__(self, spout: Numbers, context: TaskContext) -> None:
         self.spout, self.context = spout, context

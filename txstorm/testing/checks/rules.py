@@ -12,7 +12,7 @@ from txstorm.threads import start_thread
 
 
 class CheckFailed(TxstormError, AssertionError):
-    """Raised for a broken rule; the message names the rule, the expected and the actual result."""
+    """A rule is broken; the message names the rule, the expected result and the actual one."""
 
 
 def expect(rule: str, expected: Any, got: Any) -> None:
@@ -52,7 +52,7 @@ def checking(rule: str) -> Iterator[None]:
 
 
 def at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make all calls concurrently, each on its own thread; raise the first error."""
+    """Make all calls concurrently, each on its own thread; raise the first error, if any."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:

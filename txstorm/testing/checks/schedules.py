@@ -1,4 +1,4 @@
-"""Random schedules of acks, failures and restarts, and draining a source to its end."""
+"""Random schedules of acks, failures and restarts, and commits until a source has run dry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Tuples = Counter[str]
 
 
 def play(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], None]) -> None:
-    """Ack, fail and restart at random, then commit the rest of the source."""
+    """Ack, fail and restart at random, then commit the remainder of the source."""
     for _ in range(ACTIONS):
         _act(driver, rng, restart)
     drain(driver)
@@ -45,7 +45,7 @@ def _act(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], N
 
 
 def drain(driver: TopologyTestDriver) -> None:
-    """Commit until the source is dry, that is, starts no transaction or an empty one many times in a row.
+    """Commit until the source is dry, that is, has started no transaction, or only empty ones, many times in a row.
 
     A source that reports more data is given some time to deliver it, since its servers may be busy.
     """
@@ -73,17 +73,17 @@ def drain(driver: TopologyTestDriver) -> None:
 
 
 def batch(driver: TopologyTestDriver, txid: int) -> Tuples:
-    """The tuples that the spout emitted in the last attempt at `txid`, the committed one if `txid` is committed."""
+    """Return the tuples that the spout emitted in the last attempt at `txid`: the committed one, if there is one."""
     return batch_of(driver, driver.attempts(txid)[-1])
 
 
 def batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples:
-    """The tuples that the spout emitted in `attempt`."""
+    """Return the tuples that the spout emitted in `attempt`."""
     spout = driver.topology.spout.id
     emissions = (one for one in driver.emissions if one.attempt == attempt and one.component == spout)
     return Counter(text(one.stream, one.values) for one in emissions)
 
 
 def text(stream: str, values: tuple[Any, ...]) -> str:
-    """A tuple as text, with its stream unless it is the default one."""
+    """Format a tuple for messages, with its stream unless that is the default one."""
     return f"{values!r}" if stream == DEFAULT_STREAM else f"{stream}: {values!r}"

@@ -1,4 +1,4 @@
-"""Checks for a user-defined spout: guarantees of transactional and opaque spouts, with failures and restarts."""
+"""Checks for a user-defined spout: the guarantees of transactional and opaque spouts, under failures and restarts."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def check_transactional_spout(
     grow: Callable[[], object] | None = None,
     seeds: Iterable[int] = range(3),
 ) -> None:
-    """Raise `CheckFailed` unless the spout replays exactly and emits every tuple of its source once.
+    """Raise `CheckFailed` unless the spout replays batches exactly and emits every tuple of its source once.
 
-    Runs it on the test driver, without failures, and with failures of both phases, restarts with a new spout object,
+    Runs it on the test driver without failures, then with failures of both phases, restarts with a new spout object,
     and other numbers of tasks: all complete attempts at a txid must emit the same tuples, and the committed tuples must
     be the whole source in every case. The error names the likely cause.
 
@@ -57,9 +57,9 @@ def check_transactional_spout(
     tuples that the spout never emits, emits twice in every run, or emits with wrong values.
 
     Args:
-        make_spout: creates the spout, each time as in a new process, on the same source. The source must hold at least
+        make_spout: creates the spout on the same source, as a new process would. The source must hold at least
             two transactions and run dry, that is, in the end start no transaction, or empty ones, 24 times in a row.
-            Before, it may be not ready, or without some of its partitions, half of the time.
+            Until then it may be not ready, or lack some of its partitions, half of the time.
         tasks: the numbers of tasks to run it with.
         expected: the tuples of the default stream of the source, if known.
         grow: adds data to the source, which must not enter transactions that are already planned.
@@ -85,7 +85,7 @@ def check_opaque_spout(
 ) -> None:
     """Raise `CheckFailed` unless every tuple of the spout's source is committed in exactly one transaction.
 
-    Takes the arguments of `check_transactional_spout`; replays may emit other batches.
+    Takes the arguments of `check_transactional_spout`; unlike there, replays may emit different batches.
 
     Raises:
         CheckFailed: a rule is broken.
@@ -167,7 +167,7 @@ def _compare_attempts(driver: TopologyTestDriver, txid: int) -> None:
 
 
 def _compare(rule: str, expected: Tuples, got: Tuples, lost: str, extra: str) -> None:
-    """Raise `CheckFailed` if the tuples differ, with `lost` or `extra` as the likely cause."""
+    """Raise `CheckFailed` if the tuples differ, giving `lost` or `extra` as the likely cause."""
     if expected != got:
         missing, many = expected - got, got - expected
         counts = f"expected {counted(expected.total(), 'tuple')}, got {got.total()}"
@@ -177,7 +177,7 @@ def _compare(rule: str, expected: Tuples, got: Tuples, lost: str, extra: str) ->
 
 
 def _grown(driver: TopologyTestDriver, grow: Callable[[], object] | None) -> None:
-    """Grow the source, then replay all transactions planned before."""
+    """Grow the source, if `grow` is given, then replay all transactions that were already planned."""
     if grow is not None and driver.active:
         grow()
         driver.fail(min(driver.active))

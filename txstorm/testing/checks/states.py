@@ -1,6 +1,6 @@
-"""Checks for a user-defined state backend (store of maps): rules for calls and races, and a topology that counts.
+"""Checks for a user-defined state backend (a store of maps): rules for calls and races, and a word-count topology.
 
-This is one module because the checks and their rules share their cases.
+This is one module because the checks and their rules share their test cases.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ KEYS = ("", "a", "A", "a ", " a", "ä", "a%", "a_", "a'b", '"a"', "日本", "�
 
 
 def unknown_keys_have_none(another: Another) -> None:
-    """A key that was never put has no row; a read of no keys returns no rows."""
+    """Check that a key that was never put has no row, and that a read of no keys returns no rows."""
     store = another()
     expect("rows of two unknown keys", [None, None], list(store.multi_get(["a", "b"])))
     expect("rows of no keys", [], list(store.multi_get([])))
@@ -81,7 +81,7 @@ def unknown_keys_have_none(another: Another) -> None:
 
 
 def rows_come_back_in_the_order_of_the_keys(another: Another) -> None:
-    """Rows are returned in the order of the requested keys, with None for keys without a row."""
+    """Check that rows are returned in the order of the requested keys, with None for keys without a row."""
     store = another()
     store.multi_put({key: MapRow(key * 2, 1) for key in ("c", "a", "b")})
     wanted = [MapRow("bb", 1), None, MapRow("aa", 1), MapRow("cc", 1)]
@@ -89,7 +89,7 @@ def rows_come_back_in_the_order_of_the_keys(another: Another) -> None:
 
 
 def rows_keep_all_their_fields(another: Another) -> None:
-    """A row is returned with value, txid, timeline and prev unchanged, for every JSON value."""
+    """Check that a row is returned with its value, txid, timeline and prev unchanged, for every kind of JSON value."""
     store = another()
     rows = {
         f"{number}": MapRow(value, 2**40 + number, number % 3, VALUES[-1 - number])
@@ -101,7 +101,7 @@ def rows_keep_all_their_fields(another: Another) -> None:
 
 
 def keys_keep_their_letters(another: Another) -> None:
-    """Keys are compared exactly, without folding case, trimming or wildcards."""
+    """Check that keys are compared exactly, without case folding, trimming or wildcards."""
     store = another()
     rows = {key: MapRow(number, 1) for number, key in enumerate(KEYS)}
     store.multi_put(rows)
@@ -109,7 +109,7 @@ def keys_keep_their_letters(another: Another) -> None:
 
 
 def puts_overwrite_and_may_be_repeated(another: Another) -> None:
-    """A put overwrites, and is idempotent."""
+    """Check that a put overwrites the existing row, and is idempotent."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
     for times in ("once", "twice"):
@@ -119,7 +119,7 @@ def puts_overwrite_and_may_be_repeated(another: Another) -> None:
 
 
 def none_deletes(another: Another) -> None:
-    """None deletes a row, and is ignored for a key without one."""
+    """Check that putting None deletes a row, and is ignored for a key without one."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(2, 1)})
     store.multi_put({"a": None, "x": None})
@@ -127,7 +127,7 @@ def none_deletes(another: Another) -> None:
 
 
 def removals_are_found_until_a_later_txid(another: Another) -> None:
-    """A row whose value is None is a tombstone: reads return it as long as its txid may be replayed."""
+    """Check that a row whose value is None is a tombstone: reads return it as long as its txid may be replayed."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
     store.multi_put({"a": MapRow(None, 2, 0, 1)})
@@ -143,7 +143,7 @@ def removals_are_found_until_a_later_txid(another: Another) -> None:
 
 
 def many_rows_at_once(another: Another) -> None:
-    """Thousands of rows are written and read in one call."""
+    """Check that thousands of rows can be written and read in one call."""
     store = another()
     rows = {f"k{number}": MapRow(number, 7) for number in range(MANY)}
     store.multi_put(rows)
@@ -152,7 +152,7 @@ def many_rows_at_once(another: Another) -> None:
 
 
 def other_handles_see_what_was_put(another: Another) -> None:
-    """A handle sees the puts of others, even after an earlier read; a change to a returned row has no effect."""
+    """Check that a handle sees others' puts, even after an earlier read, and that returned rows are copies."""
     writer, reader = another(), another()
     expect("the row before", [None], list(reader.multi_get(["a"])))
     writer.multi_put({"a": MapRow([1], 1)})
@@ -168,12 +168,12 @@ def other_handles_see_what_was_put(another: Another) -> None:
 
 
 def mark(txid: int, epoch: int = 1) -> MapMark:
-    """A mark for `txid`."""
+    """Return a commit mark for `txid`."""
     return MapMark("check", "incarnation", epoch, 0, txid, f"content of {txid}")
 
 
 def marks_move_with_their_rows(another: AnotherMarked) -> None:
-    """The mark is None at first, then the one put last, for every handle."""
+    """Check that the commit mark is None at first, and then, for every handle, the one put last."""
     store, other = another(), another()
     expect("the first mark", None, store.mark())
     expect("answer to the first put", True, store.put_marked({"a": MapRow(1, 1)}, None, mark(1)))
@@ -186,7 +186,7 @@ def marks_move_with_their_rows(another: AnotherMarked) -> None:
 
 
 def other_marks_are_refused(another: AnotherMarked) -> None:
-    """A put that expects another mark than the stored one returns False and changes nothing."""
+    """Check that a put that expects a mark other than the stored one returns False and changes nothing."""
     store = another()
     expect(
         "answer to a put over a mark that was never stored",
@@ -204,7 +204,7 @@ def other_marks_are_refused(another: AnotherMarked) -> None:
 
 
 def one_put_per_expected_mark(another: AnotherMarked, rng: random.Random) -> None:
-    """Exactly one of concurrent puts that expect the same mark succeeds; its rows and mark are stored.
+    """Check that exactly one of several concurrent puts that expect the same mark succeeds, storing its rows and mark.
 
     A put that raises an `OSError` may have succeeded, since its answer is lost.
     """
@@ -239,7 +239,7 @@ def _race(
     marks: Sequence[MapMark],
     rng: random.Random,
 ) -> list[bool | None]:
-    """The answers of concurrent puts, one per store; None for a lost answer."""
+    """Make concurrent puts, one per store, and return their answers; None for a lost answer."""
     start = threading.Barrier(len(stores))
     answers: list[bool | None] = [None] * len(stores)
 
@@ -260,7 +260,7 @@ def _race(
 
 
 def _pausing(rng: random.Random) -> Callable[..., Any]:
-    """A trace function that yields to other threads at some lines of the traced calls."""
+    """Return a trace function that yields to other threads at random lines of the traced calls."""
     depth = 0
 
     def lines(frame: Any, event: str, arg: Any) -> Any:
@@ -282,7 +282,7 @@ def _pausing(rng: random.Random) -> Callable[..., Any]:
 
 
 def _rivals(before: MapMark, number: int, rng: random.Random) -> list[MapMark]:
-    """One mark per thread; in most rounds they differ in a single field, from each other or from the one before."""
+    """Return one mark per thread; in most rounds they differ in one field, from each other or from `before`."""
     field = rng.choice(MARK_FIELDS)
     base = replace(before, txid=before.txid + 1) if rng.random() < 0.5 else before
     texts = isinstance(getattr(base, field), str)
@@ -297,7 +297,7 @@ def _with(mark: MapMark, field: str, value: Any) -> MapMark:
 
 
 def _exactly(row: MapRow) -> tuple[str, ...]:
-    """The fields as text, so that 1, 1.0 and True differ."""
+    """Return the fields of a row as text, so that 1, 1.0 and True are distinguished."""
     return tuple(repr(one) for one in (row.value, row.txid, row.timeline, row.prev))
 
 
@@ -329,11 +329,11 @@ LENGTH = 40
 def check_state(make_backend: Make, *, prefix: str = "check", seeds: Iterable[int] = range(2)) -> None:
     """Raise `CheckFailed` unless the store satisfies `txstorm.api.external.MapBackend`.
 
-    A store with `put_marked` is also checked as a `MarkedMapBackend`. Finally a topology counts in the store on the
-    test driver, in each kind of map, with failures, restarts and, if the map is opaque, batches that change.
+    A store with `put_marked` is also checked as a `MarkedMapBackend`. Finally a topology counts words in the store on
+    the test driver, in each kind of map, with failures, restarts and, if the map is opaque, changing batches.
 
     Args:
-        make_backend: opens the map with a given name, each time as in a new process. Equal names are the same map. A
+        make_backend: opens the map with a given name, as a new process would. Equal names denote the same map. A
             new map is empty.
         prefix: prefix of the names of the maps, which must be new.
         seeds: seeds of the races and schedules; an error names the seed. If empty, races use seed 0.
@@ -364,7 +364,7 @@ def check_state(make_backend: Make, *, prefix: str = "check", seeds: Iterable[in
 
 
 class CountWords(BatchBolt):
-    """Counts words in a map; a word is removed when its count reaches five."""
+    """Bolt that counts words in a map; a word is removed when its count reaches five."""
 
     fields = ("word",)
 
@@ -380,7 +380,7 @@ class CountWords(BatchBolt):
         self.words[tuple["word"]] += 1
 
     def finish_batch(self) -> None:
-        """Add the counts to the map, one by one."""
+        """Add the counts of the batch to the map, one by one."""
         handle = self.context.state(self.counts.name)
         for word, times in self.words.items():
             for _ in range(times):
