@@ -1,4 +1,4 @@
-"""The topologies of Storm's own tests, and of the worked examples of its documents."""
+"""Topologies of Storm's own tests, and of the worked examples in its documentation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Identity(BasicBolt):
 
 
 class CountAll(BatchBolt):
-    """Emits how many tuples its task got."""
+    """A batch bolt that emits the number of tuples that its task received."""
 
     fields = ("n",)
 
@@ -39,7 +39,7 @@ class CountAll(BatchBolt):
 
 
 class SumByWord(BatchBolt):
-    """Emits per word the sum of the amounts, or how often it came."""
+    """A batch bolt that emits, per word, the sum of its amounts or its number of occurrences."""
 
     fields = ("word", "n")
 
@@ -58,7 +58,7 @@ class SumByWord(BatchBolt):
 
 
 class Keep(BatchBolt, Committer):
-    """Counts every number in a state."""
+    """A committer that counts every number in a state."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
 
@@ -73,7 +73,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Sum(Keep):
-    """Keeps one sum, and emits how many tuples it got."""
+    """A committer that stores one sum, and emits the number of tuples that it received."""
 
     fields = ("n",)
     seen = KeyedState("total", key={}, value={"n": int})
@@ -89,14 +89,14 @@ class Sum(Keep):
 
 
 class OpaqueNumbers(OpaqueMemoryTransactionalSpout):
-    """Numbers of one partition, so many for each transaction as a transcript says."""
+    """An opaque spout of one partition of numbers, whose batch sizes a transcript sets."""
 
     def amounts(self, usual, by_txid):
         self.set_take(lambda txid: by_txid.get(str(txid), usual))
 
 
 class NumbersFromTasks(OpaquePartitionedTransactionalSpout):
-    """The numbers 1 to 4, two a batch, planned in the tasks."""
+    """An opaque spout of the numbers 1 to 4, two per batch, planned in the tasks."""
 
     fields = ("n",)
 
@@ -117,7 +117,7 @@ class _NumbersEmitter(OpaquePartitionedEmitter):
 
 
 def transactional_topology(more=None):
-    """test-transactional-topology; `more` is called with the builder."""
+    """Build Storm's test-transactional-topology; `more` is called with the builder."""
     tuples = {
         0: [("dog", 3), ("cat", 4), ("apple", 1), ("dog", 3)],
         1: [("cat", 1), ("mango", 4)],
@@ -138,7 +138,7 @@ def transactional_topology(more=None):
 
 
 def opaque_topology():
-    """test-opaque-transactional-topology."""
+    """Build Storm's test-opaque-transactional-topology."""
     spout = OpaqueMemoryTransactionalSpout({0: ["dog", "cat", "apple", "dog"]}, ["word"], take=2)
     builder = TransactionalTopologyBuilder("opaque", "spout", spout, 2)
     builder.set_committer_bolt("count", SumByWord(), 2).fields_grouping("spout", ["word"])
@@ -146,7 +146,7 @@ def opaque_topology():
 
 
 def restart_topology():
-    """test-transactional-topology-restart."""
+    """Build Storm's test-transactional-topology-restart."""
     spout = MemoryTransactionalSpout({0: ["a", "b", "c", "d"], 1: ["d", "c"]}, ["word"], take=3)
     builder = TransactionalTopologyBuilder("restart", "spout", spout, 2)
     builder.set_committer_bolt("count", CountAll(), 2).global_grouping("spout")
@@ -154,7 +154,7 @@ def restart_topology():
 
 
 def numbers_topology(spout, committer):
-    """A spout of numbers with a committer directly below."""
+    """Build a topology of a spout of numbers with a committer directly downstream."""
     builder = TransactionalTopologyBuilder("numbers", "spout", spout)
     builder.set_bolt("keep", committer).global_grouping("spout")
     return builder.build_topology()
@@ -173,7 +173,7 @@ def late_commit():
 
 
 def no_phantom_batch():
-    """Opaque spout → batch bolt → committer, and a batch bolt below it."""
+    """Build opaque spout → batch bolt → committer → batch bolt."""
     builder = TransactionalTopologyBuilder("phantom", "spout", NumbersFromTasks())
     builder.set_bolt("P", CountAll()).global_grouping("spout")
     builder.set_bolt("F", Sum()).global_grouping("P")

@@ -1,7 +1,7 @@
-"""Spouts of Storm's three kinds over files, bolts that fail on demand, and a notebook of what was called.
+"""Spouts of Storm's three kinds over files, bolts that fail on demand, and a log of all calls.
 
-Workers of both engines run on this machine, so files in one directory are what they and a test share: a source
-that is a log per partition, lines of notes, and *tickets*, each of which makes one thing go wrong once.
+Workers of both engines run on this machine, so they and the test share files in one directory: a source, which is one
+log per partition, a log of notes, and *tickets*, each of which makes one operation fail once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PATIENCE = 120.0
 
 
 class World:
-    """The directory a test shares with its topology.
+    """The directory that a test shares with its topology.
 
     Attributes:
-        handle: in the test, the run whose end ends all waiting.
+        handle: in the test process, the run; when it ends, all waiting ends.
     """
 
     handle = None
@@ -70,7 +70,7 @@ class World:
             (self.directory / f"ticket-{name}-{number}").touch()
 
     def take(self, name: str) -> bool:
-        """Use up one ticket, if there is one."""
+        """Use up one ticket of this name; return whether there was one."""
         for path in sorted(self.directory.glob(f"ticket-{name}-*")):
             try:
                 path.unlink()
@@ -80,7 +80,7 @@ class World:
         return False
 
     def await_ticket(self, name: str) -> None:
-        """Wait until somebody has put such a ticket, and take it."""
+        """Wait until a ticket of this name exists, and use it up."""
         self.wait(lambda: self.take(name), name)
 
     def wait(self, true: Callable[[], bool], what: str) -> None:
@@ -107,7 +107,7 @@ class World:
 
     @property
     def amount(self) -> int:
-        """Lines of one partition a batch takes."""
+        """Number of lines per partition that a batch takes."""
         return int((self.directory / "amount").read_text())
 
     @amount.setter
@@ -117,13 +117,13 @@ class World:
         new.replace(self.directory / "amount")  # at once: others may be reading it
 
     def read(self, partition: int, start: int) -> tuple[int, list[str]]:
-        """The end and the lines of the next batch of a partition."""
+        """Return the end offset and the lines of the next batch of a partition."""
         lines = self.lines(partition)[start : start + self.amount]
         return start + len(lines), lines
 
 
 def fail_on(world: World, place: str, attempt) -> None:
-    """Raise what the tickets for this place and txid ask for."""
+    """Raise the errors that tickets for this place and txid request."""
     if world.take(f"{place}-{attempt.txid}-failed"):
         raise FailedException(f"{place} of {attempt.txid}")
     if world.take(f"{place}-{attempt.txid}-reported"):
@@ -136,7 +136,7 @@ def fail_on(world: World, place: str, attempt) -> None:
 
 
 class PlainLog(TransactionalSpout):
-    """The plain kind: the coordinator decides the extents, the emitters read them."""
+    """A spout of the plain kind: the coordinator determines the extents, and the emitters read them."""
 
     fields = ("partition", "line")
 
@@ -201,7 +201,7 @@ class PlainEmitter(Emitter):
 
 
 class PartitionedLog(PartitionedTransactionalSpout):
-    """The partitioned kind: metadata of a partition is ``[start, end]``."""
+    """A spout of the partitioned kind, with metadata ``[start, end]`` for each partition."""
 
     fields = ("partition", "line")
 
@@ -252,7 +252,7 @@ class PartitionedLogEmitter(PartitionedEmitter):
 
 
 class OpaqueLog(OpaquePartitionedTransactionalSpout):
-    """The opaque kind: metadata of a partition is ``{"end": index}``."""
+    """A spout of the opaque kind, with metadata ``{"end": index}`` for each partition."""
 
     fields = ("partition", "line")
 
@@ -287,7 +287,7 @@ class OpaqueLogEmitter(OpaquePartitionedEmitter):
 
 
 class Watch(BatchBolt):
-    """Passes tuples on from `finish_batch`, tells what is called, fails where a ticket says so."""
+    """A batch bolt that emits its tuples in `finish_batch`, notes its calls, and fails if there is a ticket for it."""
 
     fields = ("partition", "line")
 
@@ -309,7 +309,7 @@ class Watch(BatchBolt):
 
 
 class WatchEach(BasicBolt):
-    """The same for every tuple alone."""
+    """A basic bolt that notes its calls and fails if there is a ticket for it, tuple by tuple."""
 
     fields = ("partition", "line")
 
@@ -326,7 +326,7 @@ class WatchEach(BasicBolt):
 
 
 class Keep(Watch, Committer):
-    """Keeps every line in a sink, and counts per line in a state."""
+    """A committer that writes every line to a sink, and counts equal lines in a state."""
 
     rows_sink = SinkTable("rows", {"partition": int, "line": str, "attempt": int})
     state = KeyedState("counts", {"line": str}, {"n": int})

@@ -25,7 +25,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 class Told(CommitterTransactionalSpout):
-    """A log whose emitters return what lines they emitted, and note what they are told of the commit."""
+    """A committer spout over a log: its emitters return the lines that they emitted, and note the calls of `commit`."""
 
     fields = ("partition", "line")
 
@@ -101,7 +101,7 @@ def lines_of(data_dir: Path) -> dict[int, list[str]]:
 
 
 def check_told(world: World, data_dir: Path) -> None:
-    """Every commit came before its txid's finish_batch, in txid order, with what its own attempt had emitted."""
+    """Check that each `commit` precedes its txid's `finish_batch`, in txid order, with the lines of its own attempt."""
     emitted = {tuple(note[1:4]): note[4] for note in world.notes("emitted")}
     order = [(note[1], note[2]) for note in world.notes("commit") if note[3] == 0]
     kept = {row["_txid"]: row["attempt"] for row in read_sink(data_dir, "rows").to_pylist()}
@@ -154,7 +154,7 @@ def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
 
 
 class Remembers(CommitterTransactionalSpout):
-    """Storm's opaque executor in small: the position becomes durable in `commit`, under its txid."""
+    """A miniature of Storm's opaque executor: `commit` stores the position durably, under its txid."""
 
     fields = ("partition", "line")
 

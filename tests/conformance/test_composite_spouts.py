@@ -1,4 +1,4 @@
-"""Several sources in one spout: every kind, ready or not, failing or stopped, on both engines."""
+"""Composite spouts over sources of every kind, ready or not, failing or stopped, on both engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Starts = Callable[..., RunHandle]
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> dict[str, World]:
-    """One world per source, and ``bolts`` for the failures and notes of the bolts."""
+    """Create one world per source, and another, ``bolts``, for the failures and notes of the bolts."""
     made = {name: World(tmp_path / name) for name in ("plain", "parted", "opaque", "bolts")}
     for world in made.values():
         world.amount = 2
@@ -59,7 +59,7 @@ def start_on_threads(worlds, tmp_path: Path) -> Starts:
 
 @pytest.fixture
 def batches(tmp_path: Path):
-    """Txid → lines that were committed, in order of the sources' names."""
+    """Return txid → committed lines, in the order of the sources' names."""
 
     def read() -> dict[int, str]:
         found: dict[int, str] = {}
@@ -141,13 +141,13 @@ def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(
 
 
 def hide_others(world: World) -> Callable[[], None]:
-    """Not ready for the next two transactions: tickets for each time it is asked, and again after a restart."""
+    """Make the other sources not ready for the next two transactions, including after a restart; return the undo."""
     world.ticket("not-ready", times=2)
     return lambda: None
 
 
 def hide_opaque(world: World) -> Callable[[], None]:
-    """The opaque log is always ready: its partition is away instead."""
+    """Make a partition of the opaque log unavailable, as this source is always ready; return the undo function."""
     log = world.directory / "p0.log"
     log.rename(world.directory / "away")
     return lambda: (world.directory / "away").rename(log) and None
@@ -200,7 +200,7 @@ def test_a_source_that_is_gone_while_its_batch_is_not_committed(start_on_threads
 
 
 class Unsteady(TransactionalSpout):
-    """Emits how often it has emitted before."""
+    """A spout that emits the number of its earlier emissions, and so is not deterministic."""
 
     fields = ("partition", "line")
 

@@ -1,4 +1,4 @@
-"""T49: a thousand tuples in one batch cost a thousandth of the database calls that batches of one cost."""
+"""T49: one batch of a thousand tuples takes a thousandth of the database calls that a thousand batches of one take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TUPLES = 1000
 
 
 class GlobalCount(BatchBolt, Committer):
-    """Storm's UpdateGlobalCount over a database of one's own: (value, txid), read and written once a batch."""
+    """Storm's UpdateGlobalCount over a user's database: (value, txid), read and written once per batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -38,7 +38,7 @@ class GlobalCount(BatchBolt, Committer):
 
 
 def calls(take: int, directory: Path) -> int:
-    """The statements it takes to count the tuples, `take` of them a batch."""
+    """Return the number of statements that it takes to count the tuples in batches of `take`."""
     directory.mkdir()
     path = directory / "counts.db"
     with sqlite3.connect(path) as database:

@@ -1,4 +1,4 @@
-"""However deep a graph is, a pack of transactions is one Spark job."""
+"""A pack of transactions is one Spark job, however deep the graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shallow() -> Topology:
 
 
 class Counts(BatchBolt, Committer):
-    """Counts words, and passes on those whose count has changed."""
+    """A committer that counts words, and emits those whose counts have changed."""
 
     fields = ("word", "n")
 
@@ -50,7 +50,7 @@ class Counts(BatchBolt, Committer):
 
 
 def deep() -> Topology:
-    """Ten bolts, three of them committers, and two exchanges in the processing phase."""
+    """Build a topology of ten bolts, three of them committers, with two exchanges in the processing phase."""
     builder = source("deep")
     builder.set_bolt("one", Identity("word"), 2).local_or_shuffle_grouping("words")
     builder.set_bolt("two", Identity("word"), 2).local_or_shuffle_grouping("one")
@@ -66,7 +66,7 @@ def deep() -> Topology:
 
 
 class Counting(SparkEngine):
-    """Counts the packs it is given."""
+    """A Spark engine that counts its packs."""
 
     packs = 0
 
@@ -76,7 +76,7 @@ class Counting(SparkEngine):
 
 
 def packs_and_jobs(topology: Topology, spark: Any, data_dir: Path) -> tuple[int, int]:
-    """The packs of six transactions, and Spark's own count of the jobs it ran meanwhile."""
+    """Run six transactions; return the number of packs, and Spark's own count of the jobs for them."""
     known = spark.sparkContext._jsc.sc().statusStore()
     before = known.jobsList(None).size()
     engine = Counting(spark)

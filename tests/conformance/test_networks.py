@@ -1,4 +1,4 @@
-"""The same networks on threads and on Spark: the same tuples in the same order, the same tables, byte for byte."""
+"""The same networks on threads and on Spark emit equal tuples in the same order, and write byte-identical tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Factory = Callable[[], Engine]
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_same_tuples_in_the_same_order(name: str, make_engine: Factory) -> None:
-    """T20: every grouping, parallelism per bolt; items 36 to 41 in one graph."""
+    """T20: every grouping, with parallelism per bolt; items 36 to 41 in a single graph."""
     check_network(NETWORKS[name], make_engine)
 
 

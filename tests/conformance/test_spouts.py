@@ -1,4 +1,4 @@
-"""Spouts of a user's own, of Storm's three kinds, on both engines (storm.md, items 46 and 49 to 61)."""
+"""User-defined spouts of Storm's three kinds, on both engines (storm.md, items 46 and 49 to 61)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Start = Callable[..., RunHandle]
 
 
 def starting(world: World, data_dir: Path, make_engine: Factory) -> Start:
-    """Starts spout → watch → keep; `kind` is a class of spouts over logs."""
+    """Return a function that runs spout → watch → keep; its `kind` is a class of spouts over logs."""
 
     def begin(kind, *, tasks=1, settings=PENDING, **options):
         builder = TransactionalTopologyBuilder("logs", "log", kind(world), tasks)
@@ -60,7 +60,7 @@ def start_on_threads(world: World, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def batches(tmp_path: Path):
-    """Txid → partition → lines that were committed."""
+    """Return txid → partition → committed lines."""
 
     def read() -> dict[int, dict[int, list[str]]]:
         found: dict[int, dict[int, list[str]]] = {}
@@ -76,7 +76,7 @@ def finished(handle) -> None:
 
 
 def emissions(world: World, word: str, txid: int | None = None) -> list[tuple[int, int, object]]:
-    """(txid, partition, metadata) of notes of one kind, in order."""
+    """Return (txid, partition, metadata) of the notes of one kind, in order."""
     notes = [(note[1], note[4], note[5]) for note in world.notes(word)]
     return [note for note in notes if txid in (None, note[0])]
 
@@ -88,7 +88,7 @@ KINDS = [PlainLog, OpaquePlainLog, PartitionedLog, OpaqueLog]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_every_line_once(kind, start, world, batches) -> None:
-    """T30, T31, T32: the three kinds."""
+    """T30, T31, T32: each of the three kinds of spouts emits every line exactly once."""
     for partition, size in enumerate((5, 0, 7)):
         world.append(partition, *(f"{partition}.{n}" for n in range(size)))
     finished(start(kind, tasks=2, available_now=True))
@@ -114,7 +114,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("kind", "place"), FAILURES)
 def test_item_43_44_45_46_a_failed_exception_fails_at_once_and_is_replayed(kind, place, start, world, batches) -> None:
-    """T27, T35: later ones are emitted again after it."""
+    """T27, T35: transactions after the failed one are emitted again after it."""
     world.append(0, *map(str, range(8)))
     world.ticket(f"{place}-2-failed", times=2)
     handle = start(kind, available_now=True)
@@ -137,7 +137,7 @@ def test_item_43_44_45_46_a_failed_exception_fails_at_once_and_is_replayed(kind,
 
 
 class SilentLog(PlainLog):
-    """A source that cannot tell what it holds."""
+    """A spout whose source cannot report how much it holds."""
 
     def coordinator(self, context):
         coordinator = super().coordinator(context)
@@ -176,7 +176,7 @@ def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, s
 
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, batches) -> None:
-    """T31: bookkeeping per partition. Also T17."""
+    """T31: bookkeeping is per partition. Also T17."""
     world.append(0, "a", "b", "c")
     world.ticket(f"{place}-2-failed")
     (world.directory / "hold-1").touch()
@@ -240,7 +240,7 @@ def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, 
 
 @pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog, PlainLog])
 def test_item_52_another_number_of_tasks_moves_partitions_and_changes_no_batch(kind, start, world, batches) -> None:
-    """T31, T37: one coordinator, any number of emitters."""
+    """T31, T37: there is one coordinator, and any number of emitters."""
     for partition in range(3):
         world.append(partition, *(f"{partition}.{n}" for n in range(8)))
     finished(start(kind, tasks=1, until_txid=2))
@@ -272,7 +272,7 @@ def test_item_54_pipelined_opaque_batches_do_not_overlap(start, world, batches) 
 
 
 def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_path: Path) -> None:
-    """T33."""
+    """T33: pipelined batches of the in-memory opaque spout do not overlap, either."""
     words = [(0, word) for word in ("dog", "cat", "apple", "dog")]
     spout = OpaqueMemoryTransactionalSpout([words], ["partition", "line"], 2)
     builder = TransactionalTopologyBuilder("logs", "log", spout)
@@ -285,7 +285,7 @@ def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_
 @pytest.mark.parametrize("kind", [OpaqueLog, OpaquePlainLog])
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind, place, start, world, batches) -> None:
-    """T32, T36: where the last transaction stopped."""
+    """T32, T36: a replay begins where the last transaction stopped."""
     world.append(0, *map(str, range(12)))
     (world.directory / "hold-1").touch()
     world.ticket(f"{place}-2-failed")
@@ -329,7 +329,7 @@ def test_item_58_what_was_processed_but_not_decided_is_processed_again_after_a_s
 
 
 def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world, batches) -> None:
-    """Row T32."""
+    """T32: the number of partitions is requested again at every attempt."""
     world.append(0, "a", "b", "c", "d")
     (world.directory / "hold-2").touch()
     world.ticket("after-hold-2-failed")
@@ -343,7 +343,7 @@ def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world
 
 
 def test_item_60_a_partition_that_cannot_be_read_keeps_its_position(start, world, batches) -> None:
-    """T32: the loss of a broker."""
+    """T32: a partition whose broker is lost keeps its position."""
     world.append(0, "a", "b", "c", "d", "e", "f")
     world.append(1, "A", "B", "C", "D")
     world.ticket("away-1-2")
@@ -369,7 +369,7 @@ def test_item_61_no_metadata_means_the_last_there_was(stop_at, start, world, bat
 
 
 def test_item_29_31_what_is_kept_of_committed_transactions(start_on_threads, world, batches, tmp_path) -> None:
-    """The positions of all partitions stay until the next transaction has them, also of one that gave nothing."""
+    """The positions of all partitions, including empty ones, are retained until the next transaction has them."""
     world.append(0, *"abcdef")
     world.append(1, *"AB")
     world.ticket("null-1-3")
@@ -387,7 +387,7 @@ def test_item_29_31_what_is_kept_of_committed_transactions(start_on_threads, wor
 
 
 def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
-    """T19, T43: the directory goes on, and nobody is asked for what is stored. Also T30."""
+    """T19, T43: metadata persists in the directory, and is not computed again after a restart. Also T30."""
     world.append(0, *map(str, range(8)))
     (world.directory / "hold-2").touch()
     handle = start(PlainLog, settings={"max_spout_pending": 4, "max_group_txids": 1})
@@ -439,7 +439,7 @@ PLACES = ["watch-execute", "watch-finish", "keep-finish", "after-keep", "emit"]
 
 
 def storm(world: World, rng: random.Random, kind: type) -> dict[int, list[str]]:
-    """Lines of three partitions and a dozen failures to come; returns the lines."""
+    """Write lines of three partitions and plan a dozen random failures; return the lines."""
     lines = {p: [f"{p}.{n}" for n in range(rng.randint(0, 25))] for p in range(3)}
     for partition, content in lines.items():
         world.append(partition, *content[: rng.randint(0, len(content))])

@@ -1,4 +1,4 @@
-"""Storm's promises about bolts and phases, by observable outcome on both engines (storm.md, items 32 to 48)."""
+"""Storm's guarantees about bolts and phases, by observable results on both engines (storm.md, items 32 to 48)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Net:
-    """A topology over one log of lines, whose bolts are added with one word each."""
+    """A topology over one log of lines, with a one-word method for each kind of bolt."""
 
     def __init__(self, world: World, tmp_path: Path, engine: Factory):
         self.world, self.data_dir, self.engine = world, tmp_path / "data", engine
@@ -54,7 +54,7 @@ class Net:
 
     @property
     def order(self) -> list[tuple[str, int]]:
-        """(component, txid) of every `finish_batch`, as it happened."""
+        """(component, txid) of every `finish_batch`, in the order in which they happened."""
         return [(note[1], note[3]) for note in self.world.notes("finish")]
 
     def lines(self) -> dict[int, list[str]]:
@@ -76,7 +76,7 @@ def net(world: World, make_engine: Factory, tmp_path: Path) -> Net:
 
 @pytest.mark.parametrize("place", ["watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"])
 def test_item_32_34_a_retry_starts_from_zero(place: str, net: Net) -> None:
-    """T16: every task and attempt has an object of its own."""
+    """T16: each attempt of each task has its own bolt instance."""
     net.world.ticket(f"{place}-1-failed")
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish()
     assert {note[5] for note in net.world.notes("finish")} == {2}
@@ -86,7 +86,7 @@ def test_item_32_34_a_retry_starts_from_zero(place: str, net: Net) -> None:
 
 
 def test_item_33_every_task_finishes_every_batch_also_without_tuples(net: Net) -> None:
-    """T15, T22: a task knows when a batch is complete."""
+    """T15, T22: a task is notified of the end of a batch even if it received no tuples."""
     net.bolt("watch", "log", tasks=3).bolt("keep", "watch", kind=Keep, tasks=4).finish()
     finishes = Counter(tuple(note[1:4]) for note in net.world.notes("finish"))
     tasks = [("watch", task) for task in range(3)] + [("keep", task) for task in range(4)]
@@ -112,7 +112,7 @@ def test_item_35_a_batch_that_times_out_is_dropped_without_finishing(world: Worl
 
 
 def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
-    """T21: a tuple in, tuples out, no batch."""
+    """T21: a basic bolt processes single tuples, independent of batches."""
     net.bolt("each", "log", kind=WatchEach, tasks=2).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
     net.world.ticket("watch-finish-2-failed")
     net.finish()
@@ -137,7 +137,7 @@ def test_item_42_a_basic_bolt_cannot_be_a_committer(net: Net) -> None:
 
 
 def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) -> None:
-    """T40: all tuples, and its turn. Also T23."""
+    """T40: a committer finishes when it has all tuples and it is its turn. Also T23."""
     (net.world.directory / "hold-1").touch()
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep)
     handle = net.start(until_txid=3, settings={"max_spout_pending": 3, "max_pack_txids": 1, "max_jobs": 2})
@@ -152,7 +152,7 @@ def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) 
 
 
 def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
-    """T28: batch bolts and committers behind a committer."""
+    """T28: batch bolts and committers downstream of a committer."""
     net.bolt("first", "log", committer=True).bolt("plain", "first").bolt("second", "plain", kind=Keep)
     net.bolt("third", "second", "log", committer=True)
     net.finish(settings={"max_spout_pending": 3, "max_pack_txids": 3})
@@ -162,7 +162,7 @@ def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase
 
 
 def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
-    """T28: the source document's bolts A to D."""
+    """T28: the bolts A to D of Storm's documentation."""
     (net.world.directory / "hold-1").touch()
     net.bolt("A", "log").bolt("B", "A", kind=Keep).bolt("C", "A", "B").bolt("D", "C", committer=True)
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2, "max_pack_txids": 1})
@@ -182,7 +182,7 @@ def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> N
 
 @pytest.mark.parametrize("place", ["keep-execute", "keep-finish", "after-keep"])
 def test_item_44_a_failure_in_the_commit_phase_runs_both_phases_again(place: str, net: Net) -> None:
-    """T29: until all bolts have succeeded."""
+    """T29: both phases are repeated until all bolts have succeeded."""
     net.world.ticket(f"{place}-2-failed")
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"max_spout_pending": 1})
     attempts = {note[4] for note in net.world.notes("finish") if note[1] == "watch" and note[3] == 2}
@@ -191,7 +191,7 @@ def test_item_44_a_failure_in_the_commit_phase_runs_both_phases_again(place: str
 
 
 def test_item_45_a_failed_exception_in_execute_fails_at_once(net: Net) -> None:
-    """T27: the batch replays, the process lives. Also T14."""
+    """T27: the batch is replayed, and the process survives. Also T14."""
     net.world.ticket("watch-execute-1-failed")
     net.world.ticket("each-execute-2-failed")
     net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
@@ -243,7 +243,7 @@ def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) 
 
 
 class MarkedKeep(BatchBolt, Committer):
-    """A committer by its marker."""
+    """A committer declared by the marker class."""
 
     fields = ("line",)
 
@@ -261,7 +261,7 @@ class MarkedKeep(BatchBolt, Committer):
 
 
 def test_the_marker_and_set_committer_bolt_are_equal(net: Net) -> None:
-    """T24."""
+    """T24: the marker class `Committer` and `set_committer_bolt` have the same effect."""
     (net.world.directory / "hold-1").touch()
     net.bolt("set", "log", committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
     topology = net.builder.build_topology()

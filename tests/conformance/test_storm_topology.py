@@ -1,6 +1,6 @@
-"""Storm's own test-transactional-topology (storm.md, item 80) as a run, on both engines.
+"""Storm's own test-transactional-topology (storm.md, item 80) as a complete run, on both engines.
 
-The transcript `storm_transactional_topology` has it step by step; here what is committed is compared with it.
+The transcript `storm_transactional_topology` has it step by step; here the committed values are compared with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPONENTS = ("global", "gcommit", "sum", "count", "count2")
 
 
 class Results(BatchBolt):
-    """Keeps what all components emitted; fails last, when everybody else has finished."""
+    """A committer that stores the emissions of all components; fails on demand, after all others have finished."""
 
     sink = SinkTable("results", {"source": str, "word": str, "n": int})
 
@@ -49,7 +49,7 @@ def world(tmp_path: Path) -> World:
 
 
 def committed_values(steps: list[Step]) -> dict[int, Counter]:
-    """Txid → what its last attempt emitted, of the transactions of which everybody's values are known."""
+    """Return txid → values emitted by its last attempt, for the txids 1 to 4, of which all values are known."""
     last = {(txid, name): rows for step in steps for name, txids in step.emits.items() for txid, rows in txids.items()}
     found: dict[int, Counter] = {}
     for (txid, name), rows in last.items():

@@ -1,4 +1,4 @@
-"""Storm's own tests and worked examples, played step by step on the test driver (storm.md, items named in the files)."""
+"""Storm's own tests and worked examples, replayed on the test driver (storm.md; the files name the items)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values, tables and Storm's spellings cross both engines unbent."""
+"""Values, tables and Storm's method names work unchanged on both engines."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_large_batches(settings: dict, make_engine: Factory, tmp_path: Path) -> 
 
 
 class Tables(BatchBolt):
-    """Two states and two sinks in one committer."""
+    """A committer with two states and two sinks."""
 
     def __init__(self, name):
         self.name = name

@@ -21,7 +21,7 @@ def ask(
     *,
     session: bool = False,
 ) -> socket.socket:
-    """Start a program with these standard files; the answers are a line with its pid, and one with its exit status."""
+    """Ask the fork server to start a program with these standard files; it answers its pid, then its exit status."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     data = json.dumps({"arguments": list(arguments), "cwd": cwd, "env": dict(env), "session": session}).encode()

@@ -93,7 +93,7 @@ class Collect(BatchBolt):
 
 
 def chain(**settings: Any) -> Topology:
-    """numbers(2) → a(2) → exchange → b(3) → collect(3) → exchange → keep, a committer."""
+    """Build numbers(2) → a(2) → exchange → b(3) → collect(3) → exchange → keep, a committer; (n) is the parallelism."""
     builder = TransactionalTopologyBuilder("chain", "numbers", Rows(), 2)
     builder.set_bolt("a", Step(), 2).local_or_shuffle_grouping("numbers")
     builder.set_bolt("b", Step(), 3).fields_grouping("a", ["n"])

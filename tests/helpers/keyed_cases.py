@@ -1,4 +1,4 @@
-"""A keyed state with a time to live and collections with and without, over a model of plain dictionaries."""
+"""Random operations on keyed state and collections, with or without a time to live, against a model of plain dicts."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class Query:
 
 
 def queries(rows: list[Row], schema: pa.Schema) -> list[Query]:
-    """Whole, each column alone, and filtered on each column: by null, its least, its middle and its greatest value."""
+    """Return the queries of a table: all of it, each column, filters for null, least, median and greatest values."""
     names = tuple(schema.names)
     found = [Query(names), *(Query((name,)) for name in names)]
     for field in schema:

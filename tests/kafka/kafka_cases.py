@@ -1,4 +1,4 @@
-"""Topics with known content, a topology that keeps what a spout emits, and a reader that shares no code with txstorm."""
+"""Topics with known content, a topology that stores a spout's tuples, and a reader that shares no code with txstorm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def produce(kafka: Kafka, topic: str, values: range | list[str], partition: int 
 def produce_with_aborts(
     kafka: Kafka, topic: str, records: int, partitions: int, rng: random.Random, *, most: int = 60, words: int = 1 << 30
 ) -> None:
-    """Transactions of one to `most` records over all partitions, three of ten aborted; `words` different values."""
+    """Write transactions of one to `most` records to all partitions, three of ten aborted; `words` distinct values."""
     settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex, "linger.ms": 0}
     producer = Producer(settings)
     producer.init_transactions(30)
@@ -54,19 +54,19 @@ def produce_with_aborts(
 
 
 def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
-    """(value, topic, partition, offset) of everything committed in `topics`."""
+    """Return (value, topic, partition, offset) of every record committed in `topics`."""
     return Counter(
         (one.value().decode(), one.topic(), one.partition(), one.offset()) for one in messages(kafka, *topics)
     )
 
 
 def values(kafka: Kafka, *topics: str) -> list[str]:
-    """The values of everything committed in `topics`."""
+    """Return the values of all records committed in `topics`."""
     return [message.value().decode() for message in messages(kafka, *topics)]
 
 
 def messages(kafka: Kafka, *topics: str) -> Iterator[Message]:
-    """Everything committed in `topics`, up to their ends."""
+    """Yield all records committed in `topics`, up to the current ends of the partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -97,14 +97,14 @@ def messages(kafka: Kafka, *topics: str) -> Iterator[Message]:
 
 
 def keeping(spout, tasks: int = 2, **settings) -> Topology:
-    """spout → a sink of `COLUMNS`."""
+    """Build a topology that writes the tuples of `spout` to a sink with the columns `COLUMNS`."""
     builder = TransactionalTopologyBuilder("kafka", "spout", spout, tasks)
     builder.set_bolt("keep", DeltaSink("rows", COLUMNS)).global_grouping("spout")
     return builder.set_settings({**QUICK, **settings}).build_topology()
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:
-    """Rows of the sink, in the form of `content`."""
+    """Return the rows of the sink, in the form of `content`."""
     return Counter((row["value"], row["topic"], row["partition"], row["offset"]) for row in rows(data_dir))
 
 
@@ -113,7 +113,7 @@ def rows(data_dir: Path) -> list[dict]:
 
 
 def metadata(data_dir: Path) -> list[tuple[int, dict]]:
-    """(txid, metadata) of every committed txid."""
+    """Return (txid, metadata) of every committed txid."""
     history = read_directory_history(data_dir).to_pylist()
     return [(row["txid"], json.loads(row["extents"])["meta"]) for row in history]
 

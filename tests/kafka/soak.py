@@ -1,7 +1,7 @@
-"""Lets a topology run on real servers and Spark, kills something of it again and again, and has the result verified.
+"""Soak test: runs a topology on real servers and Spark, kills processes repeatedly, and has the result verified.
 
-Kafka → soak_job → Delta, with the ledger in ZooKeeper and two drivers, each standing by for the other, on Spark
-clusters of two executors. What is killed when comes from a seed; what the machine does meanwhile does not.
+Kafka → soak_job → Delta, with the ledger in ZooKeeper and two drivers, each the other's standby, on Spark clusters of
+two executors. A seed determines which processes are killed, and when; the machine's timing is not reproducible.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Say = Callable[[str], None]
 
 
 class SoakFailed(Exception):
-    """The topology did not go on."""
+    """The topology made no progress."""
 
 
 class Producer(Writer):
-    """Writes so many records a second, in transactions, one of twenty aborted; each word has a partition of its own."""
+    """A producer with a fixed rate of records, in transactions, one of twenty aborted; one partition per word."""
 
     pause = 0.1
     rate = 1000
@@ -68,7 +68,7 @@ class Producer(Writer):
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of the table that every transaction with records changes: its time, txids and rows."""
+    """A commit of the table that every non-empty transaction changes: its time, txids and rows."""
 
     at: float
     planned: float
@@ -77,7 +77,7 @@ class Commit:
 
 
 class Commits(threading.Thread):
-    """Follows the log of a Delta table.
+    """A thread that tails the log of a Delta table.
 
     Attributes:
         seen: the commits with rows, in order.
@@ -91,18 +91,18 @@ class Commits(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """The thread's body."""
+        """Tail the log until `end` is called."""
         while not self._over.wait(0.02):
             self.look()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop tailing the log."""
         self._over.set()
         if self.is_alive():
             self.join()
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read the new log entries."""
         while (path := self._log / f"{self._next:020d}.json").exists():
             self._next += 1
             actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -119,7 +119,7 @@ class Commits(threading.Thread):
         return sum(one.rows for one in list(self.seen))
 
     def next_after(self, moment: float, *, planned: bool = False) -> Commit | None:
-        """The first commit made after that time; if `planned`, the first of a transaction that was planned after it."""
+        """Return the first commit after `moment`; if `planned`, the first of a transaction planned after it."""
         for one in list(self.seen):
             if one.at > moment and (not planned or one.planned > moment):
                 return one
@@ -128,13 +128,13 @@ class Commits(threading.Thread):
 
 @dataclass
 class Faults:
-    """Faults so far, and the time to the next commit after each.
+    """The injected faults, and the time to the next commit after each.
 
     Attributes:
-        count: by kind.
+        count: number of faults, by kind.
         next: seconds from each kill to the next commit.
         fresh: seconds from each kill to the first commit of a transaction that was planned after it.
-        of_kind: those of `fresh`, by kind.
+        of_kind: the values of `fresh`, by kind of fault.
     """
 
     count: Counter[str] = field(default_factory=Counter)
@@ -143,7 +143,7 @@ class Faults:
     of_kind: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def add(self, kind: str, next: float, fresh: float) -> None:
-        """Count a fault."""
+        """Record a fault with its recovery times in seconds."""
         self.count[kind] += 1
         self.next.append(next)
         self.fresh.append(fresh)
@@ -151,22 +151,22 @@ class Faults:
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """The smallest of the values that is not below so large a share of them; None when there are none."""
+    """Return the `share` percentile of the values by the nearest-rank method; None if there are no values."""
     return round(sorted(values)[max(0, -int(-share * len(values) // 1) - 1)], 3) if values else None
 
 
 @dataclass
 class Soak:
-    """One soak, from the start of the servers to the verdict.
+    """One soak test, from the start of the servers to the verdict.
 
     Attributes:
-        place: an empty directory for everything.
-        seed: what is killed, and when, comes from it.
-        say: told how it goes.
-        rate: records a second, aborted ones among them.
-        rest: seconds without a fault after each, at most.
-        faults: those made.
-        struck: whether the first one has begun.
+        place: an empty directory for all files.
+        seed: determines what is killed, and when.
+        say: callback that receives progress messages.
+        rate: records per second, aborted ones included.
+        rest: maximum pause in seconds after each fault.
+        faults: the faults injected so far.
+        struck: whether the first fault has begun.
     """
 
     place: Path
@@ -178,7 +178,7 @@ class Soak:
     struck: bool = False
 
     def run(self, minutes: float) -> dict[str, Any]:
-        """The report: see `scripts/soak --help`."""
+        """Run the soak test for `minutes`; return the report described by `scripts/soak --help`."""
         self.say("starting Kafka, ZooKeeper and two drivers on Spark")
         with start_kafka(self.place / "kafka") as kafka, start_zookeeper(self.place / "zookeeper") as zookeeper:
             self._set_up(kafka, zookeeper)
@@ -208,7 +208,7 @@ class Soak:
         self.commits = Commits(self.drivers.data_dir / "sinks" / "rows")
 
     def close(self) -> None:
-        """Leave nothing behind but files, and servers that run."""
+        """End all processes that the soak test started; only files, and servers that were running before, remain."""
         self.drivers.close()
         self.commits.end()
         if self.writer.is_alive():
@@ -236,7 +236,7 @@ class Soak:
         return random.Random(self.rng.random())
 
     def _draw(self) -> list[str]:
-        """Draw the next faults: one kind, in one of five cases two at once."""
+        """Draw the next faults: one kind or, in one of five cases, two simultaneous kinds."""
         chosen = {self.rng.choices([*KINDS], [*KINDS.values()])[0] for _ in range(1 + (self.rng.random() < 0.2))}
         return sorted(chosen)
 
@@ -250,7 +250,7 @@ class Soak:
             self.faults.add(kind, *self._recovery(at))
 
     def _recovery(self, since: float) -> tuple[float, float]:
-        """Seconds to the next commit, and to that of a transaction planned since then."""
+        """Return the seconds from `since` to the next commit, and to the first of a transaction planned after it."""
 
         def gone_on() -> bool:
             self._check_parties()
@@ -320,7 +320,7 @@ class Soak:
 
     @contextmanager
     def _progress(self, began: float) -> Iterator[None]:
-        """Say every ten seconds how it goes."""
+        """Report progress every ten seconds while the context is active."""
         over = threading.Event()
 
         def tell() -> None:

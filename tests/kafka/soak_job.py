@@ -1,4 +1,4 @@
-"""The topology of a soak: every record is kept as it is, and taken into three states, whose values depend on its place.
+"""The topology of the soak test: stores every record, and folds it into three states that depend on its position.
 
 A record is ``"<word> <number>"``; all records of a word are in one partition, so that their order is known.
 """
@@ -21,14 +21,14 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def trail(before: int, numbers: Iterable[int]) -> int:
-    """Fold these numbers into `before`; the result depends on their order."""
+    """Fold the numbers into `before`; the result depends on their order."""
     for number in numbers:
         before = (before * FACTOR + number + 1) % MODULUS
     return before
 
 
 class Records(BasicBolt):
-    """Takes the values of records apart."""
+    """A bolt that parses the values of records into word and number."""
 
     fields = tuple(COLUMNS)
 
@@ -38,7 +38,7 @@ class Records(BasicBolt):
 
 
 class KeepTrails(BatchBolt, Committer):
-    """Per word: how many records, and what says in which order they came."""
+    """A committer that stores, per word, the number of records and an order-dependent hash of their numbers."""
 
     trails = KeyedState("trails", key={"word": str}, value={"n": int, "trail": int})
 
@@ -58,7 +58,7 @@ def _after(old: Any, numbers: list[int]) -> dict[str, int]:
 
 
 class KeepPlaces(BatchBolt, Committer):
-    """Per partition: how many records, the last one's offset, and the sum of their numbers."""
+    """A committer that stores, per partition, the number of records, the last offset, and the sum of the numbers."""
 
     places = KeyedState("places", key={"partition": int}, value={"n": int, "last": int, "total": int})
 
@@ -78,7 +78,7 @@ def _moved(old: Any, came: list[tuple[int, int]]) -> dict[str, int]:
 
 
 def topology(brokers: str, source: str, *, opaque: bool = True, rows: int = 4000) -> Topology:
-    """For ``txstorm run "soak_job:topology(…)"``."""
+    """Build the topology, for ``txstorm run "soak_job:topology(…)"``."""
     kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
     options = {"fields": ("value", "partition", "offset"), "max_batch_rows": rows, "patience": 1.0}
     builder = TransactionalTopologyBuilder("soak", "lines", kind(source, brokers, **options), 2)

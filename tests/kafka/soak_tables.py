@@ -1,4 +1,4 @@
-"""Checks of the tables of a soak: every committed record once, in its place; read with `verifier` alone."""
+"""Checks of the soak test's tables with `verifier` alone: every committed record exactly once, in its transaction."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]) -> tuple[Verifier, int]:
-    """Check all tables; `committed`: (partition, offset, value) of every committed record of `topic`.
+    """Check all tables against `committed`: (partition, offset, value) of every committed record of `topic`.
 
     Returns:
-        the verifier, with all that is wrong, and the number of the records.
+        the verifier, with all problems found, and the number of records.
     """
     verifier = Verifier(data_dir)
     records = _located(verifier, topic, committed)
@@ -34,7 +34,7 @@ def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]
 
 
 def _located(verifier: Verifier, topic: str, committed: Iterable[tuple[int, int, str]]) -> Rows:
-    """The records by partition and offset, each with the transaction that says that it has read it; 0 if none does."""
+    """Return the records by partition and offset, each with the txid that has read it by the history; 0 if none."""
     words: dict[str, int] = {}
     word, number, partition, offset = array("q"), array("q"), array("q"), array("q")
     for place, at, value in committed:
@@ -51,7 +51,7 @@ def _located(verifier: Verifier, topic: str, committed: Iterable[tuple[int, int,
 
 
 def _txids(verifier: Verifier, topic: str, partition: Numbers, offset: Numbers) -> Numbers:
-    """The transaction in whose range each record is."""
+    """Return, for each record, the txid of the transaction whose range includes it; 0 if there is none."""
     found = np.zeros(len(offset), np.int64)
     for (_, place), read in verifier.ranges(topic).items():
         verifier.expect(not read.lost, f"partition {place}: the history has losses: {read.lost}")
@@ -65,7 +65,7 @@ def _txids(verifier: Verifier, topic: str, partition: Numbers, offset: Numbers) 
 
 
 def _trails(records: Rows) -> dict[int, int]:
-    """Per word, the state's value if its records came in the order of their offsets."""
+    """Return, per word, the state's expected value if its records were processed in offset order."""
     found = dict.fromkeys(range(len(records.texts)), 0)
     for word, number in zip(records["word"].tolist(), records["number"].tolist(), strict=True):
         found[word] = (found[word] * FACTOR + number + 1) % MODULUS

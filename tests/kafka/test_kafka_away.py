@@ -1,4 +1,4 @@
-"""Brokers that go away while a Kafka spout reads: killed and started again, or away for good."""
+"""Brokers that become unavailable while a Kafka spout reads: killed and restarted, or lost permanently."""
 
 from __future__ import annotations
 

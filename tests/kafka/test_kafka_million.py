@@ -1,4 +1,4 @@
-"""A million records, three of ten transactions aborted, counted exactly."""
+"""A million records, with three of ten transactions aborted, must be counted exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka spouts on a real broker: every committed record once, whatever topics and brokers do meanwhile."""
+"""Kafka spouts on a real broker: every committed record is read exactly once, whatever topics and brokers undergo."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_aborted_transactions_leave_no_trace(kafka_broker: Kafka, make_engine, t
 
 
 class Troubled(BatchBolt, Committer):
-    """Keeps rows; some batches fail the first time, in either phase."""
+    """A committer that stores rows; some batches fail at the first attempt, in either phase."""
 
     state = SinkTable("rows", COLUMNS)
 
@@ -97,7 +97,7 @@ def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: K
 
 
 def test_the_checks_for_user_defined_spouts(kafka_broker: Kafka):
-    """T31, T32: what their Kafka spouts promise."""
+    """T31, T32: run the checks for user-defined spouts on the Kafka spouts, which promise the same."""
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
     seen = [(value, topic, partition, offset) for value, topic, partition, offset in content(kafka_broker, topic)]
@@ -172,7 +172,7 @@ def test_what_follows_an_open_transaction_waits_for_its_end(kafka_broker: Kafka,
 
 
 def stopped_before_the_rest(kafka: Kafka, spout, data_dir):
-    """A run that has committed its first transactions, and stopped."""
+    """Run `spout` until its first transactions are committed, then stop."""
     handle = run(keeping(spout), engine="local", data_dir=data_dir, until_txid=2)
     handle.awaitTermination(60)
 
@@ -206,7 +206,7 @@ def test_an_opaque_spout_goes_on_behind_deleted_records_and_records_them(kafka_b
 
 
 def lost_in(data_dir):
-    """(txid, topic, partition, from, to) of what the history says was lost."""
+    """Return (txid, topic, partition, from, to) of the offset ranges that the history records as lost."""
     return [
         (txid, *(one[key] for key in ("topic", "partition", "from", "to")))
         for txid, meta in metadata(data_dir)
@@ -291,7 +291,7 @@ def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_opaque_spout_reads_a_recreated_topic_from_its_start(kafka_broker: Kafka, tmp_path, restarted):
-    """A restart raises the epoch of the leaders; a topic that is recreated begins at 0 again, which old readers do not believe."""
+    """After a restart raised the leader epoch, a recreated topic begins at epoch 0, which old consumers reject."""
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(50 if restarted else 100))
     spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)

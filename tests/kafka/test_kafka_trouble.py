@@ -1,7 +1,7 @@
-"""Everything that can happen to a topology between Kafka and Delta, in one run; who says it is right is independent.
+"""Random faults of every kind for a topology between Kafka and Delta, in one run, checked by an independent verifier.
 
-The seed is printed; ``TXSTORM_TROUBLE_SEED`` runs another one, ``TXSTORM_TROUBLE_MINUTES`` sets how long the long ones
-take together. Threads and processes are not bound to a seed: it gives the same troubles, not the same run.
+The seed is printed; ``TXSTORM_TROUBLE_SEED`` runs another one, and ``TXSTORM_TROUBLE_MINUTES`` sets the total duration
+of the long runs. A seed reproduces the sequence of faults, not the timing of threads and processes.
 """
 
 from __future__ import annotations

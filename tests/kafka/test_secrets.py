@@ -1,4 +1,4 @@
-"""Passwords of brokers and of the ledger: in a good run and in failing ones they stand nowhere."""
+"""Passwords of brokers and of the ledger must not appear in any output, of successful runs or of failing ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG, OWNERS = "canary-of-a-wrong-password-8842", "canary-of-the-owner-7391"
 
 
 class Fussy(BasicBolt):
-    """Cannot stand one record."""
+    """A bolt that raises for one particular record."""
 
     fields = tuple(COLUMNS)
 
@@ -38,7 +38,7 @@ class Fussy(BasicBolt):
 
 
 def topology(settings: dict[str, str], source: str, target: str, poison: str):
-    """Reads and writes topics of a secured cluster."""
+    """Build a topology that reads and writes topics of a secured cluster."""
     secure = {name: value for name, value in settings.items() if name != "bootstrap.servers"}
     servers = settings["bootstrap.servers"]
     spout = TransactionalKafkaSpout(source, servers, fields=tuple(COLUMNS), settings=secure, patience=2.0)
@@ -51,7 +51,7 @@ def topology(settings: dict[str, str], source: str, target: str, poison: str):
 
 
 def shown(made, handle) -> Iterator[str]:
-    """Whatever shows a topology and its run."""
+    """Yield every text that displays a topology and its run."""
     yield from (repr(made), str(made), repr(made.spout.object), made.fingerprint())
     yield from (made.describe(form) for form in ("text", "json", "mermaid", "dot"))
     yield explain(made)

@@ -1,4 +1,4 @@
-"""scripts/soak: its verifier finds what is wrong with tables, its arguments are checked, and a short one is clean."""
+"""`scripts/soak`: its verifier finds faulty tables, its arguments are validated, and a short soak passes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def delete_a_row(data_dir: Path) -> None:
 
 
 def append_again(data_dir: Path, name: str, of: dict[str, str | int], **other: int) -> None:
-    """A row of a table, once more, with other values where they are given."""
+    """Append a copy of one row of a table, with the values in `other` replaced."""
     table = DeltaTable(data_dir / name)
     [row] = [row for row in table.to_pyarrow_table().to_pylist() if of.items() <= row.items()]
     rows = pa.Table.from_pylist([{**row, **other}], schema=pa.schema(table.schema().to_arrow()))

@@ -1,4 +1,4 @@
-"""Makes trouble for a topology that reads Kafka with its ledger in ZooKeeper: what, when and how bad, a seed decides."""
+"""Injects faults into a topology with a Kafka source and a ZooKeeper ledger; a seed draws kind, time and severity."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Trouble = Callable[[random.Random], None]
 
 @dataclass
 class Servers:
-    """Whom the drivers talk to, through proxies."""
+    """The servers that the drivers use, through proxies."""
 
     kafka: Kafka
     zookeeper: ZooKeeper
@@ -54,11 +54,11 @@ class Servers:
 
 @dataclass
 class World:
-    """One topology and all it needs.
+    """One topology with its servers, drivers and producer.
 
     Attributes:
-        lossy: whether records may be deleted: only where the spout is an opaque one.
-        longest: seconds that servers are away, at most.
+        lossy: whether records may be deleted; only if the spout is opaque.
+        longest: maximum outage of servers, in seconds.
     """
 
     servers: Servers
@@ -90,13 +90,13 @@ class World:
     # -- from the beginning to the end --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Records are written, and read."""
+        """Start the producer and the drivers."""
         self.writer.start()
         self.drivers.start()
         self.goes_on()
 
     def torment(self, troubles: list[str], *, at_once: int = 1) -> None:
-        """Make these troubles, so many at once; after each the topology must go on."""
+        """Inject these faults, `at_once` of them at a time; after each the topology must make progress."""
         with ThreadPoolExecutor(at_once) as threads:
             while troubles:
                 some, troubles = troubles[:at_once], troubles[at_once:]
@@ -112,7 +112,7 @@ class World:
         trouble(rng)
 
     def goes_on(self) -> None:
-        """Wait until something is committed that was not before."""
+        """Wait until a transaction is committed that was not committed before."""
         before = self.drivers.committed()
         try:
             wait_until(lambda: self.drivers.committed() > before, "a commit", PATIENCE)
@@ -120,7 +120,7 @@ class World:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
     def end(self) -> dict[str, int]:
-        """All is well again: read the rest, and verify."""
+        """Stop the producer, let one driver read the rest of the topic, and verify the tables."""
         self.writer.end()
         self.say(self.drivers.finish(PATIENCE).splitlines()[-1][:200])
         kafka = self.servers.kafka
@@ -132,20 +132,20 @@ class World:
         return found
 
     def close(self) -> None:
-        """Leave nothing behind but servers that run."""
+        """End everything that was started but the servers."""
         self.drivers.close()
         if self.writer.is_alive():
             self.writer.end()
 
     def logs(self) -> str:
-        """The ends of the drivers' logs."""
+        """Return the tails of the drivers' logs."""
         logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
         return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
 
     # -- servers ------------------------------------------------------------------------------------------------
 
     def broker_killed(self, rng: random.Random) -> None:
-        """SIGKILL to one broker, and its restart."""
+        """Kill one broker with SIGKILL and restart it."""
         number = rng.randrange(len(self.servers.kafka.servers))
         with self._changing:
             self.servers.kafka.kill(number)
@@ -153,17 +153,17 @@ class World:
             self.servers.kafka.restart(number)
 
     def zookeeper_killed(self, rng: random.Random) -> None:
-        """The same for ZooKeeper."""
+        """Kill a ZooKeeper server with SIGKILL and restart it."""
         self.servers.zookeeper.kill()
         time.sleep(rng.uniform(0.5, self.longest))
         self.servers.zookeeper.restart()
 
     def zookeeper_answer_lost(self, rng: random.Random) -> None:
-        """A write happens, and nobody is told so."""
+        """Drop ZooKeeper's response to a write that has taken effect."""
         self._lose(self.servers.before_zookeeper, rng.randint(1, 3), is_write)
 
     def kafka_answer_lost(self, rng: random.Random) -> None:
-        """An answer of a broker is lost: of any request, or of the end of a transaction."""
+        """Drop a response of a broker: to any request, or to the end of a transaction."""
         proxy = rng.choice(self.servers.proxies)
         self._lose(proxy, rng.randint(1, 4), rng.choice([None, is_transaction_end]))
 
@@ -175,7 +175,7 @@ class World:
         proxy.heal()
 
     def zookeeper_cut_off(self, rng: random.Random) -> None:
-        """The drivers cannot reach ZooKeeper, for less or more than a session."""
+        """Cut the drivers off from ZooKeeper for less or more than the session timeout."""
         self.servers.before_zookeeper.cut()
         time.sleep(rng.uniform(0.1, self.longest))
         self.servers.before_zookeeper.heal()
@@ -183,11 +183,11 @@ class World:
     # -- drivers ------------------------------------------------------------------------------------------------
 
     def driver_killed(self, rng: random.Random) -> None:
-        """SIGKILL to the one who leads."""
+        """Kill the leading driver with SIGKILL."""
         self._to_leader(signal.SIGKILL)
 
     def driver_killed_at_a_point(self, rng: random.Random) -> None:
-        """Both are killed; the next one dies at a fault point."""
+        """Kill both drivers; the first of their successors dies at a fault point."""
         point = f"{rng.choice(POINTS)}:kill:{rng.randint(1, 3)}"
         self.say(f"  {point}")
         driver, until = self.drivers.replace_all(point), time.monotonic() + 10
@@ -195,13 +195,13 @@ class World:
             time.sleep(0.05)
 
     def driver_frozen(self, rng: random.Random) -> None:
-        """SIGSTOP to the one who leads, for less or more than a session."""
+        """Suspend the leading driver with SIGSTOP for less or more than the session timeout."""
         seconds = rng.uniform(0.5, 2 * SESSION + 1)
         with self._frozen():
             time.sleep(seconds)
 
     def session_expired(self, rng: random.Random) -> None:
-        """A second client ends the session of the one who leads."""
+        """Expire the leading driver's ZooKeeper session through a second client."""
         found = self.lease.holder()
         if found is not None:
             self.lease.expire(found[1])
@@ -227,7 +227,7 @@ class World:
     # -- the topic ----------------------------------------------------------------------------------------------
 
     def partitions_added(self, rng: random.Random) -> None:
-        """One or two partitions more, up to twice as many."""
+        """Add one or two partitions, up to twice the initial number."""
         with self._changing:
             count = min(self.writer.partitions + rng.randint(1, 2), 2 * PARTITIONS)
             if count > self.writer.partitions:
@@ -237,7 +237,7 @@ class World:
                 self.writer.partitions = count
 
     def records_deleted(self, rng: random.Random) -> None:
-        """The first records of some partitions are deleted, some of them while nobody reads them."""
+        """Delete the first records of some partitions, in part while no driver is reading."""
         with self._changing, self._frozen():
             time.sleep(rng.uniform(0.2, 1))
             id, ends = self._archive(), {}
@@ -253,7 +253,7 @@ class World:
                 self.known.deleted[id, place.partition] = Ended(low)
 
     def topic_made_anew(self, rng: random.Random) -> None:
-        """The topic is deleted with all that is in it, and another one gets its name."""
+        """Delete the topic with its records, and create a new one with the same name."""
         unread = self._frozen() if rng.random() < 0.5 else nullcontext()
         with self._changing, unread:
             time.sleep(rng.uniform(0, 0.5))
@@ -272,7 +272,7 @@ class World:
             self.writer.partitions = PARTITIONS
 
     def _archive(self) -> str:
-        """Remember all that can be read now; returns the topic's id."""
+        """Remember all currently readable records; return the topic's id."""
         id = self._id()
         for partition, offset, value in committed_values(self.servers.kafka.bootstrap, self.topic):
             self.known.values[(id, partition), offset] = value

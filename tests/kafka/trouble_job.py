@@ -1,4 +1,4 @@
-"""The topology that trouble is made for: records of a topic kept as they are, counted by word, and sent on to a topic."""
+"""The topology for fault injection: stores a topic's records, counts them by word, and sends them to another topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 
 
 
 class Words(BasicBolt):
-    """The first word of each record."""
+    """A bolt that emits the first word of each record."""
 
     fields = ("word",)
 
@@ -23,7 +23,7 @@ class Words(BasicBolt):
 
 
 def topology(brokers: str, source: str, target: str, *, opaque: bool, rows: int = 300) -> Topology:
-    """For ``txstorm run "trouble_job:topology(…)"``."""
+    """Build the topology, for ``txstorm run "trouble_job:topology(…)"``."""
     kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
     options = {"max_batch_rows": rows, "patience": 1.0, "discover_seconds": 1.0}
     builder = TransactionalTopologyBuilder(

@@ -1,4 +1,4 @@
-"""Parties of the trouble test: a producer that writes in transactions, and two drivers of which one leads."""
+"""Participants of the fault-injection test: a transactional producer, and two drivers of which one leads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = [f"word-{number}" for number in range(40)]
 
 
 class Writer(threading.Thread):
-    """Writes transactions of up to 60 records to all partitions of a topic, three of ten aborted, until it is ended.
+    """A producer thread: transactions of up to 60 records to all partitions of a topic, three of ten aborted.
 
     Every value is another one. What becomes of a transaction while the brokers are away it does not need to know: the
     next producer with its transactional id ends it one way or the other.
@@ -57,7 +57,7 @@ class Writer(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """The thread's body."""
+        """Write transactions until `end` is called."""
         producer = None
         try:
             while not self._ended.wait(self._rng.uniform(0, self.pause)):
@@ -67,7 +67,7 @@ class Writer(threading.Thread):
             self.failure = error
 
     def end(self) -> None:
-        """Write no more; nothing is left open."""
+        """Stop writing; no transaction is left open."""
         self._ended.set()
         self.join(60)
         assert self.failure is None, self.failure
@@ -76,7 +76,7 @@ class Writer(threading.Thread):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Nothing is written meanwhile, and no transaction is open."""
+        """Pause the producer within the context, with no transaction open."""
         with self._quiet:
             self._settle()
             yield
@@ -120,34 +120,34 @@ class Writer(threading.Thread):
 
 @dataclass
 class Driver:
-    """One ``txstorm run``."""
+    """One ``txstorm run`` process."""
 
     process: Program
     fault: str
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it is there."""
+        """Send the process a signal, if it is running."""
         if self.process.poll() is None:
             self.process.send_signal(number)
 
     @property
     def said(self) -> str:
-        """The end of what it wrote."""
+        """Return the tail of its output."""
         return "\n".join(self.process.printed.splitlines()[-12:])
 
 
 class Drivers:
-    """Keeps two drivers running, each standing by for the other.
+    """Keeps two drivers running, each the other's standby.
 
     Args:
-        place: where their logs are, and the data directory.
-        target: what they run.
+        place: directory of their logs and of the data directory.
+        target: the topology they run, as ``txstorm run`` takes it.
         options: of ``txstorm run``.
-        engine: on which; ``spark`` starts more processes, which end with their driver.
-        environment: variables besides those of this process.
+        engine: name of the engine; ``spark`` starts more processes, which end with their driver.
+        environment: variables in addition to those of this process.
 
     Attributes:
-        ended: the exit code of each that has ended, with the end of its log.
+        ended: the exit code of each driver that has ended, with the tail of its log.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Drivers:
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="drivers")
 
     def start(self) -> None:
-        """Start both."""
+        """Start both drivers."""
         self._running = [self._new(), self._new()]
         self._keeper.start()
 
@@ -197,19 +197,19 @@ class Drivers:
         return Driver(program, fault)
 
     def of(self, pid: int) -> Driver | None:
-        """The one with that pid, if it is running."""
+        """Return the driver with that pid; None if it is not running."""
         with self._lock:
             return next((one for one in self._running if one.process.pid == pid), None)
 
     def replace_all(self, fault: str) -> Driver:
-        """SIGKILL to both; the first of the next two dies at the fault point."""
+        """Kill both drivers with SIGKILL; the first of their two successors dies at the fault point."""
         with self._lock:
             self._kill()
             self._running = [self._new(fault=fault), self._new()]
             return self._running[0]
 
     def finish(self, seconds: float) -> str:
-        """SIGKILL to both; then one reads all there is. What it said; fails if it does not end well."""
+        """Kill both drivers with SIGKILL; run one to the end of the source; return its output. Fails if it fails."""
         self._over.set()
         self._keeper.join()
         self._kill()
@@ -224,7 +224,7 @@ class Drivers:
         return last.said
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End all drivers."""
         self._over.set()
         self._keeper.join()
         self._kill(note=False)
@@ -239,7 +239,7 @@ class Drivers:
         self._running = []
 
     def committed(self) -> int:
-        """The last txid of a table that nearly every transaction changes; 0 before the first."""
+        """Return the last txid of a table that nearly every transaction changes; 0 before the first."""
         try:
             files = DeltaTable(self.data_dir / "sinks" / "rows").get_add_actions(flatten=True)
         except TableNotFoundError:
@@ -248,14 +248,14 @@ class Drivers:
 
 
 class Lease:
-    """The lease of a ledger in ZooKeeper, seen and ended from outside."""
+    """The lease of a ledger in ZooKeeper, observed and expired externally."""
 
     def __init__(self, hosts: str, root: str) -> None:
         self._hosts = hosts
         self._path = f"{root}/%lease"
 
     def holder(self) -> tuple[int, int] | None:
-        """Pid and session of the one who leads; None when nobody does, or nobody can be asked."""
+        """Return pid and session of the lease holder; None if there is none or the ledger is unreachable."""
         client = KazooClient(self._hosts)
         try:
             client.start(timeout=5)
@@ -268,7 +268,7 @@ class Lease:
             client.close()
 
     def expire(self, session: int) -> None:
-        """End a session: a second client with its number and password takes it over and closes it."""
+        """Expire a session: a second client takes it over by its id and password, and closes it."""
         client = KazooClient(self._hosts, client_id=(session, password_of(session)))
         try:
             client.start(timeout=5)
@@ -280,7 +280,7 @@ class Lease:
 
 
 def password_of(session: int) -> bytes:
-    """Password of a ZooKeeper session: the first bytes of Java's Random with a known seed."""
+    """Return the password of a ZooKeeper session: the first bytes of Java's Random with a known seed."""
     mask, factor = (1 << 48) - 1, 0x5DEECE66D
     state, password = ((session ^ 0xB3415C00) ^ factor) & mask, b""
     for _ in range(4):
@@ -290,7 +290,7 @@ def password_of(session: int) -> bytes:
 
 
 def wait_until(condition, what: str, seconds: float) -> None:
-    """Return when it holds; fail, saying what was waited for, after `seconds`."""
+    """Wait until the condition holds; fail after `seconds` with a message that names `what`."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"

@@ -1,7 +1,7 @@
-"""Checks of the tables of a topology in trouble: every record of a topic exactly once, unless it was deleted.
+"""Checks of the tables after fault injection: every record of a topic exactly once, unless it was deleted.
 
-The topics are read as anybody can who wants committed records only, the tables with `verifier` alone. What the history
-says of ranges and losses is held against what the party that made the trouble knows to have deleted.
+The topics are read with plain read-committed consumers, the tables with `verifier` alone. The ranges and losses in the
+history are compared with the deletions that the fault injection has recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verifier import Place, Read, Row, Rows, Verifier
 
 @dataclass(frozen=True)
 class Ended:
-    """A deletion in a partition: offsets before `before`, or with None all of them and all later ones."""
+    """A deletion in a partition: of the offsets before `before`, or if None of the whole partition, now and later."""
 
     before: int | None
 
@@ -29,27 +29,27 @@ class Known:
 
     Attributes:
         values: (place, offset) → value of every committed record.
-        deleted: what was taken away on purpose.
+        deleted: the deletions that the fault injection made.
     """
 
     values: dict[tuple[Place, int], str] = field(default_factory=dict)
     deleted: dict[Place, Ended] = field(default_factory=dict)
 
     def is_deleted(self, place: Place, offset: int) -> bool:
-        """Whether the record was deleted."""
+        """Return whether the record was deleted."""
         ended = self.deleted.get(place)
         return ended is not None and (ended.before is None or offset < ended.before)
 
 
 def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, brokers: str) -> dict[str, int]:
-    """Fail unless all that was read is in the tables once, and all that was not read cannot be read.
+    """Check that every record read is in the tables once, and that every record not read is no longer readable.
 
     Args:
-        data_dir: of the topology, which has ended when it had read everything.
-        topic: the topic; `id` is the one it has now.
-        known: what was deleted, and what had been in it before; what is in the topic now is added here.
+        data_dir: of the topology, which has ended after reading everything.
+        topic: the topic; `id` is its current id.
+        known: the deletions and the records from before them; this adds the records that are in the topic now.
         target: the topic that the topology has written to.
-        brokers: whom to ask.
+        brokers: addresses of the brokers.
     """
     for partition, offset, value in committed_values(brokers, topic):
         known.values[(id, partition), offset] = value
@@ -69,7 +69,7 @@ def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, broke
 
 
 def _records(read: Mapping[Place, Read], known: Known) -> Rows:
-    """The records of the ranges that each transaction has read."""
+    """Return the records in the ranges that transactions have read, with their txids."""
     by_place: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for (place, offset), value in known.values.items():
         by_place[place].append((offset, value))
@@ -85,7 +85,7 @@ def _records(read: Mapping[Place, Read], known: Known) -> Rows:
 
 
 def _check_sent(brokers: str, target: str, kept: Mapping[str, int]) -> None:
-    """The topic written to has what was kept. A commit is answered before all readers see it."""
+    """Check that the target topic has the sink's rows, waiting as commits are acknowledged before they are visible."""
     until = time.monotonic() + SECONDS
     while True:
         sent = Counter(value for _, _, value in committed_values(brokers, target))
@@ -100,7 +100,7 @@ def _check_sent(brokers: str, target: str, kept: Mapping[str, int]) -> None:
 
 
 def _check_unread(read: Mapping[Place, Read], known: Known) -> int:
-    """Records that no transaction has read are deleted, and the history has their loss if the partition was known."""
+    """Check that unread records are deleted, and that the history has their loss if the partition was known."""
     count = 0
     for place, offset in known.values:
         part = read.get(place, Read())
@@ -122,7 +122,7 @@ def _check_unread(read: Mapping[Place, Read], known: Known) -> int:
 
 
 def _check_ends(read: Mapping[Place, Read], id: str, known: Known) -> None:
-    """Every record that can still be read was read."""
+    """Check that every record that is still readable was read."""
     for (place, offset), _ in known.values.items():
         if place[0] == id and not known.is_deleted(place, offset):
             assert place in read and offset < read[place].next, f"{place} was read to {read.get(place)} only"
