@@ -36,7 +36,7 @@ def drift(before: float, after: float) -> float:
 
 
 def noise_line(drifts: Sequence[float]) -> str:
-    """Summarize how far a fixed piece of work drifted from before to after each round."""
+    """Describe how much the duration of a fixed piece of work changed over each round."""
     noisy = sum(one > NOISY for one in drifts)
     if not drifts:
         return "noise: not measured"
@@ -78,6 +78,6 @@ class Spread:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of the values lie."""
+    """Return the `share` percentile of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

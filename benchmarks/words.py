@@ -1,4 +1,4 @@
-"""Words drawn by Zipf's law that depend only on the txid: the input of every side. Needs no txstorm."""
+"""Zipf-distributed words that depend only on the txid: the input of every side. Usable without txstorm."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def vocabulary() -> pa.Array:
 
 @cache
 def pool(keys: int = VOCABULARY) -> npt.NDArray[np.int32]:
-    """Return ranks of words in order of occurrence; every process draws the same ones, once."""
+    """Return word ranks in a random order, drawn once and identical in every process."""
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -EXPONENT
     bounds = np.cumsum(weights / weights.sum())
     drawn = np.random.default_rng(SEED).random(POOL)

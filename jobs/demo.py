@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def begin(data_dir: Path, *, keep: bool) -> None:
-    """Empty the directory of a finished demo; leave that of a killed one untouched."""
+    """Prepare the directory: empty that of a finished demo, keep that of a killed one."""
     if not (data_dir / FINISHED).exists():
         return
     for entry in [] if keep else data_dir.iterdir():
@@ -69,7 +69,7 @@ def counts(ending: Ending, *, before: bool = False) -> dict[str, int]:
 
 
 def tell(ending: Ending, found: dict[str, int]) -> None:
-    """Print the result, the statistics of the run, and commands to look at the tables."""
+    """Print the result, the statistics of the run, and commands to inspect the tables."""
     done, total = ending.document, sum(found.values())
     words = total - sum(counts(ending, before=True).values())
     print(f"King James Bible: {total:,} words, {len(found):,} distinct ones. The most frequent:\n")
@@ -89,7 +89,7 @@ def tell(ending: Ending, found: dict[str, int]) -> None:
 
 
 def shown(path: Path) -> str:
-    """`path` relative to the current directory if it is below it."""
+    """Return `path` relative to the current directory if it is below it, else unchanged."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -97,12 +97,12 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that raises `InputError` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting."""
+        """Raise `InputError` instead of exiting."""
         raise InputError(f"{message}\n{self.format_usage()}")
 
 
 def parser() -> Parser:
-    """The options."""
+    """Return the parser of the command line."""
     made = Parser(prog="scripts/demo", description=(__doc__ or "").split("\n\npython")[0])
     made.add_argument("--json", action="store_true", help="end standard output with one line of JSON")
     made.add_argument("--data-dir", type=Path, default=Path("txstorm-data/demo"), help="default: ./txstorm-data/demo")

@@ -40,7 +40,7 @@ LANGUAGES = ("en", "en", "en", "de", "es", "ja", "pt")
 
 
 def tweets(rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Generate tweets without end; the hashtag of rank n is about 1/n times as frequent as the first."""
+    """Generate an endless stream of tweets; the hashtag of rank n is about 1/n times as frequent as the first."""
     weights = [1 / rank for rank in range(1, len(TAGS) + 1)]
     for number in itertools.count(1):
         yield {
@@ -83,7 +83,7 @@ def send(producer: Producer, topic: str, batch: Sequence[dict[str, Any]]) -> Non
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Settings of all clients; errors are raised, so librdkafka does not need to print them."""
+    """Return the settings of all clients; errors are raised, so librdkafka does not have to log them."""
     return {"bootstrap.servers": options.bootstrap, "log_level": 2}
 
 

@@ -20,7 +20,7 @@ SERVERS = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
 
 
 class Hashtags(BasicBolt):
-    """Emits the hashtags of a tweet, in lower case."""
+    """A bolt that emits the hashtags of a tweet, in lower case."""
 
     fields = ("hashtag",)
 
@@ -30,7 +30,7 @@ class Hashtags(BasicBolt):
 
 
 def topology(topic: str = "tweets", servers: str = SERVERS, max_batch_rows: int = 5000) -> Topology:
-    """The topology over a topic whose messages are JSON with a ``text``."""
+    """Build the topology over a topic whose messages are JSON objects with a ``text``."""
     tweets = TransactionalKafkaSpout(topic, servers, fields=["value"], value="json", max_batch_rows=max_batch_rows)
     builder = TransactionalTopologyBuilder("kafka-to-delta", "tweets", tweets, 2)
     builder.set_bolt("hashtags", Hashtags(), 2).local_or_shuffle_grouping("tweets")

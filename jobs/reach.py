@@ -31,7 +31,7 @@ URLS = [*TWEETERS, "notaurl.com"]
 
 
 class KeepReach(BatchBolt, Committer):
-    """Adds up the partial counts; a URL itself adds 0. If a URL occurs again, its reach is replaced."""
+    """A committer that sums the partial counts; a URL itself adds 0. If a URL occurs again, its reach is replaced."""
 
     state = KeyedState("reach", key={"url": str}, value={"reach": int})
 

@@ -20,14 +20,14 @@ from txstorm.cli.commands.replay_batch import BatchRequest, replay_batch
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replay, and return the exit code."""
+    """Replay the transactions; return the exit code."""
     options = vars(parser().parse_args(argv))
     del options["json"]
     return replay_batch(BatchRequest(**options))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the command line."""
     form = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(prog="jobs/replay.py", description=__doc__, formatter_class=form)
     made.add_argument("--data-dir", metavar="DIR", required=True, help="the data directory of the topology")

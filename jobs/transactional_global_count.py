@@ -16,7 +16,7 @@ PARTITIONS = [words.split() for words in WORDS]
 
 
 class UpdateGlobalCount(BatchBolt, Committer):
-    """Adds the counts of the upstream tasks to the total of all earlier transactions."""
+    """A committer that adds the counts of the upstream tasks to the total of all earlier transactions."""
 
     fields = ("sum",)
     state = KeyedState("count", key={}, value={"count": int})

@@ -18,7 +18,7 @@ BUCKET_SIZE = 10
 
 
 class KeyedCountUpdater(BatchBolt, Committer):
-    """Counts words; emits every changed count together with the previous one."""
+    """A committer that counts words, and emits every changed count together with the previous one."""
 
     fields = ("word", "count", "prev_count")
     state = KeyedState("counts", key={"word": str}, value={"count": int})
@@ -36,7 +36,7 @@ class KeyedCountUpdater(BatchBolt, Committer):
 
 
 class Bucketize(BasicBolt):
-    """Emits the changes of the buckets that follow from the change of a count."""
+    """A bolt that emits the changes of the buckets that result from the change of a count."""
 
     fields = ("bucket", "words")
 

@@ -20,7 +20,7 @@ ADDRESS = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
 
 
 class Addresses(BasicBolt):
-    """Emits the addresses in a tweet, without trailing punctuation, and their domains."""
+    """A bolt that emits the addresses in a tweet, without trailing punctuation, and their domains."""
 
     fields = ("url", "domain")
 
@@ -33,7 +33,7 @@ class Addresses(BasicBolt):
 
 
 def topology(path: str | Path = TWEETS, max_batch_rows: int = 10) -> Topology:
-    """The topology over text files with one tweet per line; `path` may be a glob."""
+    """Build the topology over text files with one tweet per line; `path` may be a glob pattern."""
     builder = TransactionalTopologyBuilder("tweet-counts", "tweets", FileSpout(path, max_batch_rows=max_batch_rows))
     builder.set_bolt("addresses", Addresses(), 2).shuffle_grouping("tweets")
     builder.set_bolt("urls", CountByKey("url", "urls"), 2).fields_grouping("addresses", ["url"])

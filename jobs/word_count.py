@@ -18,7 +18,7 @@ BIBLE = Path(__file__).parent / "data" / "bible.txt"
 
 
 def topology(path: str | Path = BIBLE, max_batch_rows: int = 770, parallelism: int = 2) -> Topology:
-    """The topology over the files at `path` (a glob is fine); 770 lines of the Bible are about 20,000 words."""
+    """Build the topology over the files at `path` (may be a glob); 770 lines of the Bible are about 20,000 words."""
     lines = FileSpout(path, max_batch_rows=max_batch_rows)
     builder = TransactionalTopologyBuilder("word-count", "lines", lines, parallelism)
     builder.set_bolt("split", SplitWords("line"), parallelism).local_or_shuffle_grouping("lines")

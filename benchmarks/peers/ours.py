@@ -1,4 +1,4 @@
-"""txstorm itself, on Spark."""
+"""The side of txstorm itself: serves jobs on Spark or on the local engine."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def worker(session: Any, *, merge: bool) -> Work:
 
 
 class _Batches:
-    """Function for `foreachBatch`."""
+    """Callback for `foreachBatch` that writes each batch to the Delta table."""
 
     def __init__(self, job: Job, meter: Meter, paths: list[str], *, merge: bool) -> None:
         self._job, self._meter, self._paths = job, meter, paths

@@ -45,7 +45,7 @@ class Entry:
         return self.label or self.peer
 
     def job(self, template: Job, *, quick: bool, pending: Any = None) -> Job:
-        """Return the job of the entry."""
+        """Return the job of the entry, made from the comparison's `template`."""
         settings = dict(self.settings) if pending is None else {**self.settings, "max_spout_pending": pending}
         txids, warm = (quick and self.quick) or self.full
         return replace(
@@ -94,7 +94,7 @@ class Comparison:
         return list(dict.fromkeys(one.peer for one in self.chosen(quick=quick)))
 
     def messages(self, *, quick: bool) -> int:
-        """Return the number of tuples that the longest entry needs."""
+        """Return the number of source tuples that the longest entry needs."""
         jobs = [entry.job(self.job, quick=quick) for entry in self.chosen(quick=quick)]
         return max(job.last for job in jobs) * self.job.tuples
 
@@ -124,7 +124,7 @@ def _flinks(full: Count) -> list[Entry]:
 
 
 def _totals() -> Iterator[Comparison]:
-    """W1: a state of one row."""
+    """Return the comparisons of W1: a state with a single row."""
     for tuples, full, more in (
         (1_000, (1_000, 100), []),
         (10_000, (300, 40), [*_storms((300, 300)), *_flinks((20, 1))]),
@@ -146,7 +146,7 @@ def _totals() -> Iterator[Comparison]:
 
 
 def _words() -> Iterator[Comparison]:
-    """W2: words by Zipf's law."""
+    """Return the comparisons of W2: word counts with Zipf-distributed words."""
     yield Comparison(
         "words-1000-1e4",
         "W2",
@@ -201,7 +201,7 @@ def _words() -> Iterator[Comparison]:
 
 
 def _opaque() -> Comparison:
-    """W5: failed batches are planned again, with another size."""
+    """Return the comparison of W5: failed batches are planned again with a different size."""
     settings = {"max_spout_pending": 16, "retry_backoff": 0.001}
     entries = [
         Entry(
@@ -219,7 +219,7 @@ def _opaque() -> Comparison:
 
 
 def _changes() -> Iterator[Comparison]:
-    """W6: a state that grows."""
+    """Return the comparisons of W6: a growing state."""
     for keys in ("1e4", "1e5", "1e6", "1e7"):
         quick = keys == "1e4"
         entries = [_alone((200, 20), (40, 20) if quick else None, columns=True, pending=COMMIT_PENDING)]
@@ -234,7 +234,7 @@ def _changes() -> Iterator[Comparison]:
 
 
 def _tiny() -> Iterator[Comparison]:
-    """W7: tiny and empty transactions."""
+    """Return the comparisons of W7: tiny and empty transactions."""
     for name, tuples in (("empty", 0), ("tiny-1", 1), ("tiny-10", 10)):
         entries = [
             _ours((2_000, 200), (400, 200), choose=tuples == 0),
@@ -249,7 +249,7 @@ def _tiny() -> Iterator[Comparison]:
 
 
 def _tables() -> Iterator[Comparison]:
-    """W8: several tables under one transaction."""
+    """Return the comparisons of W8: several tables in each transaction."""
     for tables, keys in ((1, "1e4"), (3, "1e4"), (8, "1e4"), (3, "1e6")):
         quick = keys == "1e4" and tables < 8
         entries = [_alone((200, 20), (40, 20) if quick else None, columns=True, pending=COMMIT_PENDING)]
@@ -282,7 +282,7 @@ def _overheads() -> Iterator[Comparison]:
 
 
 def _pipelines() -> Iterator[Comparison]:
-    """Gain from processing transactions while earlier ones commit."""
+    """Return the comparisons for the gain from processing transactions while earlier ones commit."""
     job = Job("words", 1_000, 1, loaded=False, exchange=True)
     for name, settings, how in (
         ("pipelining", {"max_pack_txids": 1}, "without packing"),
@@ -303,7 +303,7 @@ def _pipelines() -> Iterator[Comparison]:
 
 
 def _kafka() -> Iterator[Comparison]:
-    """From a broker to counts in Delta."""
+    """Return the comparisons from a Kafka broker to counts in Delta."""
     for tuples in (1_000, 100_000):
         entries = [
             Entry("kafka-txstorm", (48, 12), (8, 4), label="txstorm"),

@@ -21,7 +21,7 @@ BARE = ("stages", "jobs")
 
 
 class Inexact(Exception):
-    """A side counted wrongly, so its figures are invalid."""
+    """A side's counts are wrong, so its figures are invalid."""
 
 
 def check(side: str, job: Job, outcome: Outcome | None = None) -> None:

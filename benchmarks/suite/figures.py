@@ -1,4 +1,4 @@
-"""The figures to reach, with their definitions, and the report line for each."""
+"""The target figures of the benchmarks: their definitions, and the report line for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REACHED, MISSED, NOT_IN_QUICK, NOT_MEASURED = "reached", "missed", "not in quick
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure.
+    """One target figure of the benchmarks.
 
     Attributes:
         needs: the comparisons or measurements that it needs; `beside` refers to the first.
@@ -40,7 +40,7 @@ class Figure:
 
     @property
     def target(self) -> str:
-        """The limit in words."""
+        """The limit as text for the report."""
         return f"{'≤' if self.at_most else '≥'} {self.limit:g} {self.unit}"
 
     def reached(self, value: float) -> bool:

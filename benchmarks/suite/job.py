@@ -1,4 +1,4 @@
-"""A job for a side, the content of its transactions, and the side's answer. Peers import it, so it needs no txstorm."""
+"""Jobs of the benchmarks: a side's work, its transactions' content, and its outcome. Usable without txstorm."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Job:
 
     @property
     def start(self) -> int:
-        """The last transaction that is not measured; 0 if all are."""
+        """Last transaction before the measured ones; 0 if all are measured."""
         return self.loads + self.warm
 
     @property
     def last(self) -> int:
-        """The last transaction."""
+        """Txid of the last transaction."""
         return self.start + self.txids
 
     def size(self, txid: int) -> int:
@@ -95,7 +95,7 @@ class Job:
 
     @classmethod
     def of(cls, line: str) -> Job:
-        """Parse the result of `line`."""
+        """Parse a job from a line of JSON, as `line` returns it."""
         return cls(**json.loads(line))
 
 

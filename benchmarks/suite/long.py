@@ -1,4 +1,4 @@
-"""W9: many transactions; the driver's memory, and the bytes written. Each runs as a separate side."""
+"""W9: the driver's memory over many transactions, and the bytes written. Each measurement is a separate side."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def written(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Files:
-    """Sum of the sizes of all files ever seen in a directory."""
+    """Total size of all files ever seen in a directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,7 +60,7 @@ class Files:
         self._seen: dict[tuple[str, int], int] = {}
 
     def look(self) -> None:
-        """Add new files, and the growth of known ones."""
+        """Scan the directory: add the sizes of new files and the growth of known ones."""
         for directory, _, names in os.walk(self.root):
             for name in names:
                 self._note(os.path.join(directory, name))

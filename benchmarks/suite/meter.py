@@ -1,4 +1,4 @@
-"""Meter inside a side: measures a job from the end of its warm-up to its last commit. Needs no txstorm."""
+"""Meter inside a side: measures a job from the end of its warm-up to its last commit. Usable without txstorm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Meter:
         return txid, time.perf_counter(), sum(cpu_seconds())
 
     def begin(self) -> None:
-        """Measure from now on; called when the work begins, if there is no warm-up."""
+        """Start measuring; called when the work begins if there is no warm-up."""
         self._begin = self._now(0)
 
     def committed(self, txid: int, commit_ms: float, latencies_ms: Sequence[float]) -> None:

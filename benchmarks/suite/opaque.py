@@ -1,4 +1,4 @@
-"""W5: an opaque source, some of whose transactions fail once and then get another size."""
+"""W5: an opaque source, some of whose transactions fail once and are then replayed with a different size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRIDE = 37
 
 
 class OpaqueSpout(TransactionalSpout):
-    """Reads an endless sequence of words; a transaction takes about as many as the job says."""
+    """An opaque spout over an endless sequence of words; transactions have about the size set by the job."""
 
     opaque = True
     fields = ("word",)

@@ -1,4 +1,4 @@
-"""The sides that run jobs, txstorm and its peers: their guarantees, and their installation."""
+"""Sides that run jobs: txstorm and its peers, their guarantees, and their installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots as SVG, written by hand: bars on a logarithmic scale, with a line from the lowest to the highest."""
+"""Bar plots as hand-written SVG on a logarithmic scale, with a line from minimum to maximum."""
 
 from __future__ import annotations
 

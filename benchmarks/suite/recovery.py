@@ -98,7 +98,7 @@ def _commits(driver: subprocess.Popen[bytes]) -> Iterator[int]:
 
 
 def _notes(job: Job) -> Path:
-    """Return the file to which the spout writes how many tuples it emits."""
+    """Return the file in which the spout records the number of tuples of each emission."""
     return Path(job.directory) / "emitted"
 
 

@@ -1,4 +1,4 @@
-"""Report of a run of the suite: text for people, JSON lines for programs, and a page with plots."""
+"""Report of a benchmark run: text for the terminal, JSON lines for programs, and a page with plots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE, RECORDS, NOTES = "results.md", "results.jsonl", "notes.md"
 
 @dataclass(frozen=True)
 class Report:
-    """A finished run.
+    """Report of a finished benchmark run.
 
     Attributes:
         about: the machine, the versions, the number of rounds.
@@ -160,7 +160,7 @@ def _row(entry: Entry, outcomes: Sequence[Outcome], pending: Any) -> Sequence[st
 
 
 def beside(line: Line, results: Results) -> str:
-    """Describe pending and latency of the entries of a figure in transactions a second."""
+    """Return the pending setting and latency of a figure's entries, in transactions per second, as text."""
     figure = line.figure
     texts = []
     for entry in figure.beside:

@@ -1,4 +1,4 @@
-"""Options of a run of the suite, and its measurements so far."""
+"""Options of a benchmark run, and its measurements so far."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Results:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """Enclose one round by two spins, whose difference shows the noise of the machine."""
+        """Bracket one round with two timings of a fixed piece of work, whose difference shows the machine's noise."""
         before = spin()
         yield
         self.drifts.append(drift(before, spin()))

@@ -74,14 +74,14 @@ def steady(commits_ms: Sequence[float]) -> bool:
 
 
 class _Comparing:
-    """One comparison, with the available sides."""
+    """Runner of one comparison on the available sides."""
 
     def __init__(self, comparison: Comparison, sides: Mapping[str, Side], setting: Setting) -> None:
         self._comparison, self._sides, self._setting = comparison, sides, setting
         self._say, self._results = setting.say, setting.results
 
     def run(self) -> None:
-        """All rounds."""
+        """Run all rounds."""
         one, setting = self._comparison, self._setting
         entries = [entry for entry in one.chosen(quick=setting.quick) if entry.peer in self._sides]
         with ExitStack() as stack:
@@ -144,7 +144,7 @@ MEASURES: Mapping[str, tuple[Measure, str]] = {
 
 
 def summary(comparison: Comparison, outcome: Outcome) -> str:
-    """One outcome in a few words."""
+    """Return a one-line summary of an outcome."""
     measure, unit = MEASURES[comparison.sort]
     cpu = f"{outcome.cpu:.1f} s CPU, {outcome.peak_mib:,.0f} MiB"
     return f"{measure(outcome):,.1f} {unit}, {cpu}"

@@ -1,4 +1,4 @@
-"""A run of the suite: choose, measure, judge and report."""
+"""A benchmark run: choose the parts, measure, judge the figures, and report."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def about(rounds: int, engine: str) -> str:
 
 
 def failed(lines: Sequence[Line]) -> bool:
-    """Whether a figure is missed."""
+    """Return whether any figure misses its limit."""
     return any(one.verdict == "missed" for one in lines)

@@ -1,4 +1,4 @@
-"""Server loop inside a side: answers each line with one line. Needs no txstorm.
+"""Server loop inside a side: answers each input line with one line. Usable without txstorm.
 
 ``python -m benchmarks.suite.serve MODULE:FUNCTION`` serves one function, whose options are a line of JSON.
 """

@@ -1,4 +1,4 @@
-"""Sides: processes that answer lines with lines, whose whole process trees are watched and ended."""
+"""Sides: processes that answer requests line by line; their process trees are monitored, and killed at the end."""
 
 from __future__ import annotations
 

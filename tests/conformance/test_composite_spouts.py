@@ -141,7 +141,7 @@ def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(
 
 
 def hide_others(world: World) -> Callable[[], None]:
-    """Make the other sources not ready for the next two transactions, including after a restart; return the undo."""
+    """Make the source of `world` not ready for two transactions, even after a restart; return the undo function."""
     world.ticket("not-ready", times=2)
     return lambda: None
 

@@ -288,7 +288,7 @@ class Soak:
         return self._kill_one(rng, is_worker)
 
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
-        """A process of the leading driver that fits, or None after some seconds."""
+        """Kill a random process of the leading driver that `fits`; return the time, or None if none is found."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()

@@ -215,7 +215,7 @@ def lost_in(data_dir):
 
 
 class DeletesOnce(BatchBolt):
-    """Passes tuples on; the first transaction deletes records that were planned to be read, its own too, and fails."""
+    """A bolt that deletes planned records in the first transaction, its own included, and fails."""
 
     fields = FIELDS
 

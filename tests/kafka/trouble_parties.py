@@ -82,7 +82,7 @@ class Writer(threading.Thread):
             yield
 
     def _settle(self) -> None:
-        """A commit is answered before all readers see it; who opens the transactional id again waits for that."""
+        """Complete the last transaction: reopening its id waits until the acknowledged commit is visible to all."""
         for _ in range(10):
             with suppress(KafkaException):
                 self._opened()

@@ -1,4 +1,4 @@
-"""Fixtures of the recovery tests: places for data, and the process from which scenarios are forked."""
+"""Fixtures of the recovery tests: data directories, and the process from which scenarios are forked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRIDS = ("test_whole_grid", "test_grid_on_zookeeper", "test_grid_with_spark_and_
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """An empty directory, in memory where there is such a place: what a killed process wrote stays either way."""
+    """Yield an empty directory, in memory if there is such a file system: it keeps the writes of killed processes."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    """A loaded process to fork."""
+    """Yield a process that has the scenarios loaded and forks them."""
     made = Forks()
     yield made
     made.close()
@@ -37,7 +37,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture(scope="session")
 def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
-    """The content of an undisturbed run with SQLite, made once for each spout."""
+    """Return the content of an undisturbed run with SQLite, computed once for each spout."""
     known: dict[str, Content] = {}
 
     def get(spout: str) -> Content:
@@ -52,14 +52,14 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 @pytest.fixture
 def drive(place: Path) -> Iterator[Drive]:
-    """Starts drivers of the data directory in `place`; those that still live are killed in the end."""
+    """Yield a starter of drivers on the data directory in `place`; drivers still running are killed at the end."""
     made = Drive(place)
     yield made
     made.close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """After a run of the whole crash grid, on whichever parts: which of its cells were right."""
+    """After a run of the whole crash grid, on any number of workers, print which of its cells passed."""
     reports = [(report, kind) for kind in ("passed", "failed", "error") for report in terminalreporter.getreports(kind)]
     for grid in GRIDS:
         outcomes = {

@@ -1,4 +1,4 @@
-"""The cells of the crash grid: fault points × kinds of faults × what the source does then × transactions at once."""
+"""Cells of the crash grid: fault points × kinds of fault × changes of the source at the fault × pipeline depths."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ DEPTHS = (1, 4)
 
 @dataclass(frozen=True)
 class Plan:
-    """Contents of the source: `size` rows in each partition, at most `take` of them a transaction.
+    """Contents of the source: `size` rows in each partition, at most `take` of them per transaction.
 
     Attributes:
-        generation: stands in every row; where it differs, so do the words.
+        generation: a part of every row; rows of different generations have different words.
     """
 
     take: int
@@ -60,13 +60,13 @@ WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "ze
 
 
 def word(partition: int, offset: int, generation: int) -> str:
-    """The word of a row."""
+    """Return the word of a row."""
     return WORDS[(offset * offset + 3 * partition + 5 * generation) % len(WORDS)]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `id` is what ``pytest -k`` takes."""
+    """One cell of the crash grid; `id` selects it in ``pytest -k``."""
 
     point: str
     fault: str
@@ -75,12 +75,12 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """``before-p1-kill-grows-4``."""
+        """Id of the cell, such as ``before-p1-kill-grows-4``."""
         return f"{self.point}-{self.fault}-{self.source}-{self.depth}"
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Its coordinates in the grid."""
+        """Coordinates of the cell in the grid."""
         return (
             list(POINTS).index(self.point),
             FAULTS.index(self.fault),
@@ -90,11 +90,11 @@ class Cell:
 
     @property
     def decided(self) -> int:
-        """Number of transactions decided at the fault, with one at a time."""
+        """Number of transactions that are decided at the fault, if they run one at a time."""
         return POINTS[self.point][2]
 
     def armed(self, action: str) -> str:
-        """The value of ``TXSTORM_FAULT``."""
+        """Return the value of ``TXSTORM_FAULT`` that arms this cell."""
         name, nth, _ = POINTS[self.point]
         return f"{name}:{action}:{nth}"
 
@@ -108,13 +108,13 @@ def _turn(cell: Cell) -> int:
 
 
 def _quick(cell: Cell) -> bool:
-    """Of each point and fault one cell: the source in turn, and of two cells with the same source both depths."""
+    """Whether the quick grid has this cell: one per point and fault, with the sources in turn and both depths."""
     point, fault, _, depth = cell.place
     return _turn(cell) == 0 and (point // 4 + fault) % 2 == depth
 
 
 def _end_to_end(cell: Cell) -> bool:
-    """Of each point two cells with different faults."""
+    """Whether the end-to-end grid has this cell: two per point, with different faults."""
     return _quick(cell) and cell.place[1] != cell.place[0] % 3
 
 
@@ -127,7 +127,7 @@ Batches = dict[int, dict[int, tuple[int, int, int]]]
 
 
 def expected(source: str, decided: int) -> Batches:
-    """Extents the transactions must have read if `decided` of them were decided before the source changed."""
+    """Return the extents that transactions must have read if `decided` of them came before the source's change."""
     ends = dict.fromkeys(PARTITIONS, 0)
     batches: Batches = {}
     while len(batches) < decided or any(end < AFTER[source].size for end in ends.values()):
@@ -141,7 +141,7 @@ def expected(source: str, decided: int) -> Batches:
 
 
 def summary(outcomes: Mapping[str, bool]) -> list[str]:
-    """Points × faults, with how many of the cells tried were right, of cell id → whether it was."""
+    """Return a table of points × faults with the number of passed cells of those run; `outcomes`: cell id → passed."""
     counts: dict[tuple[str, str], list[bool]] = {}
     for id, right in outcomes.items():
         point, fault, *_ = id.rsplit("-", 3)

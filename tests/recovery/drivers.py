@@ -1,4 +1,4 @@
-"""Drivers in separate processes, each a ``txstorm run``; tests read their output while they run."""
+"""Drivers in separate processes, each a ``txstorm run``, whose output tests read while they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.results.read import read_state
 
 
 def topology(diary: str, seconds: float = 0.01) -> Any:
-    """The topology `life`, for ``txstorm run "drivers:topology('…')"``."""
+    """Build the topology `life`, for ``txstorm run "drivers:topology('…')"``."""
     return life(Diary(Path(diary)), seconds)
 
 
@@ -40,13 +40,13 @@ class Drive:
         return self._started[-1]
 
     def close(self) -> None:
-        """Kill those that still live."""
+        """Kill the drivers that are still running."""
         for driver in self._started:
             driver.kill()
 
 
 class Driver:
-    """One ``txstorm run``."""
+    """One ``txstorm run`` process."""
 
     def __init__(self, program: Program, data_dir: Path) -> None:
         self.pid = program.pid
@@ -55,26 +55,26 @@ class Driver:
 
     @property
     def said(self) -> str:
-        """Its standard error so far."""
+        """Return its standard error so far."""
         return self._program.complained
 
     @property
     def code(self) -> int | None:
-        """Its exit status, negative for a signal; None while it lives."""
+        """Return its exit status, negative for a signal; None while it runs."""
         return self._program.poll()
 
     def says(self, text: str) -> None:
-        """Wait until it has written `text`."""
+        """Wait until its standard error contains `text`."""
         eventually(lambda: text in self.said or self.code is not None)
         assert text in self.said, self.said
 
     def leads(self) -> None:
-        """Wait until it has committed something."""
+        """Wait until it has committed a transaction."""
         before = committed(self._data_dir)
         eventually(lambda: self.holds() and committed(self._data_dir) > before + 2)
 
     def holds(self) -> bool:
-        """Whether it has the lease; fails when it has ended."""
+        """Return whether it holds the lease; fails if it has ended."""
         assert self.code is None, self.said
         try:
             return f"(pid {self.pid} on" in str(read_status(self._data_dir)["holder"])
@@ -82,30 +82,30 @@ class Driver:
             return False
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         self._program.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a power cut does, unless it has ended."""
+        """Kill it as in a power failure, unless it has ended."""
         if self.code is None:
             self.signal(signal.SIGKILL)
             eventually(lambda: self.code is not None)
 
     def ends(self) -> tuple[int, dict[str, Any]]:
-        """Wait for its end: exit code, and what it printed last."""
+        """Wait until it ends; return its exit code and the last line of its output."""
         code = eventually(lambda: None if self.code is None else (self.code,), 120)[0]
         lines = self._program.printed.splitlines()
         assert lines, self.said
         return code, json.loads(lines[-1])
 
     def interrupt(self) -> tuple[int, dict[str, Any]]:
-        """Ctrl-C."""
+        """Interrupt it with SIGINT (Ctrl-C); return its exit code and the last line of its output."""
         self.signal(signal.SIGINT)
         return self.ends()
 
 
 def committed(data_dir: Path) -> int:
-    """The last committed txid, 0 where there is nothing yet."""
+    """Return the last committed txid, 0 if there is none yet."""
     try:
         return int(read_status(data_dir)["committed_txid"])
     except DataDirectoryError:
@@ -113,12 +113,12 @@ def committed(data_dir: Path) -> int:
 
 
 def assert_as_undisturbed(data_dir: Path, txids: int) -> None:
-    """States and everything else are as after `txids` transactions of a run that nothing happened to."""
+    """Assert that states, history and ledger equal those of an undisturbed run of `txids` transactions."""
     seen = {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
     assert (seen, read_state(data_dir, "total").to_pylist()[0]["n"]) == expected(txids)
     check(data_dir, txids)
 
 
 def published(data_dir: Path) -> set[int]:
-    """The last txids of the tables that every transaction changes."""
+    """Return the last txids of the tables that every transaction changes."""
     return {ranges[-1].last for name, ranges in table_ranges(data_dir).items() if name.startswith("changes/")}

@@ -1,4 +1,4 @@
-"""A network with user code in every place where there can be any, each of which can be told to raise."""
+"""A topology with user code in every possible place, each of which can be made to raise an error."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ COORDINATOR = PLACES[:2]
 
 
 class Trouble:
-    """Raises at the places and txids it is told, once each or always.
+    """A plan of errors: raises at the given places and txids, once each or always.
 
     Args:
-        marks: an empty directory, where it is remembered what has been raised, over processes.
+        marks: an empty directory that stores, across processes, which errors have been raised.
         plan: place → (txid, name of the error).
     """
 
@@ -71,7 +71,7 @@ class Trouble:
 
 
 class Numbers(TransactionalSpout):
-    """Transaction N is the numbers 2N - 1 and 2N."""
+    """A spout whose transaction N has the numbers 2N - 1 and 2N."""
 
     fields = ("n",)
 
@@ -111,7 +111,7 @@ class _Emitter(Emitter):
 
 
 class ByNumber:
-    """A custom grouping; a number tells its transaction."""
+    """A custom grouping by number; a number determines its transaction."""
 
     def __init__(self, trouble: Trouble, place: str) -> None:
         self.trouble, self.place = trouble, place
@@ -127,7 +127,7 @@ class ByNumber:
 
 
 class Basic(BasicBolt):
-    """Raises for odd numbers, after it has emitted."""
+    """A basic bolt that raises for odd numbers, after it has emitted."""
 
     fields = ("n",)
 
@@ -152,7 +152,7 @@ class BasicRows(Basic):
 
 
 class Batch(BatchBolt):
-    """Emits at the end what it has got; raises for odd numbers."""
+    """A batch bolt that emits its input at the end of the batch; raises for odd numbers."""
 
     fields = ("n",)
 

@@ -1,11 +1,12 @@
-"""Runs of scenarios that crash tests kill, forked from one process that has them all loaded.
+"""Fork server for crash tests: runs scenarios as forks of one process that has all of them loaded.
 
-Loading takes a second, a fork nothing. It reads requests from standard input, one line of JSON each, and answers each
-with a line ``[pid, status]``: an exit status, negative for a signal; ``-SIGSTOP`` while it lives and stands still.
+Loading takes a second, a fork next to nothing. It reads requests from standard input, one line of JSON each, and
+answers each with a line ``[pid, status]``: an exit status, negative for a signal; ``-SIGSTOP`` if it is frozen.
 
-- ``{"scenario", "argv", "fault", "log", "kill_after", "trace"}`` starts a scenario and waits until it ends, or its process is
-  frozen, or with `trace` (a file) until the armed point is passed, where one thread hangs and the others do not.
-- ``{"wake": pid}`` and ``{"kill": pid}`` let one that stands still go on, or kill it, and wait for its end.
+- ``{"scenario", "argv", "fault", "log", "kill_after", "trace"}`` starts a scenario and waits until it ends or its
+  process is frozen, or with `trace` (a file) until the armed point is passed, where one thread hangs and the others
+  continue.
+- ``{"wake": pid}`` and ``{"kill": pid}`` resume or kill a frozen process, and wait for its end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FROZEN = -signal.SIGSTOP
 
 
 def serve() -> None:
-    """Answer requests until there are no more; then kill the runs that a failed test has left frozen."""
+    """Answer requests until standard input ends; then kill the runs that a failed test has left frozen."""
     for name in LOADED:
         scenarios.scenario(name)
     standing: set[int] = set()
@@ -53,7 +54,7 @@ def _answer(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def _waited(child: int, request: dict[str, Any]) -> int:
-    """The exit status of `child`, or `FROZEN`; it is killed when it runs longer than ``kill_after`` seconds."""
+    """Return the exit status of `child`, or `FROZEN`; kill it if it runs for longer than ``kill_after`` seconds."""
     late = None if request["kill_after"] is None else time.monotonic() + request["kill_after"]
     looking = late is not None or request["trace"]
     while True:
@@ -69,7 +70,7 @@ def _waited(child: int, request: dict[str, Any]) -> int:
 
 
 def _hangs(request: dict[str, Any]) -> bool:
-    """Whether the armed point was passed as often as it takes."""
+    """Return whether the armed point was passed as often as the fault requires."""
     point, _, nth = request["fault"].split(":")
     trace = Path(request["trace"])
     return trace.exists() and trace.read_text().split("\n").count(point) >= int(nth)

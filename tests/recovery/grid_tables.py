@@ -1,7 +1,7 @@
-"""Checks of the tables of the crash grid's topology, for any source; read with `verifier` alone.
+"""Checks of the tables of the crash grid's topology, for any source; uses only `verifier` to read them.
 
-The rows kept are held against the extents that the transactions have read; counts and sum, change by change, against
-the rows kept.
+The rows in the sink are compared with the extents that the transactions have read; counts and sum, change by change,
+with the rows in the sink.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Tables:
     """Contents of the tables.
 
     Attributes:
-        rows: txid → the rows that it kept, sorted.
-        epochs: of the coordinators that led the tables.
+        rows: txid → the rows in the sink, sorted.
+        epochs: epochs of the coordinators that led the tables.
     """
 
     rows: Mapping[int, list[Kept]]
     epochs: frozenset[int]
 
     def batches(self) -> dict[int, dict[int, tuple[int, int, int]]]:
-        """Txid → partition → (first offset, number of rows, generation)."""
+        """Return txid → partition → (first offset, number of rows, generation)."""
         return {
             txid: {
                 partition: _batch([(offset, made) for at, offset, made, _ in rows if at == partition])
@@ -46,7 +46,7 @@ class Tables:
 
 
 def verify(data_dir: Path, *, swept: bool = True) -> Tables:
-    """Check everything that does not depend on what the source has given; with `swept` that no file is left over."""
+    """Check all that does not depend on the source's content; if `swept`, also that no file is left over."""
     verifier = Verifier(data_dir)
     epochs = verifier.check_logs(CHANGED, OTHERS, swept=swept)
     verifier.assert_clean()  # only then can the tables be read
@@ -67,21 +67,21 @@ def verify(data_dir: Path, *, swept: bool = True) -> Tables:
 
 
 def check_extents(data_dir: Path, batches: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> None:
-    """The history says that the memory spout has read `batches`."""
+    """Check that the history has `batches` as the extents that the memory spout has read."""
     for row in Verifier(data_dir).history:
         read = {int(p): (start, count) for p, (start, count) in json.loads(row["extents"])["meta"].items() if count}
         assert read == {p: (start, count) for p, (start, count, _) in batches[row["txid"]].items()}, row
 
 
 def _batch(rows: list[tuple[int, int]]) -> tuple[int, int, int]:
-    """Of one transaction and partition: (first offset, number of rows, generation)."""
+    """Return (first offset, number of rows, generation) of one transaction and partition."""
     generations = {generation for _, generation in rows}
     assert len(generations) == 1, f"one transaction holds rows of two attempts: {rows}"
     return rows[0][0], len(rows), generations.pop()
 
 
 def _check_offsets(rows: Mapping[int, list[Kept]]) -> None:
-    """Of each partition every offset once, in the order of the transactions, from the first one without gaps."""
+    """Check that every offset of each partition occurs once, in transaction order, from the first one without gaps."""
     ends: Counter[int] = Counter()
     for txid, some in rows.items():
         for partition, offset, *_ in some:
@@ -90,7 +90,7 @@ def _check_offsets(rows: Mapping[int, list[Kept]]) -> None:
 
 
 def _check_totals(verifier: Verifier, rows: Mapping[int, list[Kept]]) -> None:
-    """After each transaction the sum of the rows so far, and its own txid."""
+    """Check the totals after each transaction: the sum of the rows so far, and its txid."""
     before, expected = None, []
     for txid, some in rows.items():
         now = {"rows": (before or {"rows": 0})["rows"] + len(some), "txid": txid}

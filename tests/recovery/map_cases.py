@@ -10,7 +10,7 @@ KEYS = ["the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zeb
 
 
 def counted(url: str) -> dict[str, dict[object, object]]:
-    """Actual rows of the maps."""
+    """Return the actual rows of the maps."""
     found = {}
     for table, keys in (("words", [f'"{word}"' for word in KEYS]), ("lengths", [str(n) for n in range(1, 9)])):
         backend = SqlAlchemyBackend(url, table)
@@ -21,7 +21,7 @@ def counted(url: str) -> dict[str, dict[object, object]]:
 
 
 def expected(batches: list[list[str]]) -> dict[str, dict[str, int]]:
-    """Expected rows after `batches` of words."""
+    """Return the expected rows after `batches` of words."""
     words: dict[str, int] = {}
     lengths: dict[str, int] = {}
     for txid, batch in enumerate(batches, start=1):
@@ -34,7 +34,7 @@ def expected(batches: list[list[str]]) -> dict[str, dict[str, int]]:
 
 
 def of_spout(spout: str) -> dict[str, dict[str, int]]:
-    """The same after an undisturbed run of the crash job."""
+    """Return the expected rows after an undisturbed run of the crash job with this spout."""
     rows = lines(TXIDS)
     if spout == "file":
         taken = [rows[i : i + 4] for i in range(0, len(rows), 4)]

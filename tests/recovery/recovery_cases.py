@@ -34,7 +34,7 @@ ROOT = HERE.parents[1]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For children: they find txstorm, and the modules beside the tests."""
+    """Return the environment of child processes, in which they find txstorm and the modules beside the tests."""
     rooms = sorted(str(path) for path in HERE.iterdir() if path.is_dir() and not (path / "__init__.py").exists())
     tests = [str(HERE), *rooms, str(HERE.parent), str(HERE.parent / "helpers")]
     path = [str(ROOT), *tests, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -42,12 +42,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(scenario: str, *argv: Any, fault: str = "", **more: str) -> Program:
-    """A child process that runs one of `scenarios`, its standard error with its standard output."""
+    """Start one of `scenarios` as a child process; its standard error is merged into its standard output."""
     return loaded().start("-m", "scenarios", scenario, *argv, env=environment(TXSTORM_FAULT=fault, **more), merged=True)
 
 
 def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
-    """Exit status (negative for a signal) and output of a child."""
+    """Wait until a child process ends; return its exit status (negative for a signal) and output."""
     try:
         output, _ = child.communicate(timeout=timeout)
     finally:
@@ -57,23 +57,23 @@ def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
 
 @dataclass
 class Standing:
-    """A run that is frozen, or of which one thread hangs."""
+    """A run that is frozen, or in which one thread hangs."""
 
     pid: int
     _log: Path
     _ask: Callable[[Mapping[str, Any]], tuple[int, int]]
 
     def wake(self) -> tuple[int, str]:
-        """Continue its process; exit status and output, once it has ended."""
+        """Resume the process; return its exit status and output once it has ended."""
         return self._ask({"wake": self.pid})[1], self._log.read_text()
 
     def kill(self) -> int:
-        """End it as a power cut does; returns its exit status."""
+        """Kill the process as in a power failure; return its exit status."""
         return self._ask({"kill": self.pid})[1]
 
 
 class Forks:
-    """One process with the scenarios "words" and "grid" loaded, forked for every run (`forking`)."""
+    """A process with the scenarios "words" and "grid" loaded, forked for every run; see `forking`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -88,14 +88,14 @@ class Forks:
     def run(
         self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None, scenario: str = "words"
     ) -> tuple[int, str]:
-        """Exit status, negative for a signal, and output of one run."""
+        """Run a scenario; return its exit status, negative for a signal, and its output."""
         log = Path(str(argv[0]) + ".log")
         log.write_text("")  # a child may be killed before it opens it
         _, status = self._start(argv, fault, log, scenario, kill_after=kill_after)
         return status, log.read_text()
 
     def stand_still(self, argv: Sequence[Any], fault: str, scenario: str) -> Standing:
-        """Start a run that is frozen at a point, or of which one thread hangs there."""
+        """Start a run that is frozen at a fault point, or in which one thread hangs there."""
         log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
         log.write_text("")
         pid, status = self._start(argv, fault, log, scenario, trace=str(trace) if ":hang:" in fault else None)
@@ -123,24 +123,24 @@ class Forks:
         return pid, status
 
     def close(self) -> None:
-        """End the process."""
+        """End the fork server."""
         self._process.communicate("")
 
 
 def one_published(group: int) -> str:
-    """The crash after which the first table holds that group, and the other two, published at the same time, do not."""
+    """Return the fault after which only the first of three concurrently published tables has that group."""
     return f"p7.2.before:hang:{group},p7.3.before:hang:{group},p7.1.after:kill:{group}"
 
 
 def lose(data_dir: Path) -> None:
-    """Delete the ledger of a data directory, and its intents."""
+    """Delete the ledger of a data directory, with its intents."""
     for path in data_dir.glob("ledger.db*"):
         path.unlink()
     shutil.rmtree(data_dir / "intents", ignore_errors=True)
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
-    """Wait until `condition` is true and return its value; fails after a generous time."""
+    """Wait until `condition` is true; return its value. Fails after `seconds`."""
     until = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < until, f"not true after {seconds} s"
@@ -149,7 +149,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Pid → command line of all living processes below `pid`."""
+    """Return pid → command line of all live descendants of process `pid`."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -167,7 +167,7 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 def command(pid: int) -> str:
-    """The command line of a process; empty when there is none, or it is dead and not yet waited for."""
+    """Return the command line of a process; empty if there is none or it is a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -175,7 +175,7 @@ def command(pid: int) -> str:
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether a process is stopped by a signal."""
+    """Return whether a process is stopped by a signal."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat[stat.rindex(")") + 2] == "T"
 
@@ -185,7 +185,7 @@ KILLED, FROZEN = -signal.SIGKILL, -signal.SIGSTOP
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a directory that does not depend on its crashes."""
+    """The content of a directory that does not depend on its crashes."""
 
     states: Mapping[str, str]
     sinks: Mapping[str, Counter[str]]
@@ -194,7 +194,7 @@ class Content:
 
 
 def content(data_dir: Path) -> Content:
-    """States byte for byte, sinks as multisets of rows with their txid, and what every txid read."""
+    """Read states byte for byte, sinks as multisets of rows with their txids, and the extents that every txid read."""
     history = read_history(data_dir)
     letters = read_letters(data_dir)
     extents = [extent.replace(str(data_dir.parent), "") for extent in history["extents"].to_pylist()]
@@ -210,23 +210,23 @@ def content(data_dir: Path) -> Content:
 
 
 def _letter(row: dict[str, Any]) -> str:
-    """A dead letter, but for what differs between any two runs."""
+    """Return a dead letter without the parts that differ between runs."""
     return json.dumps({name: value for name, value in row.items() if name not in ("attempt", "stamp")}, sort_keys=True)
 
 
 def committed_versions(data_dir: Path) -> list[int]:
-    """The txids that are in the table ``changes/seen``."""
+    """Return the txids that are in the table ``changes/seen``."""
     return [record.txid for group in table_ranges(data_dir)["changes/seen"] for record in group.txids]
 
 
 def sums(data_dir: Path) -> dict[int, int]:
-    """Number → how often it was seen."""
+    """Return number → how often it was seen."""
     return {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
 
 
 @contextmanager
 def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
-    """The ledger of a directory, beside its run or after it."""
+    """Open the books of a directory, during its run or after it."""
     ledger = open_ledger(data_dir, create=False, read_only=not write)
     try:
         yield Books(ledger, data_dir / "intents")
@@ -242,7 +242,7 @@ def check(data_dir: Path, txids: int, intents: int = 3) -> None:
 
 
 def check_tiling(data_dir: Path, txids: int) -> None:
-    """The ranges of each table tile the history, the tables agree on attempts, the history table has every txid."""
+    """Check that each table's ranges cover the history, attempts agree across tables, and the history is complete."""
     attempts: dict[int, set[tuple[int, str]]] = {txid: set() for txid in range(1, txids + 1)}
     for uri, ranges in table_ranges(data_dir).items():  # raises where they leave a gap or overlap
         if txids == 0:  # ended before the first commit
@@ -278,7 +278,7 @@ def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
 
 
 def _check_files(data_dir: Path) -> None:
-    """Every file beside a table is named by its log, or by a kept intent; nothing else is left."""
+    """Check that every file beside a table is referenced by its log or by a retained intent."""
     with open_books(data_dir) as books:
         intents = books.intents()
     for kind in ("changes", "state", "sinks"):
@@ -292,7 +292,7 @@ def _check_files(data_dir: Path) -> None:
 
 
 def logs(data_dir: Path) -> dict[str, str]:
-    """Every entry of every log → its digest."""
+    """Return the digest of every entry of every log."""
     return {
         str(path.relative_to(data_dir)): hashlib.blake2b(path.read_bytes()).hexdigest()
         for path in data_dir.glob("**/_delta_log/*.json")
@@ -300,7 +300,7 @@ def logs(data_dir: Path) -> dict[str, str]:
 
 
 def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
-    """Path → value and version of all that is in the ledger."""
+    """Return path → value and version of all entries of the ledger."""
     ledger = open_ledger(data_dir, create=False, read_only=True)
     try:
         return dict(_below(ledger, ""))

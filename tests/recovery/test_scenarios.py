@@ -1,4 +1,4 @@
-"""The program that tests start, freeze and kill has every scenario that it names."""
+"""The program that tests start, freeze and kill provides every scenario that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bolts that note every call in a file that outlives them, and fail, hang or kill on request."""
+"""Bolts that note every call in a file that outlives them, and fail, hang or kill their process on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01,
 
 
 class Diary:
-    """Lines of JSON in a file, appended by any process."""
+    """Lines of JSON in a file, to which any process appends."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -44,7 +44,7 @@ class Diary:
             return [json.loads(line) for line in file]
 
     def of(self, what: str) -> list[list[Any]]:
-        """The entries that begin with `what`, without it."""
+        """Return the entries that begin with `what`, without it."""
         return [entry[1:] for entry in self.read() if entry[0] == what]
 
 
@@ -71,7 +71,7 @@ class Watched(BatchBolt):
 
 
 class Keep(Watched, Committer):
-    """Keeps the numbers: their sum, a count of each, and one row each in a sink; calls its trouble first."""
+    """A committer that stores the sum, a count per number, and one sink row per number; calls its trouble first."""
 
     total = KeyedState("total", key={}, value={"n": int})
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
@@ -88,7 +88,7 @@ class Keep(Watched, Committer):
 def watched_topology(
     source: Any, diary: Diary, process: Trouble | None = None, commit: Trouble | None = None, **settings: Any
 ) -> Any:
-    """Spout → a watched bolt → a watched committer, each with one task."""
+    """Build spout → a watched bolt → a watched committer, each with one task."""
     builder = TransactionalTopologyBuilder("watched", "numbers", source)
     builder.set_bolt("process", Watched(diary, "process", process)).global_grouping("numbers")
     builder.set_bolt("commit", Keep(diary, "commit", commit)).global_grouping("process")
@@ -96,7 +96,7 @@ def watched_topology(
 
 
 class Endless(TransactionalSpout):
-    """Transaction N is the numbers 2N - 1 and 2N; there is always another one."""
+    """An endless spout whose transaction N has the numbers 2N - 1 and 2N."""
 
     fields = ("n",)
 
@@ -119,7 +119,7 @@ class _EndlessEmitter(Emitter):
 
 
 class Shelf:
-    """A source in a file that is read again at every access: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
+    """A source in a file, read again at every access: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -139,7 +139,7 @@ class Shelf:
 
 
 class ShelfSpout(TransactionalSpout):
-    """Planned in the driver, opaque: undecided transactions are planned again from the file's new content."""
+    """An opaque spout over a shelf, planned in the driver: undecided transactions are planned from its new content."""
 
     opaque = True
     fields = ("n",)
@@ -184,7 +184,7 @@ class _ShelfEmitter(Emitter):
 
 
 class PartitionedShelfSpout(OpaquePartitionedTransactionalSpout):
-    """The same planned in the tasks."""
+    """An opaque partitioned spout over a shelf, planned in the tasks."""
 
     fields = ("n",)
 

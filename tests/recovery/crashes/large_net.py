@@ -1,4 +1,4 @@
-"""A topology whose committer does with its states all that a large commit allows, and what trouble it can make."""
+"""A topology whose committer uses its states in every way that a large commit permits, and can fail on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATES = ("seen", "lately", "exact")
 
 
 class Key(BasicBolt):
-    """Numbers under a key of two columns, a text and a number or None."""
+    """A bolt that emits numbers under a key of two columns: a string, and a number or None."""
 
     fields = ("name", "part", "n")
 
@@ -33,7 +33,7 @@ class Key(BasicBolt):
 
 
 class Keep(BatchBolt, Committer):
-    """Per key how often, and which number last; keys are removed now and then, and some never stay at all."""
+    """A committer that stores a count and the last number per key; it removes some keys, some in the same txid."""
 
     seen = KeyedState("seen", key={"name": str, "part": int}, value={"times": int, "last": int})
     lately = KeyedState("lately", key={"name": str, "part": int}, value={"times": int}, ttl=TTL)
@@ -74,7 +74,7 @@ class Merged(Keep):
 
 
 class Telling(Keep):
-    """Tells the bolts behind it what it was told, by a field that is no key, and to one of them directly."""
+    """A committer that emits its numbers downstream, partitioned by a field that is not its key."""
 
     streams = {"default": ("n", "name"), "first": ("n",)}
 
@@ -91,7 +91,7 @@ class Telling(Keep):
 
 
 class Pass(BatchBolt):
-    """Behind a committer: passes on what comes, with its place among what came to the task."""
+    """A bolt downstream of a committer that passes its tuples on, each with its position in the task's input."""
 
     fields = ("n", "place")
 
@@ -107,7 +107,7 @@ class Pass(BatchBolt):
 
 
 class Heard(BatchBolt, Committer):
-    """The last one: what it hears, in the order in which it does."""
+    """The last committer: stores its input in the order in which it arrives."""
 
     heard = SinkTable("heard", {"n": int, "place": str})
 
@@ -140,7 +140,7 @@ def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **se
 
 
 def tables(data_dir: Path, last: int) -> dict[str, Any]:
-    """All rows of a directory, but for stamps, and what time has made of them: equal where the input was."""
+    """Return all rows of a directory without stamps and what depends on time: equal for equal input."""
     changes = {name: _changes(data_dir, name, last) for name in ("seen", "total")}
     # The last transactions may have had nothing to write.
     cuts = [rows_json(read_state(data_dir, name, txid, last)) for name in ("seen", "total") for txid in range(last + 1)]
@@ -149,7 +149,7 @@ def tables(data_dir: Path, last: int) -> dict[str, Any]:
 
 
 def over(data_dir: Path) -> list[Any]:
-    """The stamps of rows of `Merged.lately` that some version of its table shows though their time to live is over."""
+    """Return the stamps of rows of `Merged.lately` that some version of its table still shows after they expired."""
     table = data_dir / "state/lately"
     commits = (one for one in DeltaHandle.open(table).history() if one.info["kind"] == "commit")
     ends = {one.version: moment(one.info["txids"][-1]["stamp"]) - TTL for one in commits}

@@ -1,12 +1,12 @@
-"""The crash grid: a fault at every step of a transaction, then one more start; an independent verifier finds it right.
+"""The crash grid: a fault at every step of a transaction, then one restart; an independent verifier checks the result.
 
-A cell is a point, a kind of fault, what the source does then, and how many transactions are under way (`crash_cells`).
-Its id runs it again: ``pytest -k before-p6-kill-grows-4``.
+A cell is a fault point, a kind of fault, a change of the source, and a number of transactions in flight; see
+`crash_cells`. Its id repeats it: ``pytest -k before-p6-kill-grows-4``.
 
 - *kill*: SIGKILL.
 - *exception*: raised at the point; the run ends with it.
-- *hang*: the thread stops there for ever. With SQLite nobody takes over until the process is ended; with ZooKeeper the
-  whole process is frozen, another one takes over, and then it wakes up.
+- *hang*: the thread stops there endlessly. With SQLite there is no takeover until the process has ended; with ZooKeeper
+  the whole process is frozen, another one takes over, and then the first one resumes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_grid_on_zookeeper(forks: Forks, place: Path, zookeeper_server: ZooKeepe
 
 
 def leave_files(forks: Forks, argv: list[Any], cell: Cell) -> None:
-    """For a sweep to have something to remove: a run that ended before its first decision."""
+    """Leave files for the sweep to remove: start a run that ends before its first decision."""
     if cell.point == "amid-sweep":
         status, output = forks.run(argv, "p6.before:raise:1", scenario="grid")
         assert status == 1, output
@@ -104,7 +104,7 @@ def leave_files(forks: Forks, argv: list[Any], cell: Cell) -> None:
 
 
 def struck(forks: Forks, argv: list[Any], cell: Cell) -> None:
-    """A run that is killed at the point, or ends with the exception."""
+    """Run until the process is killed at the point, or ends with the exception."""
     kill = cell.fault == "kill"
     armed = cell.armed("kill" if kill else "raise")
     status, output = forks.run(argv, armed, scenario="grid")
@@ -113,14 +113,14 @@ def struck(forks: Forks, argv: list[Any], cell: Cell) -> None:
 
 
 def wait_free(data_dir: Path) -> None:
-    """Nobody could tell ZooKeeper; its lease ends with the session."""
+    """Wait until the lease has expired: a killed process cannot release it in ZooKeeper; it ends with the session."""
     watch = open_ledger(data_dir, create=False, read_only=True)
     assert watch.wait_free(PATIENCE)
     watch.close()
 
 
 def decided(data_dir: Path, cell: Cell) -> int:
-    """The last decided transaction, of which recovery may change nothing; one at a time it is known which that is."""
+    """Return the last decided transaction, which recovery must not change; known exactly if they run one at a time."""
     with open_books(data_dir) as books:
         last = max([books.currtx() - 1, *(intent.last for intent in books.intents())])
     assert cell.depth > 1 or last == cell.decided
@@ -133,7 +133,7 @@ def ends_well(forks: Forks, argv: list[Any]) -> None:
 
 
 def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) -> None:
-    """Decided transactions are unchanged, all others follow the source's new content, after one start for each fault."""
+    """Check that decided transactions are unchanged, and all others have the source's new content, after a restart."""
     batches = expected(cell.source, known)
     tables = verify(data_dir, swept=swept)
     assert tables.batches() == batches
@@ -146,9 +146,9 @@ def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) ->
 
 
 def changes_nothing(hung: Standing, data_dir: Path, cell: Cell) -> None:
-    """It was taken over while it stood still; now it wakes up, is refused, and leaves files that nothing refers to.
+    """Resume a run that was taken over while frozen; check that it is fenced, and leaves only unreferenced files.
 
-    In its sweep it has committed everything and has nothing to write any more: it ends as if it had not been away.
+    If it was frozen in its sweep, it has committed everything and has nothing left to write: it ends normally.
     """
     before = logs(data_dir), ledger_entries(data_dir)
     status, output = hung.wake()
@@ -211,7 +211,7 @@ def produce(kafka: Kafka, topic: str, offsets: range) -> None:
 
 
 def check_records(kafka: Kafka, target: str, rows: Mapping[int, list[Any]], size: int) -> None:
-    """Every record once in the table, and for a reader of committed records in the other topic, with its txid."""
+    """Check that each record is once in the table and, for read-committed consumers, in the topic, with its txid."""
     kept = sorted((*place, kept) for some in rows.values() for *place, kept in some)
     assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(size))
     sent = Counter((record.txid, record.value["word"]) for record in committed_records(kafka.bootstrap, target))

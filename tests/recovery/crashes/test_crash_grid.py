@@ -1,6 +1,6 @@
-"""SIGKILL at every fault point, then the same command once more: as if nothing had happened.
+"""SIGKILL at every fault point, then the same command once more: the result must equal that of an undisturbed run.
 
-Faults of other kinds, sources that differ afterwards, and one transaction at a time: test_crash_cells.py.
+Other kinds of faults, sources that change afterwards, and one transaction at a time: test_crash_cells.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DELTA_TABLES = {1: 2, 3: 5}  # a state has two
 
 
 def points(tables: int) -> list[str]:
-    """All points of a run on tables alone but those of checkpoints, for so many tables."""
+    """Return all fault points of a run with this number of tables and nothing else, except those of checkpoints."""
     found = []
     for name in faults.POINTS:
         if name not in CHECKPOINTS and name not in ELSEWHERE:
@@ -56,7 +56,7 @@ def points(tables: int) -> list[str]:
 
 
 def passages(point: str, tables: int) -> tuple[int, ...]:
-    """The first passage and a later one, where there is one in every run."""
+    """Return the passages of a point to crash at: the first, and a later one if every run has it."""
     if point.startswith(ONCE) or (point.startswith("compact.") and tables == 1):
         return (1,)
     if tables == 3 and point in {name for name, *_ in POINTS.values()}:
@@ -77,7 +77,7 @@ def grid() -> list[tuple[int, str, str]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Content]:
-    """The content of an undisturbed run with the given options, made once."""
+    """Return a function for the content of an undisturbed run with the given options, computed once for each."""
     known: dict[tuple[object, ...], Content] = {}
 
     def get(*options: object) -> Content:
@@ -130,7 +130,7 @@ def test_killed_again_while_it_rolls_a_decided_group_forward(forks, undisturbed,
 
 
 def test_a_run_that_is_killed_at_every_start_still_finishes(forks, undisturbed, place):
-    """Each start gets a little further than the one before it: one more decided group is all that is asked of it."""
+    """Each start has to commit at least one more decided group than the previous one."""
     argv = [place / "data", "--set", "max_group_txids=1"]
     for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):
         killed(forks, argv, fault)
@@ -228,7 +228,7 @@ LEFT_OUT = (
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip(LEFT_OUT, cycle(SPOUTS))))
 def test_killed_while_records_are_left_out(forks, undisturbed, place, fault, spout):
-    """Letters are written once, with their transaction; what was decided about a txid holds after the crash."""
+    """Dead letters are written once, with their transaction; a decision about a txid holds after the crash."""
     options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
     killed(forks, [place / "data", *options], fault.replace(":", ":kill:"))
 

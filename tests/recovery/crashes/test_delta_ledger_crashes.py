@@ -1,4 +1,4 @@
-"""Runs whose ledger is a Delta table: killed at every step of it, moved elsewhere, rebuilt."""
+"""Runs with a Delta table as ledger: killed at each of its steps, moved to another location, rebuilt."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_interrupted_copy_starts_over(forks, undisturbed, place, monkeypatch,
 
 
 def test_a_mark_without_the_record_is_made_good_by_the_same_command(forks, place):
-    """Killed between the two: the directory still names the ledger that was moved."""
+    """Killed between the two writes, with the directory still naming the old ledger: the same command finishes."""
     data_dir = place / "data"
     assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
     copy_ledger(f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control")

@@ -1,4 +1,4 @@
-"""The verifier of the crash grid sees what it is there to see."""
+"""The verifier of the crash grid detects every kind of damage that it is meant to detect."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def undamaged(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commits(table: Path) -> list[Path]:
-    """The log entries that publish a group, oldest first."""
+    """Return the log entries that publish a group, oldest first."""
     entries = sorted((table / "_delta_log").glob("*.json"))
     return [entry for entry in entries if '"kind":"commit"' in entry.read_text().replace(" ", "")]
 
 
 def logged(entry: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the actions of a log entry."""
+    """Apply `change` to the actions of a log entry."""
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         change(action)
@@ -42,7 +42,7 @@ def logged(entry: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def rewritten(table: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Change the rows of the last group, and what the log says of their file's size."""
+    """Apply `change` to the rows of the last group, and adjust the file size in the log."""
 
     def change_file(action: dict[str, Any]) -> None:
         if "add" in action:
@@ -54,7 +54,7 @@ def rewritten(table: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def more(column: str) -> Callable[[pa.Table], pa.Table]:
-    """Adds one to every value of a column."""
+    """Return a function that adds one to every value of a column."""
     return lambda rows: rows.set_column(rows.column_names.index(column), column, pc.add(rows[column], 1))
 
 
@@ -129,7 +129,7 @@ def test_damage_is_found(undamaged: Path, tmp_path: Path, damage: Callable[[Path
 
 
 def test_a_transaction_of_two_attempts_is_found(undamaged: Path, tmp_path: Path) -> None:
-    """As if some rows of an opaque batch had stayed from the attempt before it."""
+    """Damage as if some rows of an opaque batch had survived from its previous attempt."""
     data_dir = shutil.copytree(undamaged, tmp_path / "data")
 
     def mixed(rows: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""SIGKILL between any two steps of a transaction that goes to a Kafka topic; a reader finds each record once."""
+"""SIGKILL between any two steps of a transaction that is sent to a Kafka topic; a consumer finds each record once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITHOUT_KAFKA = ["p6.before", "kafka.begun", "p8.before"]
 
 
 def batches(spout: str) -> dict[int, list[str]]:
-    """The words of each transaction."""
+    """Return the words of each transaction."""
     rows = lines(TXIDS)
     one, two = rows[::2], rows[1::2]
     return {
@@ -39,7 +39,7 @@ def batches(spout: str) -> dict[int, list[str]]:
 
 
 def check_topic(bootstrap: str, topic: str, spout: str) -> None:
-    """Every word once, with its txid; in txid order within each partition; positions within a txid without gaps."""
+    """Check that every word is there once with its txid, in txid order by partition, with no gaps in its positions."""
     records = committed_records(bootstrap, topic)
     sent = Counter((record.txid, record.value["word"]) for record in records)
     assert sent == Counter((txid, word) for txid, words in batches(spout).items() for word in words)
@@ -102,7 +102,7 @@ def test_killed_again_while_it_is_rolled_forward(forks, kafka_broker, place, fau
 
 
 class Sending:
-    """Starts runs of the grid's topology from memory into a topic, in processes of their own."""
+    """Starts runs of the grid's topology from an in-memory spout into a topic, each in its own process."""
 
     def __init__(self, place: Path, kafka: Kafka) -> None:
         self.place = place
@@ -122,7 +122,7 @@ def says(program: Program, text: str) -> None:
 
 
 def test_a_takeover_waits_for_brokers_that_are_away(kafka_broker, place):
-    """Groups that the coordinator before it has decided, but not sent, are sent when the brokers are back."""
+    """Groups that the previous coordinator decided but did not send are sent when the brokers are available again."""
     sending = Sending(place, kafka_broker)
     first = sending.start("--available-now", fault="p6.after:freeze:3")
     eventually(lambda: first.poll() is not None or is_frozen(first.pid))

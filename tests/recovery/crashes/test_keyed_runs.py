@@ -1,4 +1,4 @@
-"""Runs with collections and times to live: every txid as the model has it, killed, replayed with other content, moved."""
+"""Runs with collections and times to live: every txid equals the model after kills, changed replays and moves."""
 
 import pytest
 from recovery_cases import KILLED, check, finish, start
@@ -52,7 +52,7 @@ def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
 
 
 def ran(place, txids=TXIDS):
-    """A directory whose transactions were committed in groups, and what the handle said."""
+    """Run a directory whose transactions are committed in groups; return it with what its handle reported."""
     shelf = Shelf(place / "shelf.json").write(list(range(1, 2 * TXIDS + 1)))
     handle = run(topology(KINDS["planned"](shelf)), engine="local", data_dir=place / "data", until_txid=txids)
     assert handle.awaitTermination(60)
@@ -80,7 +80,7 @@ def test_every_txid_shows_what_the_model_shows_and_so_do_savepoint_and_rewind(pl
 
 
 def test_committed_txids_give_the_same_rows_again(place):
-    """An audit that begins in the middle, and a backfill: with the recorded stamps, whatever the clock says."""
+    """An audit from the middle, and a backfill: both use the recorded stamps, whatever the clock shows."""
     ran(place, 4)
     ran(place)
     again = topology(KINDS["planned"](Shelf(place / "shelf.json")))
@@ -94,7 +94,7 @@ def test_committed_txids_give_the_same_rows_again(place):
 
 
 def test_time_and_failures_in_the_hands_of_a_test():
-    """A replay that is planned later, with other numbers, finds what is there at its own stamp."""
+    """A replay that is planned later, with other numbers, reads the state as of its own stamp."""
     spout = OpaqueMemoryTransactionalSpout([[3, 6]], "n", take=1)
     with TopologyTestDriver(topology(spout)) as driver:
         driver.commit()

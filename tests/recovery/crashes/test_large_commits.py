@@ -1,4 +1,4 @@
-"""Large commits run as a job: the same rows as in the driver, whatever happens to driver, workers and input."""
+"""Large commits run as jobs: the same rows as in the driver, whatever happens to driver, workers and input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def diary(place) -> Diary:
 
 
 def sizes(seed: int) -> tuple[list[int], list[int]]:
-    """Numbers, and how many of them each transaction takes: a few, none, or many."""
+    """Return random numbers, and the number of them that each transaction takes: a few, none, or many."""
     draw = random.Random(seed)
     takes = [draw.choice([0, 1, 3, 12, 30, 60]) for _ in range(8)]
     return [draw.randrange(1, 200) for _ in range(sum(takes))], takes
@@ -76,7 +76,7 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
 
 
 def test_bolts_behind_it_get_what_they_would_from_the_driver(place, progress):
-    """The same rows in the same order, between those of the processing phase, on either side of the bound."""
+    """The same rows in the same order, among those of the processing phase, below and above the size limit."""
     seed = random.randrange(1, 10**6)
     progress(f"seed {seed}")
     numbers, takes = sizes(seed)
@@ -124,7 +124,7 @@ def test_what_has_a_time_to_live_is_as_the_driver_makes_it_at_the_same_stamps(pl
 
 
 def staged_by(data_dir, name="seen"):
-    """Txid → the tasks that have staged rows of it; ``all`` is the driver."""
+    """Return txid → the tasks that have staged rows of it; ``all`` is the driver."""
     found: dict[int, set[str]] = {}
     for file in (data_dir / "changes" / name / STAGED).glob("*.parquet"):
         _, txid, _, _, task, _ = file.name.split("-")
@@ -159,7 +159,7 @@ def test_its_ledger_is_lost_while_one_table_holds_it(forks, undisturbed, place, 
 @pytest.mark.spark
 @pytest.mark.parametrize("keep", [Telling, pytest.param(SparkWritten, marks=pytest.mark.long)])
 def test_on_spark(spark, place, keep):
-    """With bolts behind it, or where Spark publishes one of the tables, out of the files of several tasks."""
+    """With bolts downstream, or with Spark publishing one of the tables from the files of several tasks."""
     numbers, takes = [n * 7 for n in range(90)], [40, 2, 48]
     source = ShelfSpout(shelf(place, numbers, takes))
     ran(source, place / "driver", keep=keep() if keep is Telling else None, until=3, **DRIVER)
@@ -187,7 +187,7 @@ def test_a_worker_that_dies_costs_a_replay(spark, place, diary):
 
 
 class Nosy(Keep):
-    """Looks at, or writes, a key that is in nobody's input."""
+    """A committer that reads or writes a key that is not in the input of any task."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ def test_a_full_disk_in_a_task_ends_the_run_and_the_next_one_goes_on(place, monk
 
 
 class Mixed(Key):
-    """Keys of two kinds in one field, which no column of one type holds; the committer knows what to do with them."""
+    """A bolt that emits keys of two types in one field, which no typed column can store; the committer handles both."""
 
     def execute(self, tuple, collector):
         n = tuple["n"]

@@ -1,4 +1,4 @@
-"""Eight states and two sinks: one txid for all of them, also when a driver dies with some of them published."""
+"""Eight states and two sinks: one txid for all of them, even if a driver dies with only some of them published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILLED_BETWEEN = [
 
 @pytest.fixture(scope="module")
 def whole(forks, tmp_path_factory):
-    """The content of a run that nobody disturbed."""
+    """Return the content of an undisturbed run."""
     made = tmp_path_factory.mktemp("whole") / "data"
     status, output = forks.run([made, "--tables", TABLES])
     assert status == 0, output
@@ -29,13 +29,13 @@ def whole(forks, tmp_path_factory):
 
 
 def words_until(txid: int) -> list[str]:
-    """All words of the transactions up to `txid`, each of four lines: two of each half of the input."""
+    """Return all words of the transactions up to `txid`, each of four lines: two from each half of the input."""
     rows = lines(TXIDS)
     return [word for half in (rows[::2], rows[1::2]) for line in half[: 2 * txid] for word in line.split()]
 
 
 def check_cuts(data_dir, txids) -> None:
-    """As of each of `txids` all ten tables show what the transactions up to it brought, no more and no less."""
+    """Check that, as of each of `txids`, all ten tables show exactly the transactions up to it."""
     for txid in txids:
         cut, words = snapshot(data_dir, txid), words_until(txid)
         assert len(cut.states) + len(cut.sinks) == TABLES

@@ -1,4 +1,4 @@
-"""Many transactions: entries of the ledger and files, which are what a start reads, do not grow with their number."""
+"""Many transactions: the ledger entries and files that a start reads do not grow with the number of transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = {"max_spout_pending": 64, "max_group_txids": 32, "history_retention":
 
 
 def go(data_dir: Path, until: int) -> None:
-    """Up to a txid; the source has long been read, so its transactions are empty but for the first thirty."""
+    """Run up to txid `until`; the source ends early, so all transactions but the first thirty are empty."""
     spout = MemoryTransactionalSpout([["a", "b", "a"] * 10], "word", take=1)
     builder = TransactionalTopologyBuilder("many", "words", spout)
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
@@ -40,7 +40,7 @@ def files(data_dir: Path) -> Counter[str]:
 
 
 def peak() -> int:
-    """MiB of memory that this process has taken at most, so far."""
+    """Return the peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 

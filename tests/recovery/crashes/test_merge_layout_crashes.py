@@ -1,4 +1,4 @@
-"""A state of the layout merge in whole runs: killed at its steps, cut, saved, restored, rewound, its ledger lost."""
+"""A state of layout ``merge`` in whole runs: killed at its steps, truncated, saved, restored, rewound, ledger lost."""
 
 from itertools import cycle
 
@@ -21,7 +21,7 @@ POINTS = ("p5.staged.after", "p6.after", "p7.1.before", "merge.staged", "p7.1.wr
 
 
 def ends(data_dir):
-    """The last txids of the groups in the table."""
+    """Return the last txids of the groups in the table."""
     infos = [entry.info for entry in DeltaHandle.open(data_dir / "state/counts").history()]
     return sorted(info["last"] for info in infos if info["kind"] == "commit")
 
@@ -37,7 +37,7 @@ def words(data_dir, txid=None):
 
 @pytest.fixture(scope="module")
 def undisturbed(forks, tmp_path_factory):
-    """The content of a run in the other layout, which is to be the same, and the counts after every txid."""
+    """Return the content of a run in the other layout, which has to be equal, and the counts after every txid."""
     data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
     assert forks.run([data_dir])[0] == 0
     return content(data_dir), {txid: words(data_dir, txid) for txid in range(TXIDS + 1)}

@@ -1,4 +1,4 @@
-"""A Spark cluster of real processes: executors and workers that die, and tasks that run twice at once."""
+"""A Spark cluster of real processes: executors and workers that die, and concurrent attempts of the same task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.long, pyte
 
 
 class Cluster:
-    """A run of the job in processes of its own."""
+    """A run of the job in its own processes."""
 
     def __init__(self, place: Path, spark: dict[str, str], txids: int, troubles: Iterable[str] = ()) -> None:
         self.data_dir, self.diary, self.txids = place / "data", place / "diary", txids
@@ -52,7 +52,7 @@ class Cluster:
         return sum(1 for _ in (self.data_dir / "sinks/rows/_delta_log").glob("*.json")) - 2
 
     def goes_on(self, before: int) -> None:
-        """Wait for a commit after so many, or the end."""
+        """Wait until there are more than `before` commits, or the run ends."""
         eventually(lambda: self.commits() > before or self.process.poll() is not None, 400)
 
     def kill_executor(self, rng: random.Random) -> bool:
@@ -61,7 +61,7 @@ class Cluster:
         return bool(found) and rng.choice(found).kill()
 
     def ended(self) -> dict[str, int]:
-        """Progress at the end of the run; checks that every number was committed once."""
+        """Wait for the end of the run and check that every number was committed once; return the final progress."""
         assert self.process.wait(300) == 0, self.log.read_text()[-4000:]
         told = json.loads(self.log.read_text().splitlines()[-1])
         assert told["committed"] == self.txids

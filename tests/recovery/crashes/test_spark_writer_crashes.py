@@ -1,4 +1,4 @@
-"""Runs whose tables are published with Spark, killed, and gone on with by the same writer or the other one."""
+"""Runs whose tables Spark publishes: killed, and continued by the same writer or the other one."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 
 def by_spark(data_dir, uri):
-    """The txids whose groups Spark has published to the table, in the order of its log."""
+    """Return the txids of the groups that Spark has published to the table, in the order of its log."""
     entries = sorted((data_dir / uri / "_delta_log").glob("*.json"))
     infos = [json.loads(line)["commitInfo"] for entry in entries for line in entry.read_text().splitlines()[:1]]
     metadata = [json.loads(info["userMetadata"]) for info in infos if "Apache-Spark" in info.get("engineInfo", "")]
@@ -43,7 +43,7 @@ def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark,
 
 
 def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
-    """Txid 2 is staged, undecided, and comes again with other rows: those count, and those only."""
+    """Txid 2 is staged but undecided, and is replayed with other rows: only the new rows count."""
     child = start("spark-writer", place / "data", "deltalake", "", "a-b", "a-c", "d-a", fault="p6.before:kill:2")
     status, output = finish(child, 200)
     assert status == KILLED, output

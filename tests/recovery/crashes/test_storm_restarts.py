@@ -1,4 +1,4 @@
-"""Restarts as Storm's tests and code have them: items 62 to 66 of the list of its behaviours."""
+"""Restarts as in Storm's tests and code: items 62 to 66 of the list of its behaviours."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_item_62_restart(make_engine, place, kind, after):
 
 
 class Numbers(TransactionalSpout):
-    """Two numbers a transaction, and a note of everything its coordinator is asked."""
+    """A spout of two numbers per transaction, which notes all calls of its coordinator."""
 
     fields = ("n",)
 
@@ -177,7 +177,7 @@ def test_until_txid_also_ends_before_transactions_that_are_stored(place, diary):
 
 
 class Value(BatchBolt, Committer):
-    """Storm's example: a count that every attempt adds to."""
+    """Storm's example: a count that every attempt increments."""
 
     value = KeyedState("value", key={}, value={"n": int})
 
@@ -198,7 +198,7 @@ class Value(BatchBolt, Committer):
 @pytest.mark.parametrize("kind", [MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout])
 @pytest.mark.parametrize("point", ["p7.1.written", "p7.1.after", "p8.before"])
 def test_item_65_a_crash_between_the_state_and_currtx_counts_nothing_twice(place, diary, kind, point):
-    """Storm runs the transaction again, and the txid in the value makes it harmless; here it is not even run again."""
+    """Storm repeats the transaction, made harmless by the txid in the value; here it is not even repeated."""
 
     def topology():
         builder = TransactionalTopologyBuilder("restart", "spout", kind([list("abcdef")], ["letter"], take=2))
@@ -225,7 +225,7 @@ def test_item_65_a_crash_between_the_state_and_currtx_counts_nothing_twice(place
 
 
 class Fails(BatchBolt, Committer):
-    """Finishes after the other committer, and fails the first time."""
+    """A committer that finishes after the other one, and fails at the first attempt."""
 
     def __init__(self, diary: Diary) -> None:
         self.diary = diary

@@ -1,4 +1,4 @@
-"""Runs whose ledger is in ZooKeeper: killed at its steps, fenced, and with servers and connections that go away."""
+"""Runs with the ledger in ZooKeeper: killed at its steps, fenced, and with servers and connections lost."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ FAULTS = [
 
 @pytest.fixture
 def ledger(zookeeper_server: ZooKeeper) -> str:
-    """A ledger of this test, as `--ledger` names it."""
+    """Return the URI of a ledger used by this test alone, as `--ledger` takes it."""
     return f"zookeeper:{zookeeper_server.new_chroot()}"
 
 
 @pytest.fixture
 def seen(zookeeper_server: ZooKeeper, ledger: str) -> Iterator[KazooClient]:
-    """Another client, at the server's root."""
+    """Yield another client, at the server's root."""
     client = KazooClient(zookeeper_server.hosts)
     client.start(timeout=10)
     yield client
@@ -94,7 +94,7 @@ def wait_for(handle: RunHandle, txid: int) -> None:
 
 
 def check_totals(handle: RunHandle, txids: int) -> None:
-    """Transaction N of `Endless` is the numbers 2N - 1 and 2N."""
+    """Check the totals: transaction N of `Endless` has the numbers 2N - 1 and 2N."""
     assert [row["n"] for row in handle.state("total").to_pylist()] == [txids * (2 * txids + 1)]
     assert sorted(row["n"] for row in handle.sink("numbers").to_pylist()) == list(range(1, 2 * txids + 1))
 
@@ -153,7 +153,7 @@ def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_
 def test_servers_that_are_away_for_1_to_20_seconds_cost_pauses(
     place: Path, ledger: str, zookeeper_server: ZooKeeper
 ) -> None:
-    """With the settings as they are by default, of which the session is shorter than the longest outage."""
+    """With the default settings, whose session timeout is shorter than the longest outage."""
     topology = watched_topology(Endless(), Diary(place / "diary"), min_interval=0.01)
     handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger)
     for outage in (1, 2, 5, 10, 20):
@@ -194,7 +194,7 @@ def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(
 
 
 class Numbers(PartitionedTransactionalSpout):
-    """Written against Storm's interface: each partition gives two numbers a transaction."""
+    """A spout written against Storm's interface: each partition gives two numbers per transaction."""
 
     fields = ("n",)
 
@@ -237,7 +237,7 @@ def memory(partitions: int) -> MemoryTransactionalSpout:
 
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Requests to ZooKeeper while a coordinator leads: the paths of each transaction, without its guards."""
+    """Record the ZooKeeper requests of a leading coordinator: the paths of each transaction, without its guards."""
     sent: list[list[str]] = []
     transact = ZooKeeperSession.transact
 

@@ -1,4 +1,4 @@
-"""A disk that can no longer sync: nothing is said to be committed that is not, and the next start goes on."""
+"""A disk that can no longer sync: nothing is reported as committed that is not, and the next start continues."""
 
 from __future__ import annotations
 

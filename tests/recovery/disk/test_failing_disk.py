@@ -1,6 +1,6 @@
-"""Faults of a disk that happen once: no failed sync is believed, by the same run or by the next start.
+"""Single disk faults: neither the same run nor the next start relies on a failed sync.
 
-The calls fail below Python, SQLite and delta-rs, and what was not synced is lost (`failing_disk.c`).
+The system calls fail below Python, SQLite and delta-rs, and unsynced data is lost (`failing_disk.c`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED = int(os.environ.get("TXSTORM_SEED") or random.SystemRandom().randrange(1 <
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """``failing_disk.c``, compiled."""
+    """Compile ``failing_disk.c``; return the path of the library."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -38,7 +38,7 @@ def library(tmp_path_factory):
 
 
 def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict]:
-    """Reports of the runs in which each of `calls` failed."""
+    """Run once for each of `calls`, which fails in it; return the reports of the runs."""
     # An interpreter of its own: only a process that begins with it has the library.
     command = [sys.executable, "-m", "scenarios", "failing-disk", home, ledger, *calls]
     done = subprocess.run(
@@ -51,7 +51,7 @@ def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict
 
 
 def lost_names(calls: Path) -> set[str]:
-    """Names whose directory could not be synced, and that were not given once more, as far as they are still there."""
+    """Return existing names whose directory could not be synced, and that were not created again."""
     fresh: dict[str, set[str]] = defaultdict(set)
     lost: dict[str, set[str]] = defaultdict(set)
     for line in calls.read_text().splitlines():
@@ -70,7 +70,7 @@ def lost_names(calls: Path) -> set[str]:
 
 
 def verified(home: Path, told: list[dict], expected) -> None:
-    """Every run came to its end, with each record counted once, and said what failed if it ended before."""
+    """Check that every run finished with each record counted once, and reported the failure if it ended early."""
     faults = {one["call"]: fault for one in told if (fault := _fault(home / one["call"], one, expected))}
     assert not faults, json.dumps(faults, indent=1)
 
@@ -94,7 +94,7 @@ def _fault(place: Path, told: dict, expected) -> str:
 
 
 def counted(home: Path, library: Path, ledger: str) -> tuple[list[str], object]:
-    """All calls that can fail in a run, and what its tables hold."""
+    """Return all calls that can fail in a run, and the content of its tables."""
     [well] = swept(home, library, ledger, ["sync:999999"])
     assert set(well["said"]) == {""}, well
     calls = [f"sync:{number}" for number in range(well["syncs"])] + [f"write:{at}" for at in range(well["writes"])]

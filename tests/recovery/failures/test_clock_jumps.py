@@ -1,4 +1,4 @@
-"""A wall clock that jumps, within a run and between runs: nothing is decided by it, and stamps never go back."""
+"""A wall clock that jumps, within a run and between runs: no decision depends on it, and stamps never decrease."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = 3600 * 10**9
 
 
 class JumpingClock:
-    """The real time, off by up to an hour to either side, by another amount whenever it is asked."""
+    """A clock that is off by up to an hour in either direction, by a different amount at every call."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.real, self.asked = rng, time.time_ns, 0

@@ -1,4 +1,4 @@
-"""A committer that does not come to an end: its txid fails, its thread is left behind and can write nothing more."""
+"""A committer that hangs: its txid fails on timeout, and its abandoned thread can no longer write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_commit_that_hangs_once_is_replayed_and_what_was_before_it_is_decided(
 
 
 class Zombie(Keep):
-    """Its first attempt at txid 3 wakes up when the second one is in the middle of it, and tries to write then."""
+    """A committer whose first attempt at txid 3 resumes in the middle of the second one, and tries to write then."""
 
     def finish_batch(self):
         if self.attempt.txid != 3:

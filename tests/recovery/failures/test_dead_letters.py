@@ -1,4 +1,4 @@
-"""Records that always fail: left out, kept in the dead-letter table in the same transaction, the rest goes on."""
+"""Records that always fail: skipped and stored in the dead-letter table in the same transaction; the rest continues."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def poisoned(place: Path, engine: Any, **settings: Any) -> Path:
 
 
 def letters(data_dir: Path) -> list[tuple[int, str, int, str, Any]]:
-    """(txid, component, task, error, record), in the order of the table."""
+    """Return (txid, component, task, error, record) of the dead letters, in the order of the table."""
     found = read_letters(data_dir)
     assert found is not None
     return [
@@ -193,7 +193,7 @@ def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(pl
 
 
 def test_a_broken_rule_of_the_state_takes_the_whole_batch(place, marks):
-    """Two tasks change one key: no task is to blame, so the batch is a letter as a whole."""
+    """Two tasks change one key: neither task is to blame, so the whole batch becomes a dead letter."""
     builder = TransactionalTopologyBuilder(
         "rule", "numbers", MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
     )
@@ -255,7 +255,7 @@ def test_a_batch_that_kills_its_worker_is_a_letter_as_a_whole(spark, place, diar
 
 
 def test_an_opaque_batch_that_is_a_letter_stays_the_one_that_failed(place, diary):
-    """The source has more when the batch is planned again; what is new is not thrown away with it."""
+    """The source has grown when the batch is planned again; the new records are not skipped with it."""
     shelf = Shelf(place / "shelf").write([1, 2, 3, 4, 5], take=2)
     seen = []
 
@@ -275,7 +275,7 @@ def test_an_opaque_batch_that_is_a_letter_stays_the_one_that_failed(place, diary
 
 
 def test_an_emitter_that_fails_before_its_extents_are_known_cannot_be_passed(place, diary):
-    """Nobody can tell where the next batch begins: the topology ends, nothing is left out."""
+    """Where the next batch begins is unknown, so the topology ends, and nothing is skipped."""
     shelf = Shelf(place / "shelf").write(["no number"], take=2)
 
     class Broken(PartitionedShelfSpout):

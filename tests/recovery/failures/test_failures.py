@@ -1,4 +1,4 @@
-"""Batches that fail: what is kept, what is replayed, what ends the topology."""
+"""Batches that fail: what is retained, what is replayed, and what ends the topology."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_a_batch_that_always_takes_too_long_is_named(make_engine, place, diary):
 
 
 def test_what_a_discarded_attempt_answers_later_changes_nothing(place, diary):
-    """The first attempt at txid 2 is given up; it ends, and then fails, long after its successor was committed."""
+    """The first attempt at txid 2 is abandoned; it ends, and then fails, long after its successor was committed."""
     late = place / "late"
 
     def trouble(txid, nth):
@@ -253,7 +253,7 @@ def test_what_a_discarded_attempt_answers_later_changes_nothing(place, diary):
 
 @pytest.mark.parametrize("phase", ["process", "commit"])
 def test_files_with_input_of_committers_do_not_outlive_their_txid(place, diary, phase):
-    """Also those of failed attempts, and of the txids behind them in the pack, for which no call ever asks."""
+    """Including files of failed attempts, and of the later txids in the pack, which are never requested."""
 
     def trouble(txid, nth):
         diary.note("files", len(list((place / "data" / "spill").iterdir())))
@@ -318,7 +318,7 @@ def test_the_txid_whose_worker_always_dies_is_found_by_halving_and_named(spark, 
 
 @pytest.mark.spark
 def test_a_killed_pyspark_worker_process_is_not_the_end_of_its_neighbours(spark, place, diary):
-    """Packs that run beside the one whose worker died lose nothing but time."""
+    """Packs that run concurrently with the one whose worker died lose nothing but time."""
 
     def trouble(txid, nth):
         if txid in (2, 5, 9) and nth == 1:

@@ -1,4 +1,4 @@
-"""While a group is published, the committers finish the next one: the same rows, the same order, whatever happens."""
+"""Committers finish the next group while one is published: the same rows in the same order, whatever happens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Publishing = Callable[[Callable[[int], object]], None]
 
 @pytest.fixture
 def publishing(monkeypatch: pytest.MonkeyPatch) -> Publishing:
-    """Calls what it is given with 1, 2, … before the first table of each group is published, on that thread."""
+    """Return a hook setter: the hook gets 1, 2, … on the publishing thread, before the first table of each group."""
 
     def hold(before: Callable[[int], object]) -> None:
         groups, point = 0, faults.point
@@ -52,7 +52,7 @@ def publishing(monkeypatch: pytest.MonkeyPatch) -> Publishing:
 
 
 def finished(diary: Diary, txid: int) -> bool:
-    """Whether the committer's `finish_batch` of `txid` was called."""
+    """Return whether the committer's `finish_batch` of `txid` was called."""
     return any(one == txid for one, _ in diary.of("commit"))
 
 
@@ -235,7 +235,7 @@ run(topology, engine="local", data_dir=place / "data", available_now=True).await
 
 @pytest.mark.integration
 def test_sigkill_between_two_tables_while_the_next_group_is_finished(place, diary):
-    """Txid 3 is decided, one of its tables is published, another hangs, and txid 4 is being finished over it."""
+    """Txid 3 is decided, one of its tables is published, another hangs, and txid 4 is finishing ahead of it."""
     path = place / "killed.py"
     path.write_text(SCRIPT)
     faults = {"TXSTORM_FAULT": "p7.2.before:hang:3", "TXSTORM_FAULT_TRACE": str(place / "trace")}

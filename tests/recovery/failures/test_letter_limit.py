@@ -1,4 +1,4 @@
-"""The setting max_dead_letters: where a run ends, what is committed by then, and what it says."""
+"""The setting max_dead_letters: where a run ends, what is committed by then, and what it reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
 
 class Shaky(BasicBolt):
-    """Raises for negative numbers always, and for some batches the first time, so that they are replayed."""
+    """A bolt that always raises for negative numbers, and in some batches at the first attempt, which is replayed."""
 
     fields = ("n",)
 
@@ -119,7 +119,7 @@ def test_records_that_the_source_refuses_are_input_rows(tmp_path):
 
 
 def test_replays_do_not_count_twice(tmp_path):
-    """Random batches fail and are processed again, ahead of their turn too: the run ends at the same txid."""
+    """Random batches fail and are replayed, including ahead of their turn: the run ends at the same txid."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

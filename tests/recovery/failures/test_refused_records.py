@@ -1,4 +1,4 @@
-"""Bad records of file spouts and of a user's own: left out alone, with their place and text, whatever the format."""
+"""Malformed records of file spouts and user-defined spouts: only they are skipped, with position and text stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAD_TEXT = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 1, 2, 3], np
 
 
 def kept(spout: Any, data_dir: Path, columns: dict[str, Any], stream: str = "default", **settings: Any) -> Any:
-    """A run of `spout` into a sink; under the policy that leaves bad records out."""
+    """Run `spout` into a sink, under the policy that skips bad records."""
     builder = TransactionalTopologyBuilder("refusing", "source", spout, parallelism=2)
     builder.set_bolt("keep", DeltaSink("rows", columns)).global_grouping("source", stream)
     builder.set_settings({"on_error": "dead_letter", **settings})
@@ -159,7 +159,7 @@ def test_without_the_policy_the_first_bad_record_ends_the_run(tmp_path):
 
 
 class Pieces:
-    """A collector that keeps rows, and what is refused."""
+    """A collector that stores emitted rows and refused records."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
@@ -179,7 +179,7 @@ class Pieces:
 
 
 def test_records_are_found_and_refused_the_same_however_they_are_cut(tmp_path, monkeypatch):
-    """Random bytes of the kind that breaks CSV readers: each record is emitted or refused, once, at any batch size."""
+    """Random bytes of the kind that breaks CSV readers: each record is emitted or refused once, at any batch size."""
     from txstorm.spouts.files import lines
     from txstorm.spouts.files.ranges import Position, segments
 
@@ -209,7 +209,7 @@ def test_records_are_found_and_refused_the_same_however_they_are_cut(tmp_path, m
 
 
 def test_good_tables_lose_nothing_beside_bad_records(tmp_path):
-    """As the csv module writes them, with bad records between them."""
+    """Good rows as the csv module writes them, with bad records in between."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

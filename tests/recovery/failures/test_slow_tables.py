@@ -1,4 +1,4 @@
-"""A table that takes its time: what runs ahead of it is bounded, in transactions, in bytes and in files."""
+"""A slow table: the work that runs ahead of it is bounded, in transactions, in bytes and in files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PENDING = 12
 
 
 class Gate:
-    """Stands before every commit of a table: closed, it lets nothing through; open, each takes a while.
+    """A gate before every commit of a table: blocks commits while closed, and delays each while open.
 
     Attributes:
-        passed: how many commits there were.
+        passed: the number of commits that have passed.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -71,7 +71,7 @@ def test_what_runs_ahead_is_bounded(place, gate):
 
 
 def test_what_waits_is_bounded_in_bytes(place, gate):
-    """Only transactions in process when the bound is reached may exceed it."""
+    """Only transactions that are in process when the limit is reached may exceed it."""
     diary = Diary(place / "diary")
     settings = {"max_spout_pending": 500, "max_in_flight_bytes": 1, "max_pack_txids": 1, "max_jobs": 2}
     handle = run(watched_topology(Endless(), diary, **settings), engine="local", data_dir=place / "data")

@@ -1,8 +1,8 @@
-"""What a user may do to a topology through the public API, in any order: a model beside it tells what must be there.
+"""The public API in any order of calls, against a model of the expected content.
 
 Runs of any length and settings, runs that fail at some fault point, rewinds, savepoints and their restoration, and
-reads of any kept transaction. Hypothesis finds the order, shrinks it when something is wrong, and prints it as a
-program together with what repeats it.
+reads as of any retained transaction. Hypothesis generates the sequence, shrinks it if it fails, and prints it as a
+program together with the means to reproduce it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PICK = st.integers(0, 999)
 
 
 class Numbers(TransactionalSpout):
-    """Transaction N is five numbers that follow from N and from how often the topology was rewound when it was planned."""
+    """A spout whose transaction N has five numbers, determined by N and the number of rewinds when it was planned."""
 
     fields = ("k", "n")
 
@@ -85,7 +85,7 @@ class _Emitter(Emitter):
 
 
 class Keep(BatchBolt, Committer):
-    """Sums by key in a state, the newest number by key in another one (layout ``merge``), every number in a sink."""
+    """A committer: sums per key in a state, newest numbers per key in a ``merge`` state, all numbers in a sink."""
 
     sums = KeyedState("sums", key={"k": int}, value={"sum": int})
     newest = KeyedState("newest", key={"k": int}, value={"n": int}, layout="merge")
@@ -112,7 +112,7 @@ Tables = tuple[dict[int, int], dict[int, int], list[tuple[int, int]]]
 
 
 def expected(turns: list[int]) -> Tables:
-    """The tables after transactions of which transaction N was planned in turn ``turns[N - 1]``."""
+    """Return the tables after `turns`, where transaction N was planned after ``turns[N - 1]`` rewinds."""
     sums: dict[int, int] = {}
     newest: dict[int, int] = {}
     rows = []
@@ -137,7 +137,7 @@ def found_in(cut: Any) -> Tables:
 
 
 class TopologyMachine(RuleBasedStateMachine):
-    """`turns`: what is committed; `turn`: how often it was rewound; `savepoints`: name → the turns up to it."""
+    """Model: `turns`, committed transactions; `turn`, number of rewinds; `savepoints`, name → turns up to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class TopologyMachine(RuleBasedStateMachine):
         self._planned(until)
 
     def _planned(self, until: int) -> None:
-        """Whatever was planned before belongs to this turn, too: what a rewind takes back is planned anew."""
+        """Record that all transactions up to `until` that are not in the model yet were planned in the current turn."""
         self.turns += [self.turn] * (until - len(self.turns))
 
 

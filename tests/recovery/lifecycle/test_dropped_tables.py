@@ -1,4 +1,4 @@
-"""Tables and sources that come and go with the code: none is left behind silently, and each says when it is right."""
+"""Tables and sources added to and removed from the code: none is silently orphaned; each shows its last valid txid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def books_of(data):
 
 
 def files_of(data):
-    """Logs and ledger, which a refused start must not change."""
+    """Return logs and ledger, which a refused start must not change."""
     logs = {path: path.read_bytes() for path in data.glob("*/**/_delta_log/*.json")}
     books = books_of(data)
     return logs, books.tables(), books.stored_epoch(), books.identity(), (data / "format.json").read_bytes()
@@ -193,7 +193,7 @@ def test_dead_letters_stay_recorded_when_nothing_is_left_out_any_more(tmp_path):
 
 
 def test_a_table_that_a_killed_start_has_made_begins_after_what_was_committed_without_it(tmp_path):
-    """Deployed, killed in P0, rolled back for some transactions, deployed again."""
+    """Deployed, killed in P0, rolled back for some transactions, then deployed again."""
     go(tmp_path, topology(Keep("counts")), 3)
     status, output = finish(start("dropped", tmp_path, "--late", fault="p0.1.created:kill:1"))
     assert status == -signal.SIGKILL, output
@@ -205,14 +205,14 @@ def test_a_table_that_a_killed_start_has_made_begins_after_what_was_committed_wi
 
 
 def recover_says(data):
-    """Records of the tables in a rebuilt ledger."""
+    """Return the records of the tables in a rebuilt ledger."""
     for file in data.glob("ledger.db*"):
         file.rename(data.parent / file.name)
     return recover(data, dry_run=True)["tables"]
 
 
 def replayed(data, *tables, **request):
-    """The exit code of an audit or backfill with the code that has these tables."""
+    """Run an audit or backfill with code that has these tables; return its exit code."""
     code = f"scenarios.dropped:built({', '.join(map(repr, tables))})"
     return replay_batch(BatchRequest(str(data), engine="local", topology=code, **request))
 
@@ -258,7 +258,7 @@ def test_another_kind_of_spout_is_refused(tmp_path):
 
 
 def test_an_older_txstorm_refuses_a_directory_with_dropped_tables(tmp_path):
-    """A version that reads format 1 only would go on writing to a dropped table that its code declares."""
+    """A version that supports format 1 only would keep writing to a dropped table that its code declares."""
     go(tmp_path, topology(*BOTH), 2)
     assert json.loads((tmp_path / "format.json").read_text())["version"] == 1
     go(tmp_path, topology(BOTH[0]), 4, drop=["out"])

@@ -1,4 +1,4 @@
-"""Life-cycle commands from beside a run: what they do to it, what stays over a restart, and what they refuse."""
+"""Life-cycle commands from other processes: their effect on a run, what survives a restart, and what is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def data_dir(place: Path) -> Path:
 
 @pytest.fixture
 def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
-    """Starts the topology in this process; ends it when the test ends."""
+    """Yield a function that starts the topology in this process; the run ends with the test."""
     started: list[RunHandle] = []
 
     def go(engine: Any = "local", *, tasks: int = 1, **options: Any) -> RunHandle:
@@ -62,7 +62,7 @@ def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
 
 @pytest.fixture
 def child(data_dir: Path, diary: Diary) -> Iterator[Program]:
-    """The topology in a process of its own, when it has committed something."""
+    """Yield a separate process that runs the topology, once it has committed a transaction."""
     process = start("life", data_dir, diary.path)
     eventually(lambda: data_dir.exists() and committed(data_dir) > 2)
     yield process
@@ -88,7 +88,7 @@ def assert_everything_once(data_dir: Path, txids: int) -> None:
 
 
 def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
-    """Exit code and last line of a command in a process of its own."""
+    """Run a command in a separate process; return its exit code and its last line of output, parsed."""
     done = loaded().run("-m", "txstorm", *arguments, "--json", env=environment())
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
@@ -320,7 +320,7 @@ def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
 
 @contextmanager
 def hanging(child: Program, data_dir: Path) -> Iterator[None]:
-    """The run hangs, not in the middle of a commit: then a commit of ours would wait for it."""
+    """Make the run hang within the context, but not during a commit, which would block the test's own commit."""
     while True:
         os.kill(child.pid, signal.SIGSTOP)
         ledger = SqliteLedger(data_dir / "ledger.db", create=False, busy=0.1)
@@ -424,7 +424,7 @@ def test_an_unknown_directory_and_one_that_is_something_else(command, go, data_d
 
 
 def test_the_directory_of_another_topology(go, data_dir):
-    """Its components are others: the answer names the topology that runs there."""
+    """With another topology's components, the answer names the topology that runs there."""
     go()
     with pytest.raises(InputError, match="topology 'life' has no component 'split'; it has numbers, pass, last"):
         rebalance(data_dir, {"split": 2})

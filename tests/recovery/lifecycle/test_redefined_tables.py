@@ -1,4 +1,4 @@
-"""Columns are fixed by the first commit: a table to which nothing was ever committed gets those of today's code."""
+"""The first commit fixes the columns: a table with no commits yet gets those of the current code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS = ["", "merge-"]
 
 
 def go(data, built, until=None):
-    """Up to a txid, or all there is."""
+    """Run the topology up to a txid, or to the end of its source."""
     handle = run(built, engine="local", data_dir=data, until_txid=until, available_now=until is None)
     handle.awaitTermination()
     if handle.exception():
@@ -33,12 +33,12 @@ def go(data, built, until=None):
 
 
 def begun(data, layout=""):
-    """A directory whose run committed nothing: its source had nothing yet."""
+    """Create a directory whose run committed nothing, as its source was still empty."""
     go(data, topology(f"{layout}old", words=()))
 
 
 def is_new(data, words=4):
-    """All words are in tables of the new columns, for every reader."""
+    """Assert that all words are in tables with the new columns, for every reader."""
     assert StateView(data, "kept").to_pylist()[0] == {"word": "a", "n": "one", "more": 0.5}
     assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"][:words]
     assert deltalake.DeltaTable(str(data / "sinks/out")).to_pyarrow_table().column_names == ["word", "_txid"]
@@ -73,7 +73,7 @@ def test_there_and_back_again_and_then_fixed(tmp_path, layout):
 
 
 def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
-    """The table of the state lags behind: it holds nothing yet, that of the changes does."""
+    """The state table lags behind and is still empty, while that of its changes has rows."""
     status, output = finish(start("redefined", tmp_path, "old", 2, fault="p8.after:kill:1"))
     assert status == -signal.SIGKILL, output
     assert deltalake.DeltaTable(str(tmp_path / "state/kept")).to_pyarrow_table().num_rows == 0
@@ -82,7 +82,7 @@ def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
 
 
 def test_a_decided_group_is_a_commit(tmp_path):
-    """Nothing is published, the intent is live: it is rolled forward, and its columns stay."""
+    """Nothing is published yet, but the intent is live: it is rolled forward, and its columns stay."""
     begun(tmp_path)
     status, output = finish(start("redefined", tmp_path, "old", 1, fault="p6.after:kill:1"))
     assert status == -signal.SIGKILL, output
@@ -92,7 +92,7 @@ def test_a_decided_group_is_a_commit(tmp_path):
 
 
 class Late(Keep):
-    """With one more state, of which it never puts anything."""
+    """A committer with an additional state into which it never puts a row."""
 
     def __init__(self, columns):
         super().__init__("old")
@@ -147,7 +147,7 @@ def test_a_rebuilt_ledger_goes_on_with_the_new_columns(tmp_path):
 
 
 def test_who_was_taken_over_changes_no_columns(tmp_path):
-    """The compare-and-set of the log, and the epoch on it, keep a coordinator out that slept."""
+    """The compare-and-set of the log, and its epoch, fence a stale coordinator."""
     begun(tmp_path)
     entry = min((tmp_path / "sinks/out/_delta_log").glob("*.json"))
     metadata = next(json.loads(line)["metaData"] for line in entry.read_text().splitlines() if "metaData" in line[:12])

@@ -1,4 +1,4 @@
-"""A decision that cannot be published: how it shows, and how it is taken back (design rule R13)."""
+"""A decision that cannot be published: how it is reported, and how it is rolled back (design rule R13)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def go(data_dir: Path, **options):
 
 
 def decided(data_dir: Path, fault: str = "p6.after:raise:3") -> None:
-    """Ends with a decided group, txid 3 alone."""
+    """Run until the process fails with a decided group, txid 3 alone."""
     faults.arm(fault)
     with pytest.raises(faults.InjectedFault):
         go(data_dir, until_txid=5, settings={"max_spout_pending": 1}).awaitTermination()
@@ -89,7 +89,7 @@ def test_a_running_topology_is_refused(data_dir):
 
 
 def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(data_dir, place):
-    """The log of a table is gone when txid 3 is decided, and comes back after the decision was taken back."""
+    """A table's log is missing when txid 3 is decided, and returns after the decision was rolled back."""
     log, away = data_dir / "changes/seen/_delta_log", place / "away"
 
     def trouble(txid):

@@ -1,4 +1,4 @@
-"""Runs with a kept history of a moment: killed while older things are removed, and asked for what is gone."""
+"""Runs with a history limited by age: killed while expired versions are removed, and queried about removed ones."""
 
 from collections import Counter
 
@@ -76,7 +76,7 @@ def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be
 
 
 def test_older_things_go_while_the_run_lives(place, monkeypatch):
-    """Not at the stop, which is told to leave everything as it is."""
+    """Retention runs during the run, not at the stop, which is configured to do nothing."""
     monkeypatch.setattr(retention, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(session, "HISTORY_GROUPS", 1)
     settings = {**SETTINGS, "history_retention": 0.01, "compact_on_stop": False}

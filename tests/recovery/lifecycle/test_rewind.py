@@ -1,4 +1,4 @@
-"""Rewinds: to every txid, killed at every step, twice, with maps; then on as if the later ones had never been."""
+"""Rewinds: to every txid, killed at every step, twice, with maps; then on as if later transactions never existed."""
 
 import json
 import random
@@ -24,7 +24,7 @@ TABLES = 5
 
 @pytest.fixture(scope="module")
 def finished(forks, tmp_path_factory):
-    """Directories that ran to the end, by spout; made once, to be copied."""
+    """Return directories that ran to the end, by spout; computed once, to be copied."""
     known = {}
 
     def get(spout, *options):
@@ -39,7 +39,7 @@ def finished(forks, tmp_path_factory):
 
 @pytest.fixture
 def copied(finished, forks, place):
-    """A directory that ran to the end, and its content."""
+    """Copy a directory that ran to the end; return the copy and its content."""
 
     def copy(spout="memory", *options):
         if spout == "file":  # which remembers the path of the file
@@ -53,7 +53,7 @@ def copied(finished, forks, place):
 
 
 def ends_like(forks, data_dir, spout, expected, *options):
-    """A start brings the tables to where they were, byte for byte."""
+    """Start again; check that the tables are byte for byte as they were before the rewind."""
     status, output = forks.run([data_dir, "--spout", spout, *options])
     assert status == 0, output
     found = content(data_dir)
@@ -74,7 +74,7 @@ def timeline(data_dir):
 
 @pytest.mark.parametrize(("txid", "spout"), list(zip((0, 3, 4, 6, 7), cycle(SPOUTS))))
 def test_to_any_txid(forks, copied, txid, spout):
-    """Inside groups and between them, for every kind of spout."""
+    """To txids within groups and between them, for every kind of spout."""
     data_dir, expected = copied(spout)
     then = cut(data_dir, txid)
     found = rewind(data_dir, to_txid=txid)
@@ -95,7 +95,7 @@ def steps():
 
 @pytest.mark.parametrize(("point", "spout", "again"), list(zip(steps(), cycle(SPOUTS), cycle([False, True]))))
 def test_killed_at_every_step(forks, copied, point, spout, again):
-    """Then a normal start, or another rewind, further back."""
+    """Followed by a normal start, or by another rewind, to an earlier txid."""
     data_dir, expected = copied(spout)
     then = {txid: cut(data_dir, txid) for txid in (2, 5)}
     assert forks.run([data_dir, "--rewind", 5], f"{point}:kill:1")[0] == KILLED
@@ -127,7 +127,7 @@ def test_decided_groups_are_published_first(forks, copied, place):
 
 
 def test_tables_that_a_killed_start_has_made_go_along(forks, place):
-    """The ledger does not know them yet."""
+    """The ledger does not know these tables yet."""
     data_dir = place / "data"
     assert forks.run([data_dir, "--tables", 1])[0] == 0
     assert forks.run([data_dir, "--tables", 3], "p0.2.created:kill:1")[0] == KILLED
@@ -138,7 +138,7 @@ def test_tables_that_a_killed_start_has_made_go_along(forks, place):
 
 
 def test_what_comes_after_may_be_something_else(place):
-    """Random rewinds of an opaque source whose rows change meanwhile, against a model in plain Python."""
+    """Random rewinds of an opaque source whose rows change meanwhile, compared with a model in plain Python."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Savepoints: made beside a run, kept over whatever comes later, restored elsewhere, and gone on from there."""
+"""Savepoints: created during a run, kept whatever happens later, restored elsewhere, and continued from there."""
 
 import json
 import shutil
@@ -35,14 +35,14 @@ def renamed(made, name):
 
 
 def after(data_dir, txid):
-    """The content of a directory, without what the history says of transactions before `txid`."""
+    """Return the content of a directory, without the history of transactions before `txid`."""
     found = content(data_dir)
     return found.states, found.sinks, found.letters, [one for one in found.batches if one[0] > txid]
 
 
 @pytest.mark.parametrize("kind", SPOUTS)
 def test_a_restored_savepoint_goes_on_like_the_original(place, kind):
-    """Made at txid 3, in the middle of a group, after the original has gone on, compacted and swept."""
+    """Created at txid 3, in the middle of a group, after the original has continued, compacted and swept."""
     original = go_on(place / "data", kind, until=5)
     original.savepoint("three", txid=3)
     at = {name: table.to_pylist() for name, table in original.snapshot(3).to_arrow().items()}

@@ -25,7 +25,7 @@ def diary(place: Path) -> Diary:
 
 
 def go_on(data_dir: Path, diary: Diary, more: int = 5) -> None:
-    """Another run continues, and everything up to its end is there once."""
+    """Continue with another run; check that every transaction up to its end is there exactly once."""
     with open_books(data_dir) as books:
         until = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())]) + more
     run(watched_topology(Endless(), diary), engine="local", data_dir=data_dir, until_txid=until).awaitTermination()
@@ -39,7 +39,7 @@ def assert_once(data_dir: Path, txids: int) -> None:
 
 
 def assert_clean(data_dir: Path) -> int:
-    """A run has ended and left nothing half-done; returns the last committed txid."""
+    """Assert that a run has ended with nothing unfinished; return the last committed txid."""
     with open_books(data_dir) as books:
         assert books.live_intents() == []
         assert books.history() == {}
@@ -185,7 +185,7 @@ def test_process_all_available_returns_when_the_run_is_stopped(place, diary):
 
 
 def running(place: Path, *options: object, more: int = 6) -> Program:
-    """A driver script in a process of its own that has committed a few transactions."""
+    """Start a driver script in a separate process; return it once it has committed a few transactions."""
     child = start("endless", place / "data", place / "diary", *(options or ("local",)))
     eventually(lambda: len(Diary(place / "diary").of("commit")) > more or child.poll() is not None)
     assert child.poll() is None, child.printed

@@ -1,4 +1,4 @@
-"""A Delta feature that comes while a topology runs: told with table and remedy, and the run goes on when it is gone."""
+"""A Delta feature enabled during a run: reported with table and remedy; the run continues when it is disabled."""
 
 import time
 

@@ -45,13 +45,13 @@ SCENARIOS = {
 
 
 def scenario(name: str) -> Callable[..., Any]:
-    """The function of a scenario; loads its module."""
+    """Return the function of a scenario, loading its module."""
     module, _, function = SCENARIOS[name].partition(":")
     return getattr(importlib.import_module(module), function)
 
 
 def run(name: str, *arguments: str) -> None:
-    """Run a scenario and print what it returns. One write, as several processes may print to one file."""
+    """Run a scenario and print its result, in one write, as several processes may print to one file."""
     result = scenario(name)(*arguments)
     if result is not None:
         sys.stdout.flush()

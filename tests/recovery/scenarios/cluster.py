@@ -1,6 +1,6 @@
 """The topology for a Spark cluster of real processes: ``cluster DATA_DIR DIARY TXIDS [TROUBLE…]``.
 
-A trouble is ``NAME:TXID``: at that transaction, the first task that comes along has it, once.
+A trouble is ``NAME:TXID``: it strikes once, in the first task that processes that transaction.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TROUBLES = {
 
 
 class Hampered(BasicBolt):
-    """Passes numbers on; notes ``[txid, task, number]`` of each."""
+    """A bolt that passes numbers on, notes ``[txid, task, number]`` of each, and has the given troubles."""
 
     fields = ("n",)
 
@@ -68,7 +68,7 @@ class Hampered(BasicBolt):
 
 
 class Seen(BatchBolt, Committer):
-    """Counts numbers."""
+    """A committer that counts numbers."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
 
@@ -84,7 +84,7 @@ class Seen(BatchBolt, Committer):
 
 
 def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
-    """Transaction N has the numbers 4N - 4 to 4N - 1, in two partitions."""
+    """Build the topology: transaction N has the numbers 4N - 4 to 4N - 1, in two partitions."""
     numbers = [range(part, 4 * txids, 2) for part in (0, 1)]
     spout = MemoryTransactionalSpout([list(part) for part in numbers], "n", take=2)
     builder = TransactionalTopologyBuilder("cluster", "numbers", spout, 2)
@@ -96,7 +96,7 @@ def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
 
 
 def main(data_dir: str, diary: str, txids: str, *troubles: str) -> dict[str, int]:
-    """Run to the end."""
+    """Run to txid `txids`; return the progress."""
     planned = {int(txid): name for name, _, txid in (trouble.partition(":") for trouble in troubles)}
     made = topology(Path(diary), int(txids), planned)
     handle = run(made, engine="spark", data_dir=data_dir, available_now=True)

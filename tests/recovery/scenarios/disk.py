@@ -1,10 +1,10 @@
-"""Runs on disks that fail, each start in a process forked from this one; a line of JSON for each call or point.
+"""Runs on failing disks, each start in a fork of this process; prints a line of JSON for each call or point.
 
-- ``failing-disk HOME LEDGER CALL…``, with ``failing_disk.c`` preloaded: every CALL is ``sync:N`` or ``write:N``, the call
-  below ``HOME/<CALL>/disk`` that fails, once; the topology is started again until it is done. Prints what the starts said,
-  and how often the process synced and wrote.
-- ``broken-disk HOME POINT…``: from a fault point on, the system refuses to sync anything. The kernel itself refuses: a
-  seccomp filter answers ``fsync`` and ``fdatasync`` with EIO, whoever calls them, Python, SQLite or delta-rs. Prints
+- ``failing-disk HOME LEDGER CALL…``, with ``failing_disk.c`` preloaded: every CALL is ``sync:N`` or ``write:N``, the
+  call below ``HOME/<CALL>/disk`` that fails, once; the topology is restarted until it is done. Prints the output of the
+  starts, and the number of syncs and writes of the process.
+- ``broken-disk HOME POINT…``: from a fault point on, every sync fails. The kernel itself refuses it: a seccomp filter
+  answers ``fsync`` and ``fdatasync`` with EIO, whether Python, SQLite or delta-rs calls. Prints
   ``{"point", "said", "committed"}``; the run is in ``HOME/<point>/data``.
 """
 
@@ -31,7 +31,7 @@ STARTS = 3
 
 
 def topology(home: Path, numbers: list[int]) -> Any:
-    """Numbers from a file, two a transaction, one transaction after the other."""
+    """Build a topology of numbers from a file, two per transaction, one transaction at a time."""
     shelf = Shelf(home / "shelf.json").write(numbers)
     return watched_topology(ShelfSpout(shelf), Diary(home / "diary"), max_spout_pending=1, max_group_txids=1)
 
@@ -40,7 +40,7 @@ def topology(home: Path, numbers: list[int]) -> Any:
 
 
 def start(home: Path, ledger: str | None, sync: int, write: int) -> dict[str, Any]:
-    """One start; the call with the number `sync` or `write` fails in it, counted from 0."""
+    """Start the topology once, with the `sync`-th sync or the `write`-th write failing, counted from 0."""
     preloaded = ctypes.CDLL(None)
     preloaded.disk_begin(os.fsencode(home / "disk"), os.fsencode(home / "calls"), sync, write)
     message = ""
@@ -54,7 +54,7 @@ def start(home: Path, ledger: str | None, sync: int, write: int) -> dict[str, An
 
 
 def forked(home: Path, ledger: str | None, sync: int, write: int) -> dict[str, Any]:
-    """The same in a fork."""
+    """Start the topology once, as `start` does, in a fork."""
     answer, child_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -68,7 +68,7 @@ def forked(home: Path, ledger: str | None, sync: int, write: int) -> dict[str, A
 
 
 def until_done(home: Path, ledger: str | None, call: str) -> dict[str, Any]:
-    """The first start on a disk that fails, the next ones on one that is sound."""
+    """Start the topology on a failing disk, then restart it on a sound one until it is done."""
     (home / "disk").mkdir(parents=True)
     kind, _, number = call.partition(":")
     fails = {"sync": -1, "write": -1, kind: int(number)}
@@ -81,7 +81,7 @@ def until_done(home: Path, ledger: str | None, call: str) -> dict[str, Any]:
 
 
 def failing(place: str, ledger: str, *calls: str) -> None:
-    """Every call in turn. Logs are shortened early, and what cannot be published is tried again soon."""
+    """Run with each of the calls failing in turn; logs are compacted early, and publishing is retried soon."""
     home = Path(place)
     Publisher.TRIES = 2
     tables.CHECKPOINT_EVERY = 5
@@ -108,7 +108,7 @@ class Program(ctypes.Structure):
 
 
 def break_disk() -> None:
-    """From now on every sync of this process fails."""
+    """Make every sync of this process fail from now on."""
     seccomp, syncs = CALLS[platform.machine()]
     steps = [(LOAD, 0, 0, 0)]  # the number of the call
     steps += [(JUMP_IF_EQUAL, len(syncs) - at, 0, number) for at, number in enumerate(syncs)]
@@ -121,7 +121,7 @@ def break_disk() -> None:
 
 
 def breaking(home: Path, point: str) -> dict[str, Any]:
-    """One run, whose disk breaks at `point` of the txid `FROM`."""
+    """Run once, with the disk breaking at `point` of the txid `FROM`."""
     passed, original = [], faults.point
 
     def watch(name: str) -> None:
@@ -142,7 +142,7 @@ def breaking(home: Path, point: str) -> dict[str, Any]:
 
 
 def broken(place: str, *points: str) -> None:
-    """A fork for each point, all at once. What cannot be published is not tried for as long as usual."""
+    """Run a concurrent fork for each point, with publishing retried for a shorter time than usual."""
     home = Path(place)
     Publisher.TRIES = 2
     children = []

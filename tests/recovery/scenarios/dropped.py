@@ -1,4 +1,4 @@
-"""A topology whose tables come and go: ``dropped DATA_DIR --drop|--late``."""
+"""A topology whose set of tables changes: ``dropped DATA_DIR --drop|--late``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS = [f"w{number % 3}" for number in range(30)]
 
 
 class Keep(BatchBolt, Committer):
-    """Counts words in a state, and lists them in a sink, as far as it has them."""
+    """A committer that counts words in a state and lists them in a sink, if it has these tables."""
 
     def __init__(self, state=None, sink=None, layout="changes"):
         self.state = KeyedState(state, key={"word": str}, value={"n": int}, layout=layout) if state else None
@@ -34,7 +34,7 @@ class Keep(BatchBolt, Committer):
 
 
 def topology(*bolts, spout=None, streams=("words",)):
-    """Word lists in batches of one, to the `bolts`, named a, b, …"""
+    """Build a topology of word lists in batches of one, passed to `bolts`, named a, b, …"""
     source = spout or MemoryTransactionalSpout([WORDS], "word", take=1)
     builder = TransactionalTopologyBuilder("t", "words", source)
     for name, bolt in zip("abcdef", bolts, strict=False):
@@ -46,12 +46,12 @@ def topology(*bolts, spout=None, streams=("words",)):
 
 
 def built(*tables):
-    """The topology with a committer for each of the `tables`, such as ``counts`` and ``sinks/out``, for a command."""
+    """Build the topology with a committer for each of `tables`, such as ``counts`` and ``sinks/out``; for commands."""
     return topology(*(Keep(sink=one[6:]) if one.startswith("sinks/") else Keep(one) for one in tables))
 
 
 def main(data_dir: str, change: str) -> None:
-    """Run to txid 5 with ``--drop`` (two tables fewer) or ``--late`` (one table more)."""
+    """Run to txid 5 with ``--drop`` (two tables fewer) or ``--late`` (one more table)."""
     fewer = change == "--drop"
     changed = topology(Keep("counts")) if fewer else topology(Keep("counts"), Keep(sink="late"))
     handle = run(changed, engine="local", data_dir=Path(data_dir), until_txid=5, drop=["old", "out"] if fewer else [])

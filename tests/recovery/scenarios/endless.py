@@ -1,7 +1,7 @@
-"""Topologies over sources without end, which run until they are stopped or killed.
+"""Topologies over endless sources, which run until they are stopped or killed.
 
 - ``life DATA_DIR DIARY [SECONDS]`` counts numbers on threads, and prints who killed it;
-- ``endless DATA_DIR DIARY ENGINE [HANGING_TXID]`` is a driver script that does nothing about its end;
+- ``endless DATA_DIR DIARY ENGINE [HANGING_TXID]`` is a driver script that does not handle its end;
 - ``lag DATA_DIR [SETTING=VALUE…]`` counts the even and the odd numbers.
 """
 
@@ -29,7 +29,7 @@ from txstorm import (
 
 
 class Numbers(TransactionalSpout):
-    """Transaction N is the four numbers from 4N - 3 on; task i of n emits every n-th of them."""
+    """A spout whose transaction N has four numbers from 4N - 3 on; task i of n emits every n-th of them."""
 
     fields = ("n",)
 
@@ -55,7 +55,7 @@ class _Emitter(Emitter):
 
 
 class Pass(BatchBolt):
-    """Passes numbers on after a while, and notes ``["pass", txid, task, parallelism]``."""
+    """A batch bolt that passes numbers on after a delay, and notes ``["pass", txid, task, parallelism]``."""
 
     fields = ("n",)
 
@@ -74,7 +74,7 @@ class Pass(BatchBolt):
 
 
 class Count(BatchBolt, Committer):
-    """Counts numbers by their last digit; calls its trouble first."""
+    """A committer that counts numbers by their last digit, after calling its trouble."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
 
@@ -95,7 +95,7 @@ class Count(BatchBolt, Committer):
 
 
 class Total(BatchBolt, Committer):
-    """The sum of all: one row, so it is grouped by no key."""
+    """A committer that stores the sum of all numbers: a single row, so it has no key."""
 
     total = KeyedState("total", key={}, value={"n": int})
 
@@ -116,7 +116,7 @@ def life(
     trouble: Callable[[int], object] | None = None,
     **settings: Any,
 ) -> Any:
-    """Numbers → pass → count (by number), and one sum; `tasks` are those of pass."""
+    """Build numbers → pass → count (by number) and one sum; `tasks` is the parallelism of pass."""
     builder = TransactionalTopologyBuilder("life", "numbers", Numbers(), 2)
     builder.set_bolt("pass", Pass(diary, seconds), tasks).shuffle_grouping("numbers")
     builder.set_bolt("last", Last(), 1).fields_grouping("pass", ["n"])
@@ -126,7 +126,7 @@ def life(
 
 
 class Last(BatchBolt):
-    """Numbers modulo 10."""
+    """A batch bolt that emits numbers modulo 10."""
 
     fields = ("n",)
 
@@ -138,14 +138,14 @@ class Last(BatchBolt):
 
 
 def expected(txids: int) -> tuple[dict[int, int], int]:
-    """Expected content of `seen` and `total` after `txids` transactions."""
+    """Return the expected content of `seen` and `total` after `txids` transactions."""
     numbers = range(1, 4 * txids + 1)
     last = [number % 10 for number in numbers]
     return {digit: last.count(digit) for digit in sorted(set(last))}, sum(numbers)
 
 
 def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
-    """Run until it is stopped."""
+    """Run the topology `life` until it is stopped."""
     handle = run(life(Diary(Path(diary)), float(seconds)), engine="local", data_dir=data_dir)
     handle.awaitTermination()
     print(f"committed {handle.committed}, killed by {handle.killed}")
@@ -155,7 +155,7 @@ def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
 
 
 class Pace:
-    """Commits take a while, and one batch never ends."""
+    """Trouble that delays every commit, and makes one batch hang endlessly."""
 
     def __init__(self, hanging: int) -> None:
         self.hanging = hanging
@@ -175,7 +175,7 @@ def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
 
 
 class Kinds(BatchBolt, Committer):
-    """Two keys, each of which counts one up in every transaction."""
+    """A committer with two keys, each of which is incremented by one in every transaction."""
 
     state = KeyedState("counts", key={"kind": int}, value={"n": int})
 
@@ -190,19 +190,19 @@ class Kinds(BatchBolt, Committer):
 
 
 def kinds(**settings: Any) -> Any:
-    """The even and the odd numbers of an endless source, counted."""
+    """Build a topology that counts the even and the odd numbers of an endless source."""
     builder = TransactionalTopologyBuilder("lag", "numbers", Endless())
     builder.set_committer_bolt("counts", Kinds()).global_grouping("numbers")
     return builder.build_topology().with_settings({"max_group_txids": 2, "max_spout_pending": 8, **settings})
 
 
 def seen(data_dir: Path) -> int:
-    """The transaction that a reader of the plain table sees: every version is the state after one."""
+    """Return the txid whose state a reader of the plain table sees: every version is the state after one txid."""
     return as_of(deltalake.DeltaTable(data_dir / "state/counts").to_pyarrow_table().to_pylist())
 
 
 def as_of(rows: list[dict[str, Any]]) -> int:
-    """The transaction after which the state has these rows; 0 without any."""
+    """Return the txid after which the state has these rows; 0 if there are none."""
     if not rows:
         return 0
     assert sorted(row["kind"] for row in rows) == [0, 1]
@@ -212,6 +212,6 @@ def as_of(rows: list[dict[str, Any]]) -> int:
 
 
 def count_kinds(data_dir: str, *settings: str) -> None:
-    """Run `kinds`."""
+    """Run the topology `kinds` until it is stopped."""
     topology = kinds(**dict(setting.split("=") for setting in settings))
     run(topology, engine="local", data_dir=data_dir).awaitTermination()

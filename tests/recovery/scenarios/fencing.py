@@ -1,11 +1,11 @@
-"""Parts of a coordinator that stand still while another process takes over.
+"""Parts of a coordinator that are suspended while another process takes over.
 
-- ``kafka-outlet DIRECTORY BROKERS TOPIC``: decides on three groups, and sends them one after the other to a topic; before
+- ``kafka-outlet DIRECTORY BROKERS TOPIC``: decides three groups, and sends them one after the other to a topic; before
   each group after the first it waits for a file ``go-<txid>``;
 - ``late-put DIRECTORY URL``: puts txid 1 into a database, stages 2 and 3 and writes their intents, then begins to put 2
-  and, after it has looked at the mark, waits for a file ``awake``;
-- ``ledger-sweep DATA_DIR LEDGER``: writes a long value and drops it again, so that the value's file is one to remove, and
-  is frozen when its sweep comes to that.
+  and, after it has read the commit mark, waits for a file ``awake``;
+- ``ledger-sweep DATA_DIR LEDGER``: writes a long value and drops it again, so that the value's file has to be removed,
+  and is frozen when its sweep reaches that file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from txstorm.topology.settings import Settings
 
 
 def decide(tables: CommitTables, owner: TopologyIdentity, txid: int, write: Callable[[Any], None]) -> Intent:
-    """An intent of one txid, with what `write` puts into its handles."""
+    """Return an intent of one txid, with the rows that `write` puts into its handles."""
     group = CommitGroup(txid, tables)
     group.activate(True)
     write(group.resources)
@@ -42,7 +42,7 @@ def decide(tables: CommitTables, owner: TopologyIdentity, txid: int, write: Call
 
 
 def roll_forward(stores: ExternalStores, intent: Intent) -> None:
-    """Publish it with epoch 1; prints the error if there is one."""
+    """Publish the intent with epoch 1; print the error, if any."""
     try:
         stores.roll_forward(intent, 1)
     except TxstormError as error:
@@ -58,13 +58,13 @@ ROWS = 100
 
 
 def store(place: Path, brokers: str, topic: str) -> ExternalStores:
-    """The outlet as a coordinator has it."""
+    """Open the outlet as a coordinator does."""
     outlet = KafkaSink("out", topic, brokers, progress_topic=f"{topic}-marks").outlet
     return ExternalStores(place, OWNER, {}, {"send": [outlet]})
 
 
 def decided(tables: CommitTables, txid: int) -> Intent:
-    """An intent with rows for the outlet."""
+    """Return an intent with rows for the outlet."""
 
     def write(resources: Any) -> None:
         sink = resources.sink("send", 0, "out")
@@ -75,7 +75,7 @@ def decided(tables: CommitTables, txid: int) -> Intent:
 
 
 def send_groups(directory: str, brokers: str, topic: str) -> None:
-    """Lead, decide on all groups, and send each when it may go."""
+    """Lead, decide all groups, and send each when its file ``go-<txid>`` exists."""
     place = Path(directory)
     outside = store(place, brokers, topic)
     outside.lead(1, 0, {}, [])
@@ -98,7 +98,7 @@ VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}
 
 
 class Sleepy(SqlAlchemyBackend):
-    """Waits in the put of txid 2."""
+    """A database backend that waits in the put of txid 2."""
 
     place: Path
 
@@ -111,7 +111,7 @@ class Sleepy(SqlAlchemyBackend):
 
 
 def put_late(directory: str, url: str) -> None:
-    """Put two transactions."""
+    """Put two transactions, waiting in the second put."""
     place, backend = Path(directory), Sleepy(url, "late")
     backend.place = place
     maps = ExternalStores(place, LATE, {"count": [MapState("late", backend)]})
@@ -134,7 +134,7 @@ LONG = Meta({"lines": ["x" * MAX_VALUE]}, 1)
 
 
 def lead(data_dir: Path, ledger: str) -> Books:
-    """The books of the topology, taken over."""
+    """Take over the topology; return its books."""
     settings = Settings(zookeeper_session_timeout=1.5)
     opened = open_ledger(data_dir, create=True, ledger=parse_ledger(ledger), settings=settings)
     assert opened.wait_free(60)
@@ -146,7 +146,7 @@ def lead(data_dir: Path, ledger: str) -> Books:
 
 
 def sweep_frozen(data_dir: str, ledger: str) -> None:
-    """Sweep, and stand still in it."""
+    """Sweep the ledger, and be frozen during the sweep."""
     books = lead(Path(data_dir), ledger)
     books.write_metas({1: LONG})
     books.write_metas({}, remove=[1])

@@ -1,7 +1,7 @@
-"""The topology of the crash grid: rows of a source, kept as they are, counted by word, and summed up: three tables.
+"""The topology of the crash grid: rows of a source, stored, counted by word, and summed up, in three tables.
 
-``grid DATA_DIR SOURCE before|after DEPTH`` runs it to the end of what the source holds before or after a fault,
-on threads; with ``--kafka BROKERS TOPIC TARGET`` on Spark, from a topic, and on to another one.
+``grid DATA_DIR SOURCE before|after DEPTH`` runs it on threads to the end of what the source holds before or after a
+fault; with ``--kafka BROKERS TOPIC TARGET`` on Spark, from one topic into another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS = {"max_group_txids": 2, "max_pack_txids": 2, "keep_intents": 1}
 
 
 class Rows(BasicBolt):
-    """Input of all committers."""
+    """A bolt that emits rows as the input of all committers."""
 
     fields = tuple(COLUMNS)
 
@@ -49,7 +49,7 @@ class Rows(BasicBolt):
 
 
 class Records(BasicBolt):
-    """The same of records of a topic; their value is the word."""
+    """A bolt that emits the records of a topic as rows; the value of a record is the word."""
 
     fields = tuple(COLUMNS)
 
@@ -58,7 +58,7 @@ class Records(BasicBolt):
 
 
 class Counts(BatchBolt, Committer):
-    """Counts words."""
+    """A committer that counts words."""
 
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
@@ -73,7 +73,7 @@ class Counts(BatchBolt, Committer):
 
 
 class Totals(BatchBolt, Committer):
-    """Counts rows, and notes the last transaction."""
+    """A committer that counts rows, and stores the last txid."""
 
     state = KeyedState("totals", key={}, value={"rows": int, "txid": int})
 
@@ -123,7 +123,7 @@ def topology(spout: Any, rows: BasicBolt, kafka: list[str] | None) -> Any:
 
 
 def main(*argv: str) -> dict[str, Any]:
-    """One run."""
+    """Run the topology once; return its result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("source", choices=AFTER)
@@ -145,7 +145,7 @@ def main(*argv: str) -> dict[str, Any]:
 
 
 class Lines(BasicBolt):
-    """Parses rows from lines of files."""
+    """A bolt that parses rows from lines of files."""
 
     fields = tuple(COLUMNS)
 
@@ -155,7 +155,7 @@ class Lines(BasicBolt):
 
 
 class Tasks(PartitionedTransactionalSpout):
-    """Planned by its tasks, as in Storm."""
+    """A partitioned spout, planned by its tasks, as in Storm."""
 
     fields = tuple(COLUMNS)
 
@@ -167,7 +167,7 @@ class Tasks(PartitionedTransactionalSpout):
 
 
 class OpaqueTasks(OpaquePartitionedTransactionalSpout):
-    """The same, opaque."""
+    """An opaque partitioned spout, planned by its tasks."""
 
     fields = tuple(COLUMNS)
 
@@ -217,21 +217,21 @@ SOURCES = (*AFTER, "files", *TASKS, *TOPICS)
 
 
 def write_lines(place: Path) -> None:
-    """The files of the source ``files``."""
+    """Write the files of the source ``files``."""
     for partition in PARTITIONS:
         lines = [f"{partition} {offset} 0 {word(partition, offset, 0)}\n" for offset in range(BEFORE.size)]
         (place / f"lines-{partition}.txt").write_text("".join(lines), encoding="utf-8")
 
 
 def from_source(source: str, when: str, depth: int, place: str, *topics: str) -> Any:
-    """The topology, with what its source holds before or after the takeover.
+    """Build the topology, with the content of its source before or after the takeover.
 
     Args:
         source: one of `SOURCES`.
         when: ``before`` or ``after``.
-        depth: transactions at once.
-        place: where files are.
-        topics: brokers, the topic to read and the one to send to; from Kafka and to it where they are given.
+        depth: maximum number of transactions in flight.
+        place: directory of files.
+        topics: brokers, source topic and target topic; if given, the topology reads from and sends to Kafka.
     """
     spout, rows = _source(source, BEFORE if when == "before" else AFTER.get(source, BEFORE), place, topics)
     return topology(spout, rows, list(topics)).with_settings({**SETTINGS, "max_spout_pending": depth})

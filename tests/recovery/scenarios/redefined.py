@@ -10,7 +10,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 def tables(name):
-    """State and sink as the code of this name declares them; ``merge-…`` in that layout, ``spark-…`` with that writer."""
+    """Return state and sink as the code of this name declares them; ``merge-…`` is a layout, ``spark-…`` a writer."""
     writer = "spark" if name.startswith("spark") else "deltalake"
     layout = "merge" if name.startswith("merge") else "changes"
     value, columns, ttl = {"n": int}, {"word": str, "n": int}, None
@@ -24,7 +24,7 @@ def tables(name):
 
 
 class Keep(BatchBolt, Committer):
-    """Keeps words, once there are any."""
+    """A committer that stores words, if there are any."""
 
     def __init__(self, name):
         self.new = name.endswith("new")
@@ -43,7 +43,7 @@ class Keep(BatchBolt, Committer):
 
 
 def topology(name, words=("a", "b", "c", "d")):
-    """The topology with the code of this name."""
+    """Build the topology of the code with this name."""
     builder = TransactionalTopologyBuilder("t", "words", MemoryTransactionalSpout([list(words)], "word", take=1))
     builder.set_committer_bolt("keep", Keep(name), 1).global_grouping("words")
     return builder.build_topology()

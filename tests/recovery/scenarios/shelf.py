@@ -1,8 +1,8 @@
-"""Topologies over a shelf, a source in a file that tests rewrite between two starts.
+"""Topologies over a shelf: a source in a file that tests rewrite between two starts.
 
 - ``shelf DATA_DIR SHELF DIARY KIND UNTIL`` runs the watched topology;
-- ``keyed DATA_DIR SHELF KIND UNTIL`` runs one with collections and times to live; `expected` is what it must make of any
-  numbers.
+- ``keyed DATA_DIR SHELF KIND UNTIL`` runs one with collections and times to live; `expected` computes its result for
+  any numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Key(BasicBolt):
 
 
 class Window(BatchBolt, Committer):
-    """Keeps the numbers of a key by their place; those far behind are removed. One row of what it saw per number."""
+    """A committer that keeps each key's recent numbers by position, removing old ones; one sink row per number."""
 
     events = CollectionState("events", key={"k": int}, order={"at": int}, value={"n": int})
     lately = KeyedState("lately", key={"k": int}, value={"n": int}, ttl=TTL)
@@ -60,7 +60,7 @@ class Window(BatchBolt, Committer):
 
 
 def place(n: int) -> int:
-    """Position of a number in the order."""
+    """Return the position of a number in the order."""
     return n * 37 % 100
 
 
@@ -73,7 +73,7 @@ def topology(source: Any, **settings: Any) -> Any:
 
 
 def expected(batches: Sequence[tuple[int, int, Sequence[int]]]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-    """Expected states at the last stamp, and rows of the sink, for batches of (txid, stamp, numbers)."""
+    """Return expected states at the last stamp, and sink rows, for batches of (txid, stamp, numbers)."""
     ttl = TTL // timedelta(microseconds=1)
     events: dict[int, list[tuple[int, int]]] = defaultdict(list)
     recent: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -101,7 +101,7 @@ def rows(found: Mapping[int, list[tuple[int, int]]]) -> list[dict[str, int]]:
 
 
 def made(data_dir: Path, txid: int | None = None) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-    """Actual content of a directory as of a txid, in the form of `expected`."""
+    """Return the actual content of a directory as of a txid, in the form of `expected`."""
     from txstorm.results.snapshot import snapshot
 
     cut = snapshot(data_dir, txid)
@@ -114,7 +114,7 @@ def made(data_dir: Path, txid: int | None = None) -> tuple[dict[str, Any], list[
 
 
 def batches(data_dir: Path, last: int) -> list[tuple[int, int, list[int]]]:
-    """(txid, stamp, numbers) of the transactions up to `last`, as the history and the sink have them."""
+    """Return (txid, stamp, numbers) of the transactions up to `last`, from the history and the sink."""
     history = read_history(data_dir)
     stamps = dict(zip(history["txid"].to_pylist(), history["stamp"].cast("int64").to_pylist(), strict=True))
     numbers: dict[int, list[int]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Words counted from an opaque spout into tables of a chosen writer, run to the end of the input.
+"""Words counted from an opaque spout into tables with a given writer, run to the end of the input.
 
-``spark-writer DATA_DIR WRITER JARS PART…``: every PART is one batch of a partition, as words with hyphens between
-them. Batches that are not committed are emitted again, as they are given now.
+``spark-writer DATA_DIR WRITER JARS PART…``: every PART is one batch of a partition, as words joined with hyphens.
+Batches that were not committed are replayed with the content of the current command line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def topology(writer: str, parts: list[str]) -> Any:
 
 
 def main(data_dir: str, writer: str, jars: str, *parts: str) -> None:
-    """One run; with `jars` in a session that has Delta."""
+    """Run once; if `jars` is given, in a session that has Delta."""
     if jars:
         delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         extra = {"spark.jars": jars, "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}

@@ -1,4 +1,4 @@
-"""Words counted from lines: the topology that crash tests kill, with one, three or ten tables, maps or a topic.
+"""Word count over lines: the topology that crash tests kill, with one, three or ten tables, maps or a topic.
 
 ``words DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of its input.
 """
@@ -32,12 +32,12 @@ TXIDS = 8
 
 
 def lines(txids: int) -> list[str]:
-    """Lines of 1 to 4 words, four of them a transaction."""
+    """Return lines of 1 to 4 words, four lines for each transaction."""
     return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(4 * txids)]
 
 
 class Split(BasicBolt):
-    """Splits lines into words; with `poison` it raises at lines that begin with that word."""
+    """A bolt that splits lines into words; raises for lines that begin with the word `poison`, if given."""
 
     fields = ("word",)
 
@@ -86,7 +86,7 @@ class Totals(BatchBolt, Committer):
 
 
 class Lengths(BatchBolt, Committer):
-    """Six states: counts of the words longer than 0 to 5 letters."""
+    """A committer with six states: counts of the words longer than 0 to 5 letters."""
 
     def __init__(self) -> None:
         self.states = [KeyedState(f"longer_{i}", key={"word": str}, value={"n": int}) for i in range(6)]
@@ -104,7 +104,7 @@ class Lengths(BatchBolt, Committer):
 
 
 class Maps(BatchBolt, Committer):
-    """Counts in two maps of a database; words that begin with z are removed from one of them by even txids."""
+    """A committer that counts in two maps of a database; even txids remove words that begin with z from one of them."""
 
     def __init__(self, url: str) -> None:
         words, lengths = SqlAlchemyBackend(url, "words"), SqlAlchemyBackend(url, "lengths")
@@ -164,7 +164,7 @@ def topology(
 
 
 def run_to_end(topology: Any, data_dir: Path, settings: Mapping[str, Any], engine: str) -> dict[str, int]:
-    """Run `topology` to the end of what its source holds now; returns its progress."""
+    """Run `topology` to the end of what its source holds now; return its progress."""
     handle = run(topology, engine=engine, data_dir=data_dir, settings=settings, available_now=True)
     handle.awaitTermination()
     now = handle.progress
@@ -172,7 +172,7 @@ def run_to_end(topology: Any, data_dir: Path, settings: Mapping[str, Any], engin
 
 
 def main(*argv: str) -> dict[str, Any]:
-    """One run, or with ``--rewind`` one rewind."""
+    """Run the topology once, or with ``--rewind`` rewind it once; return the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--spout", choices=SPOUTS, default="memory")

@@ -1,4 +1,4 @@
-"""The ledger is lost after a crash: `txstorm recover` rebuilds it from the tables, and the run goes on."""
+"""The ledger is lost after a crash: `txstorm recover` rebuilds it from the tables, and the run continues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_killed_and_its_ledger_is_lost(forks, undisturbed, place, fault, spout):
 
 
 def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
-    """A group that not all three tables hold, lost before the next start has published it in the third."""
+    """A group that not all three tables have; the ledger is lost again before a start publishes it to the third."""
     data_dir = place / "data"
     killed(forks, data_dir, "memory", "p7.3.before:hang:2,p7.2.after:kill:2")
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
@@ -145,7 +145,7 @@ def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(forks, place, maps
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.3.before:kill:2"])
 def test_where_a_map_was_is_asked_of_its_mark_when_no_file_tells_it(forks, place, maps, fault):
-    """The staged rows of groups that were put long ago are removed, and perhaps none has come since."""
+    """The staged rows of earlier groups are removed, and no later ones may exist."""
     data_dir = place / "data"
     killed(forks, data_dir, "memory", fault, "--tables", 1, "--maps", maps)
     lose(data_dir)
@@ -176,7 +176,7 @@ def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lo
 
 @pytest.fixture
 def ended(forks: Forks, place: Path) -> Path:
-    """A directory whose run was killed after a few groups, with its ledger."""
+    """Return a directory, with its ledger, whose run was killed after a few groups."""
     killed(forks, place / "data", "memory", "p8.after:kill:3")
     return place / "data"
 
@@ -195,7 +195,7 @@ def test_without_tables_there_is_nothing_to_rebuild_from(place):
 
 
 def restore_older(data_dir: Path, uri: str, version: int) -> None:
-    """As if a table came from an older copy than the others."""
+    """Restore a table to an older version, as if from an older copy than the others."""
     log = data_dir / uri / "_delta_log"
     for entry in log.glob("*.json"):
         if int(entry.stem) > version:
@@ -220,7 +220,7 @@ def test_tables_of_which_one_lacks_its_other_half(ended):
 
 
 def test_tables_that_disagree_on_what_a_txid_was(forks, ended, place):
-    """Two runs of a copy from before: the same txids, other attempts; then one table of the one beside those of the other."""
+    """Two runs continue copies of one directory: same txids, other attempts; then a table is swapped between them."""
     shutil.copytree(ended, place / "twin")
     for data_dir, fault in ((ended, one_published(1)), (place / "twin", "p5.after:kill:1")):
         killed(forks, data_dir, "memory", fault)

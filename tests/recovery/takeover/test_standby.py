@@ -1,4 +1,4 @@
-"""Two drivers and more: one leads, the others are refused or stand by; who has lost its lease does nothing more."""
+"""Two or more drivers: one leads, the others are refused or stand by; one that has lost its lease does nothing more."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_standby_is_interrupted_and_does_not_disturb_the_leader(drive, place):
 
 
 class Recorder(LocalEngine):
-    """Tells when it is started and closed."""
+    """An engine that records its start and its close."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Recorder(LocalEngine):
 
 @pytest.fixture
 def held(place: Path) -> Iterator[SqliteLedger]:
-    """The ledger of the data directory, whose lease somebody has."""
+    """Yield the ledger of the data directory, with its lease held by another coordinator."""
     (place / "data").mkdir()
     ledger = SqliteLedger(place / "data" / "ledger.db", create=True)
     ledger.acquire("first")
@@ -136,7 +136,7 @@ def held(place: Path) -> Iterator[SqliteLedger]:
 
 
 class Standby(threading.Thread):
-    """``run(…, standby=…)`` on a thread."""
+    """A thread that runs ``run(…, standby=…)``."""
 
     def __init__(self, place: Path, **options: Any) -> None:
         super().__init__(daemon=True)
@@ -224,13 +224,13 @@ def test_without_standby_a_held_lease_is_refused(held, place):
 
 @pytest.fixture
 def lock(place: Path) -> Path:
-    """The file of the lease: when it is removed the lease is lost, as with a session that expires."""
+    """Return the lease's lock file; removing it loses the lease, like a session that expires."""
     return place / "data" / "ledger.db.lock"
 
 
 @pytest.fixture
 def go(place: Path) -> Iterator[Callable[..., RunHandle]]:
-    """Starts the topology in this process, one txid a group; ends it when the test ends.
+    """Yield a function that starts the topology in this process, one txid per group; the run ends with the test.
 
     Its committer calls `trouble` with every txid, before the decision.
     """
@@ -247,7 +247,7 @@ def go(place: Path) -> Iterator[Callable[..., RunHandle]]:
 
 
 def fenced(handle: RunHandle) -> str:
-    """Messages of a run that steps down."""
+    """Return the messages of a run that steps down."""
     with pytest.raises(FencedError) as caught:
         handle.awaitTermination(60)
     return str(caught.value)
@@ -318,7 +318,7 @@ def _told(place: Path) -> tuple[str, list[Any], int]:
 def test_without_a_lease_to_check_the_epochs_of_ledger_and_tables_fence_as_well(
     go, drive, place, lock, monkeypatch, moment, message
 ):
-    """The zombie is frozen around its decision while another process takes over and goes on."""
+    """The stale coordinator is frozen around its decision while another process takes over and continues."""
     refusals: list[str] = []
 
     def take_over() -> None:

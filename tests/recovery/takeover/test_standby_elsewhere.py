@@ -1,4 +1,4 @@
-"""Two drivers whose ledger is not a file of one machine: sessions end, and so does who sleeps longer than they last."""
+"""Two drivers with a ledger that is not a local file: sessions expire, and with them the lead of a paused driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SESSION = 2.0
 
 
 def leaders(data_dir: Path) -> list[int]:
-    """The epoch that each txid was committed in, in the order of the txids."""
+    """Return the epoch in which each txid was committed, in txid order."""
     return [attempt >> 32 for attempt in read_history(data_dir)["attempt"].to_pylist()]
 
 
@@ -41,7 +41,7 @@ def leaders(data_dir: Path) -> list[int]:
 
 @pytest.fixture(params=["zookeeper", pytest.param("delta", marks=pytest.mark.long)])
 def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
-    """Starts drivers whose ledger is in ZooKeeper or in a Delta table."""
+    """Return a starter of drivers whose ledger is in ZooKeeper or in a Delta table."""
     if request.param == "delta":
         drive.options = ["--ledger", f"delta:{place / 'ledger'}"]
         return drive
@@ -116,7 +116,7 @@ Go = Callable[..., RunHandle]
 
 @pytest.fixture
 def go(place: Path) -> Iterator[Go]:
-    """Starts the topology in this process, one txid a group, with the ledger named first."""
+    """Yield a function that starts the topology in this process, one txid per group, with the given ledger."""
     started: list[RunHandle] = []
 
     def go(ledger: str, trouble: Callable[[int], object] | None = None, **options: Any) -> RunHandle:
@@ -131,7 +131,7 @@ def go(place: Path) -> Iterator[Go]:
 
 
 def expire(books: Books) -> None:
-    """End the session of a ledger, as a second client can that knows its id and password; wait until that is known."""
+    """Expire a ledger's session through a second client with its id and password; wait until that is noticed."""
     ledger = books.ledger
     assert isinstance(ledger, ZooKeeperLedger)
     session = ledger._session.session

@@ -1,8 +1,8 @@
-"""A coordinator is frozen at some point, another one takes over and ends, and then the first one wakes up.
+"""A coordinator is frozen at a random point, another one takes over and ends, and then the first one resumes.
 
-Whatever it was about to do, it changes nothing any more, in the ledger, the tables and the topic it sends to, says why,
-and ends with exit code 3. A seed draws where it is frozen (`zombies`); it is printed, and ``TXSTORM_ZOMBIE_SEED``
-draws the same again.
+Whatever it was about to do, it must no longer change the ledger, the tables or the target topic; it must report why,
+and end with exit code 3. A seed draws where it is frozen (`zombies`); it is printed, and ``TXSTORM_ZOMBIE_SEED``
+repeats it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def seed() -> int:
 
 @dataclass
 class World:
-    """Environment of a zombie and its successor: a data directory, a ledger, topics."""
+    """The environment of a zombie and its successor: a data directory, a ledger, topics."""
 
     place: Path
     options: Sequence[str]
@@ -72,17 +72,17 @@ class World:
         return loaded().start("-m", "txstorm", *command, *self.options, *more, env=environment(**environ))
 
     def sent(self) -> list[Any]:
-        """Committed records of the topic that is written to."""
+        """Return the committed records of the target topic."""
         return committed_records(self.topics[0], self.topics[2]) if self.topics else []
 
     def everything(self) -> tuple[Any, ...]:
-        """Everything that a zombie may not change."""
+        """Return everything that a zombie must not change."""
         return logs(self.place), ledger_entries(self.data_dir), self.sent()
 
 
 @pytest.fixture
 def world(place: Path, request: pytest.FixtureRequest) -> Callable[[Zombie], World]:
-    """Makes the environment of a zombie; starts the servers that it needs."""
+    """Return a function that creates the environment of a zombie, and starts the servers that it needs."""
 
     def make(zombie: Zombie) -> World:
         write_lines(place)
@@ -172,7 +172,7 @@ def frozen(world: World, zombie: Zombie) -> Program:
 
 
 def decided(data_dir: Path) -> int:
-    """The last decided transaction, once the lease has ended: of what comes later nothing is as it was."""
+    """Return the last decided transaction once the lease has ended; later ones are planned again."""
     watch = open_ledger(data_dir, create=False, read_only=True)
     try:
         assert watch.wait_free(PATIENCE)
@@ -183,7 +183,7 @@ def decided(data_dir: Path) -> int:
 
 
 def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> None:
-    """Every record once; what was decided before the takeover as it was then, all else as the source is now."""
+    """Check each record once: as before the takeover if it was decided by then, else as the source is now."""
     rows = [row for some in tables.rows.values() for row in some]
     assert all(made == word(*at) for *at, made in rows)
     if zombie.source in AFTER:

@@ -1,6 +1,6 @@
-"""Random draws of where a coordinator is frozen: a step, one of its fault points, its n-th passage, and the source.
+"""Random choices of where a coordinator is frozen: a step, one of its fault points, its n-th passage, and the source.
 
-Every `BLOCK` of draws has each step once, and each kind of source at least once.
+Every `BLOCK` of choices has each step exactly once, and each kind of source at least once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ BLOCK = len(STEPS)
 
 @dataclass(frozen=True)
 class Zombie:
-    """A coordinator that is frozen.
+    """A coordinator that is frozen and later resumed.
 
     Attributes:
         source: one of `scenarios.grid.SOURCES`.
-        depth: how many transactions it has under way at once.
+        depth: maximum number of transactions in flight.
         ledger: ``zookeeper`` or ``delta``.
         point: where it is frozen; `OUTSIDE`: by a signal, after `nth` passages of any points.
         nth: at which passage of the point.
@@ -64,7 +64,7 @@ class Zombie:
 
 
 def drawn(seed: int, number: int) -> list[Zombie]:
-    """The first `number` zombies of `seed`."""
+    """Draw the first `number` zombies of `seed`."""
     rng = random.Random(seed)
     zombies: list[Zombie] = []
     while len(zombies) < number:
