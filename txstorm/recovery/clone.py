@@ -1,4 +1,4 @@
-"""Copies of a savepoint's tables for another topology: their content as of one txid, without earlier history."""
+"""Cloning of a savepoint's tables for another topology: their content as of one txid, without earlier history."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from txstorm.storage.tables.table_log import RESTORED
 def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, now: int) -> dict[str, int]:
     """Copy the tables of `savepoint` from `source` to `target`; return table → txid for the new ledger.
 
-    Every new table begins with the savepoint's txid and cannot be read as of an earlier one. `now`: milliseconds since
-    1970. Call it with a `target` that no process reads yet, and discard that after a crash.
+    Every new table begins at the savepoint's txid and cannot be read as of an earlier one. `now`: milliseconds since
+    1970. No other process may read `target` yet; after a crash, discard it.
 
     Raises:
         TableCorrupt: a version or file that the savepoint needs is missing or damaged.
@@ -37,12 +37,12 @@ def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Topolo
 
 
 def _changes_of(savepoint: Savepoint, ref: TableRef) -> SavedTable | None:
-    """The change table of the state `ref`; None in the layout ``merge``."""
+    """Return the changes table that belongs to the state table `ref`; None in the layout ``merge``, which has none."""
     return savepoint.tables.get(TableRef(CHANGES, ref.name).uri)
 
 
 def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
-    """All columns of a table's rows as of the savepoint; ``changes/…`` has none of its own."""
+    """Read a table's rows, with all columns, as of the savepoint; none for ``changes/…``, which the state includes."""
     handle = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
     if ref.kind == CHANGES:
         return handle.schema.empty_table()
@@ -70,9 +70,9 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIden
 
 
 def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> Iterator[DataFile]:
-    """Write `rows` durably below `table`, with statistics of `column`; nothing refers to the files yet.
+    """Write `rows` durably to data files below `table`, with statistics of `column`; no log entry refers to them yet.
 
-    `epoch` is that of the coordinator, `now` milliseconds since 1970.
+    `epoch`: the coordinator's epoch. `now`: milliseconds since 1970.
     """
     for start in range(0, rows.num_rows, FILE_ROWS):
         part = rows.slice(start, FILE_ROWS)

@@ -1,8 +1,9 @@
-"""Content of a lost ledger, as far as the tables of its data directory record it.
+"""Reconstruction of a lost ledger's content, as far as the tables of its data directory record it.
 
-Every commit of a table records its txids, with attempts, extents and stamps. What only the ledger knew is lost:
-metadata of undecided transactions, and decided groups that no table holds yet. Their output was not visible, so they
-are planned and processed again. The intent of a group that only some tables hold is rebuilt from its staged files.
+Every commit of a table records its txids, with attempts, extents and stamps. Information that only the ledger held is
+lost: metadata of undecided transactions, and decided groups that no table holds yet. Their output was
+never visible, so they are planned and processed again. The intent of a group that only some tables hold is rebuilt from
+its staged files.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from txstorm.storage.tables.table import DeltaTableState, open_table
 
 @dataclass(frozen=True)
 class Published:
-    """One commit of a table: the group it holds.
+    """One commit to a table, and the group of txids that it published.
 
     Attributes:
-        first: the first txid of the table's range, which may be before the group.
-        version: the table's version.
+        first: the first txid of the range that the commit covers, which may begin before the group.
+        version: the table version that the commit created.
     """
 
     uri: str
@@ -63,14 +64,14 @@ class Published:
 
 @dataclass(frozen=True)
 class Found:
-    """The tables of a data directory, and the position that follows from them.
+    """The tables found in a data directory, and the position of the topology derived from them.
 
     Attributes:
         tables: by uri, all except ``state/…`` tables that have a change table.
-        groups: last txid → the commits to all tables, for groups that are not in the history table, and for the
-            newest one of every table.
+        groups: last txid → the group's commits to all tables; for groups missing from the history table, and for the
+            newest group of every table.
         history: the rows of the history table on this timeline, in txid order.
-        dropped: uri → the last txid it is valid for, of tables that were dropped; they are not among `tables`.
+        dropped: uri → last valid txid of each dropped table; dropped tables are not in `tables`.
     """
 
     topology: str
@@ -84,21 +85,21 @@ class Found:
 
     @property
     def recorded(self) -> int:
-        """The last txid in the history table; 0 without one."""
+        """The last txid in the history table; 0 if it has none."""
         return int(self.history[-1]["txid"]) if self.history else 0
 
     @property
     def last(self) -> int:
-        """The last txid that the history or any table records; 0 without one."""
+        """The last txid recorded by the history table or any other table; 0 if there is none."""
         return max([self.recorded, *self.groups])
 
 
 def find_tables(data_dir: Path) -> Found:
-    """Read all tables of `data_dir` and check that they belong together. Changes nothing.
+    """Read all tables of `data_dir` and check that they belong together; write nothing.
 
     Raises:
-        DataDirectoryError: there are no tables, or they are of several topologies or timelines.
-        TableCorrupt: one is missing, damaged, older than the history says, or they disagree on what a txid was.
+        DataDirectoryError: there are no tables, or they belong to several topologies or timelines.
+        TableCorrupt: a table is missing, damaged or older than the history table, or tables disagree about a txid.
     """
     refs = list(table_refs(data_dir))
     if not refs:
@@ -143,7 +144,7 @@ def _history(data_dir: Path, timeline: int) -> list[dict[str, Any]]:
 
 
 def _micros(rows: pa.Table) -> pa.Table:
-    """Convert the stamps of `rows` to numbers, as in the ledger and in commit infos."""
+    """Convert the stamps of `rows` to integers (UTC microseconds), the form used in the ledger and in commit infos."""
     return rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
 
 
@@ -158,7 +159,7 @@ def _groups(tables: Mapping[str, DeltaTableState], recorded: int) -> dict[int, l
 
 
 def _commits(uri: str, table: DeltaTableState, recorded: int) -> Iterator[Published]:
-    """The commits of a table, newest first: all after txid `recorded`, and one in any case."""
+    """Yield a table's commits, newest first: all those after txid `recorded`, and always at least one."""
     for version, info in table.commits():
         one = Published(uri, info["first"], version, tuple(map(TxidRecord.from_json, info["txids"])))
         yield one
@@ -205,15 +206,15 @@ def _disagreed(last: int, table: str, found: object, other: str, expected: objec
 
 
 def outside_folders(data_dir: Path) -> list[TableRef]:
-    """The maps and outlets with rows staged in `data_dir`; their contents are in other systems."""
+    """Return the maps and outlets that have staged rows in `data_dir`; their published rows are in external systems."""
     found = [(kind, data_dir / DIRECTORIES[kind]) for kind in OUTSIDE]
     return [TableRef(kind, one.name) for kind, folder in found if folder.is_dir() for one in sorted(folder.iterdir())]
 
 
 def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
-    """The last group, if it may not be published everywhere; None if it is, or if no table records it.
+    """Return the intent of the last group if some table may lack it; None if all have it, or if no table records it.
 
-    All its rows were staged, in files named by epoch, txid and attempt, before the first table was published.
+    All of the group's rows were staged, in files named after epoch, txid and attempt, before any table was published.
 
     Raises:
         TableCorrupt: a staged file is damaged, or two files of one task differ.
@@ -238,7 +239,7 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
 
 
 def _held(data_dir: Path, found: Found, one: Published) -> list[Path]:
-    """The staged files of a table's commit; none if it is a state of the layout ``merge`` whose files were deleted."""
+    """Return the staged files of a commit; empty for a state of the layout ``merge`` whose files were deleted."""
     if found.tables[one.uri].ref.kind != STATE:
         return _logged(data_dir, found, one)
     last = one.records[-1]
@@ -248,7 +249,7 @@ def _held(data_dir: Path, found: Found, one: Published) -> list[Path]:
 
 
 def _logged(data_dir: Path, found: Found, one: Published) -> list[Path]:
-    """The staged files that a commit made part of its table."""
+    """Return the staged files that a commit added to its table's log."""
     entry = found.tables[one.uri].handle.log_entry(one.version)
     paths = [data_dir / one.uri / path for path in paths_of(entry)]
     if not paths:
@@ -267,12 +268,12 @@ def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> 
 
 
 def _begun(table: Path, prefix: str) -> list[Path]:
-    """The staged files of `table` whose names begin with `prefix`."""
+    """List the staged files of `table` whose names start with `prefix`."""
     return _of_each_task(table, (table / STAGED).glob(f"{prefix}*.parquet"))
 
 
 def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
-    """One staged file per task: Spark may have run a task again, which leaves several identical files."""
+    """Select one staged file per task: if Spark reran a task, there are several identical files."""
     files: dict[str, list[Path]] = {}
     for file in sorted(found):
         files.setdefault(file.name.rpartition("-")[0], []).append(file)
@@ -285,9 +286,9 @@ def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
 
 
 def _outside_txid(path: Path, found: Found) -> int:
-    """The txid of a map or outlet before the last group, from its staged rows; `UNKNOWN` if there are none.
+    """Return the last txid of a map or outlet before the last group, from its staged rows; `UNKNOWN` if it has none.
 
-    The next start compares it with the mark in the map or outlet, and refuses to write if they differ.
+    The next start compares this txid with the commit mark in the map or outlet, and refuses to write if they differ.
     """
     attempts: Mapping[int, int] = {
         **{row["txid"]: row["attempt"] for row in found.history},

@@ -1,6 +1,7 @@
 """Rewind of tables to an earlier txid: plan each table's target, restore it, and roll a decided rewind forward.
 
-A decided rewind is carried out by the process that decided it or by the next coordinator, before anything else.
+A decided rewind is carried out by the process that decided it or, if that one died, by the next coordinator before it
+does anything else.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from txstorm.storage.tables.table_log import RESTORED, TRIES, TransactionalTable
 
 
 def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
-    """Plan the rewind of the table `ref` to `txid`; stages the rows to put back and changes nothing else.
+    """Plan the rewind of the table `ref` to `txid`; stage the rows to restore, and change nothing else.
 
-    Called by the coordinator of `epoch`, which leads the table, when all decided groups are published. `now`:
+    Called by the coordinator of `epoch`, which leads the table, once all decided groups are published. `now`:
     milliseconds since 1970.
 
     Raises:
-        StateError: a state as of `txid` is no longer kept, or inside a group of the layout ``merge``.
+        StateError: the state as of `txid` is no longer retained, or `txid` is inside a group (layout ``merge``).
         TableCorrupt: a file is missing or damaged.
-        TableRefused: the table is append-only, and rows would have to leave it.
+        TableRefused: the table is append-only, but rows would have to be removed.
     """
     table = DeltaTableState.open(data_dir, owner, ref)
     todo = planned(table, txid, _Files(table, epoch, now))
@@ -59,17 +60,17 @@ def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int
 
 
 class Rows(Protocol):
-    """The rows in a table's files."""
+    """Port: access to the rows in a table's data files."""
 
     def txids(self, path: str) -> tuple[int, int]:
-        """The lowest and the highest txid of the rows of a file; (0, 0) if it has no rows."""
+        """Return the lowest and highest txid of a file's rows; (0, 0) if the file has no rows."""
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Stage the rows up to `txid` of the given files as new files; return those."""
+        """Stage the rows up to `txid` of the given files as new files; return the new files."""
 
 
 def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
-    """Plan the rewind of `table` to `txid`; raises as `plan_table`.
+    """Plan the rewind of an open `table` to `txid`; raises the errors of `plan_table`.
 
     A table that was dropped before `txid` keeps its content and its txid.
     """
@@ -84,7 +85,7 @@ def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
 
 
 def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
-    """Restore one table as `rewind` has decided; idempotent, so it may be called again after any failure.
+    """Restore one table as decided by `rewind`; idempotent, so it may be retried after any failure.
 
     Raises:
         FencedError: a newer coordinator leads the table.
@@ -112,7 +113,7 @@ def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTab
 
 
 def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | None:
-    """Whether the table is restored as `rewind` has decided; None if it cannot be read."""
+    """Whether the table has been restored as decided by `rewind`; None if the table cannot be read."""
     ref, owner = table_ref(todo.uri), rewind.owner
     try:
         return DeltaTableState.open(data_dir, owner, ref).handle.app_version(ref.txid_app(owner)) is not None
@@ -121,18 +122,18 @@ def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | No
 
 
 class _Files:
-    """The Parquet files of a table as `Rows`."""
+    """Implementation of `Rows` for the Parquet files of a table."""
 
     def __init__(self, table: DeltaTableState, epoch: int, now: int) -> None:
         self._table, self._epoch, self._now = table, epoch, now
 
     def txids(self, path: str) -> tuple[int, int]:
-        """Read the txid range from the file's footer or, without statistics, its rows."""
+        """Read the txid range from the file's footer or, if that lacks statistics, from its rows."""
         with _Reading(self._table, path):
             return _txids(self._file(path))
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Write the rows up to `txid` of some files durably into one new file."""
+        """Write the rows up to `txid` of the given files durably to one new file; return it."""
         rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
         return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
 
@@ -150,7 +151,7 @@ class _Files:
 
 
 def _txids(file: pq.ParquetFile) -> tuple[int, int]:
-    """The lowest and the highest txid of a file's rows, from its footer if that has statistics."""
+    """Return the lowest and highest txid of a file's rows, from the footer's statistics if it has any."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     found = [column.statistics for column in columns if column.path_in_schema == TXID.name]
@@ -161,7 +162,7 @@ def _txids(file: pq.ParquetFile) -> tuple[int, int]:
 
 
 def _state(table: TransactionalTable, txid: int) -> RewoundTable:
-    """Plan a state's rewind to its newest version up to `txid`; a state added later becomes empty."""
+    """Plan the rewind of a state table to its newest version not after `txid`; a state added later becomes empty."""
     now = {file.path for file in table.log.files()}
     if txid < table.since():
         return RewoundTable(table.ref.uri, txid, tuple(sorted(now)), ())
@@ -198,7 +199,7 @@ def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch
 
 
 def _check_moved(table: TransactionalTable, cause: TableCorrupt) -> None:
-    """Reopen the log after a commit of unknown outcome; raise `BlockedError` if there is no new version."""
+    """Reopen the log after a commit with unknown outcome; raise `BlockedError` if there is no new version."""
     before = table.version
     table.log.reopen()
     if table.version == before:
@@ -230,7 +231,7 @@ log = logging.getLogger("txstorm.rewind")
 
 
 def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[], float] = time.time) -> Rewind | None:
-    """Roll a decided rewind forward, if any, and return it. Call with the lease held, before tables are checked.
+    """Complete a decided rewind, if there is one, and return it; call with the lease held, before checking the tables.
 
     Raises:
         FencedError: a newer coordinator has taken over.
@@ -250,7 +251,7 @@ def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[]
 def carry_out(
     where: Path | TableDirectory, books: Books, rewind: Rewind, clock: Callable[[], float] = time.time
 ) -> None:
-    """Restore every table, then the history, then the ledger; every step is idempotent."""
+    """Carry out a decided rewind: restore every table, then the history, then the ledger; every step is idempotent."""
     place, now = placed(where), int(clock() * 1000)
     for number, table in enumerate(rewind.tables, start=1):
         books.check_lease()

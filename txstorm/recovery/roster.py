@@ -1,7 +1,7 @@
 """Roster check: compare the tables and sources recorded in the ledger with those that the code declares.
 
-Code that lacks a recorded one would silently stop updating it: the start is refused unless the operator drops it by
-name.
+If the code no longer declares a recorded table or source, it would silently stop being updated, so the start is
+refused unless the operator drops it by name.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Roster(NamedTuple):
     """Tables and sources that the operator drops with this start.
 
     Attributes:
-        tables: their names in the ledger.
-        sources: names of sources of a composite spout.
+        tables: the names of the dropped tables in the ledger.
+        sources: the names of the dropped sources of a composite spout.
     """
 
     tables: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
 
     def dropped(self, books: Books, declared: Iterable[str], committed: int) -> Dropped:
-        """All that is dropped after this start, given the `declared` sources and the last `committed` txid."""
+        """Return everything dropped as of this start, given the `declared` sources and the last `committed` txid."""
         before = books.dropped()
         sources = {name: txid for name, txid in before.sources.items() if name not in set(declared)}
         return Dropped(
@@ -51,12 +51,12 @@ class Roster(NamedTuple):
 
 
 def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> Roster:
-    """Compare the ledger with what `topology` declares; return what `drop` names of it. Writes nothing.
+    """Compare the ledger with the declarations of `topology`; return the entries to drop. Writes nothing.
 
     Raises:
-        StateError: a table or source is recorded and not declared, or declared and was dropped.
-        InputError: `drop` names something that is declared, or not recorded.
-        DataDirectoryError: transactions in flight need a source that is not declared.
+        StateError: a table or source is recorded but not declared, or declared although it was dropped earlier.
+        InputError: `drop` names a table or source that is declared, or is not recorded.
+        DataDirectoryError: transactions in flight need a source that the code does not declare.
     """
     gone, declared = books.dropped(), _declared(topology)
     check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
@@ -74,7 +74,7 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
 
 
 def left_behind(books: Books, declared: Mapping[str, str]) -> set[str]:
-    """The recorded tables that are not `declared` (recorded name → its name in messages).
+    """Return the recorded tables that are not in `declared` (name in the ledger → name in messages).
 
     Raises:
         StateError: a declared table was dropped earlier.
@@ -95,9 +95,9 @@ def record(
     roster: Roster,
     sources: Iterable[str] = (),
 ) -> None:
-    """Record `tables` (recorded name → last txid) and the dropped ones in the ledger, then mark the dropped tables.
+    """Record `tables` (ledger name → last txid) and the dropped ones in the ledger, then mark the dropped tables.
 
-    Called at the end of P0 (take over), when all decided groups are published, so nothing is committed in between.
+    Called at the end of P0 (take over), once all decided groups are published, so nothing is committed in between.
     """
     committed = books.currtx() - 1
     books.write_tables(tables, roster.dropped(books, sources, committed))
@@ -108,12 +108,12 @@ def record(
 
 
 def sources_of(spout: AnySpout) -> set[str]:
-    """The names of the sources of a composite spout; an empty set for any other spout."""
+    """Return the names of a composite spout's sources; an empty set for any other spout."""
     return set(spout.sources) if isinstance(spout, CompositeSpout) else set()
 
 
 def _declared(topology: Topology) -> dict[str, str]:
-    """Recorded name → name in messages, of everything that the code declares."""
+    """Map the ledger name of every declared table, map and outlet to its name in messages."""
     found = {one.refs[0].uri: one.label for one in declarations(topology.states, topology.sinks)}
     for uri in declared_uris(topology.maps, topology.outlets):
         directory, _, name = uri.partition("/")
@@ -128,7 +128,7 @@ def _declared(topology: Topology) -> dict[str, str]:
 
 
 def _recorded_sources(topology: Topology, books: Books) -> set[str]:
-    """The sources in the recorded spout documents; raises `DataDirectoryError` if another kind of spout wrote them."""
+    """Return the sources in the recorded spout documents; raise `DataDirectoryError` if of another kind of spout."""
     found = {txid: _sources(meta.document) for txid, meta in books.metas().items()}
     composite = isinstance(topology.spout.object, CompositeSpout)
     for txid, sources in found.items():
@@ -145,7 +145,7 @@ def _recorded_sources(topology: Topology, books: Books) -> set[str]:
 
 
 def _sources(document: Any) -> Mapping[str, Any]:
-    """Source → its document, if `document` is that of a composite spout; else empty."""
+    """Map each source to its document if `document` is that of a composite spout; otherwise empty."""
     if isinstance(document, Mapping) and document.keys() == {"sources"} and isinstance(document["sources"], Mapping):
         return document["sources"]
     return {}
@@ -185,7 +185,7 @@ def _left_out(topology: Topology, missing: Sequence[str], left: Mapping[str, str
 
 
 def _check_in_flight(topology: Topology, books: Books, sources: Iterable[str]) -> None:
-    """Check that transactions in flight of a transactional spout, which must be replayed, have their sources."""
+    """Raise if transactions in flight, which a transactional spout must replay, need one of the missing `sources`."""
     if is_opaque(topology.spout.object):
         return
     currtx = max([books.currtx(), *(intent.last + 1 for intent in books.live_intents())])

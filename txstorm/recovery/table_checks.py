@@ -1,6 +1,6 @@
-"""Table side of a take-over (P0), without the topology's code: check tables, raise their epochs, roll groups forward.
+"""Take-over (P0) of the tables, without the topology's code: check them, raise their epochs, roll groups forward.
 
-Also determines the progress of a decided group: which of its tables contain it, and which can be reached.
+Also determines how far a decided group is published: which of its tables contain it, and which can be reached.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def check_tables(  # noqa: D417 - the rest is in the text
     timeline: int = 0,
     topology: str = "",
 ) -> None:
-    """Check, without writing, that ledger and tables belong together.
+    """Check, without writing, that the ledger and the tables belong together.
 
-    Called in P0 (take over) before the epoch is raised; `check_raised` follows afterwards. Every table must be at the
-    txid that the ledger recorded, or at the last txid of a live intent.
+    Called in P0 (take over) before the epoch is raised; `check_raised` repeats the check afterwards. Every table must
+    be at the txid that the ledger recorded, or at the last txid of a live intent.
 
     Args:
-        recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
+        recorded: table (``changes/…``, ``sinks/…``) → last txid published to it according to the ledger.
         live: the decided intents that may not be published yet, in txid order.
 
     Raises:
@@ -53,9 +53,9 @@ def check_tables(  # noqa: D417 - the rest is in the text
 def raise_epochs(
     where: Path | TableDirectory, recorded: Mapping[str, int], owner: TopologyIdentity, epoch: int
 ) -> list[TransactionalTable]:
-    """Raise the epoch of all tables behind the `recorded` names to `epoch`; return the tables.
+    """Raise the epoch of every recorded table to `epoch`; return the tables.
 
-    `recorded`: table → the last txid that the ledger knows to be complete there.
+    `recorded`: table name in the ledger → the last txid completed in it according to the ledger.
 
     Raises:
         FencedError: a newer coordinator has taken over.
@@ -71,10 +71,10 @@ def raise_epochs(
 
 
 def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner: TopologyIdentity, epoch: int) -> None:
-    """Mark the tables behind the `dropped` names with the last txid they are valid for, unless they are marked already.
+    """Mark every dropped table with the last txid it is valid for, unless it is marked already.
 
-    The ledger records it first, and nothing is committed in between: if the coordinator dies there, the next one marks
-    them. A table whose directory was removed meanwhile is skipped.
+    The ledger records the drop first, and nothing is committed in between: if the coordinator dies before the tables
+    are marked, the next one marks them. A table whose directory was removed meanwhile is skipped.
 
     Args:
         where: the data directory.
@@ -107,9 +107,9 @@ def check_raised(tables: Iterable[TransactionalTable], recorded: Mapping[str, in
 
 
 def roll_forward(where: Path | TableDirectory, intent: Intent, epoch: int) -> dict[str, int]:
-    """Publish a decided group from its intent alone: no user code, no source; returns table → version.
+    """Publish a decided group from its intent alone, without user code or source; return table → version.
 
-    Maps and outlets are left out: their systems are only known when the topology's code is loaded.
+    Maps and outlets are skipped: their systems are known only once the topology's code is loaded.
 
     Called in P0 (take over) by the coordinator of `epoch` for every live intent in txid order; idempotent.
 
@@ -156,12 +156,12 @@ ELSEWHERE = "it is in an external store, which only the topology's code can reac
 
 @dataclass(frozen=True)
 class Publication:
-    """One table that an intent touches.
+    """Publication status of one table that an intent writes to.
 
     Attributes:
         uri: the table.
-        published: whether it holds the group; None if that is unknown.
-        cause: why it is unknown, or why the table cannot hold the group.
+        published: whether the table contains the group; None if unknown.
+        cause: the reason why the status is unknown, or why the table cannot contain the group.
     """
 
     uri: str
@@ -170,13 +170,13 @@ class Publication:
 
 
 def publications(data_dir: Path, intent: Intent) -> list[Publication]:
-    """Per table of `intent`, in the order in which they are published, whether it holds the group. Changes nothing."""
+    """Determine for each table of `intent`, in publication order, whether it contains the group; write nothing."""
     owner = TopologyIdentity(intent.topology, intent.incarnation, intent.timeline)
     return [_publication(data_dir, owner, table, intent) for table in intent.tables]
 
 
 def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: TopologyIdentity, epoch: int) -> dict[str, str]:
-    """Raise the epoch of all tables that can be reached; return table → cause for the others.
+    """Raise the epoch of all reachable tables; return table → error for the others.
 
     Raises:
         FencedError: a newer coordinator leads a table.

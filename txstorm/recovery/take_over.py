@@ -1,4 +1,4 @@
-"""Take-over (P0) without the topology's code: check, raise the epochs, check again, roll forward."""
+"""Take-over (P0) without the topology's code: check, raise epochs, check again, roll decided groups forward."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(where: Path | TableDirectory, books: Books, identity: Identity) -> Non
     """Check, without writing, that ledger, tables and staged files exist and belong together; call before `take_over`.
 
     Raises:
-        LedgerCorrupt, TableCorrupt, DataDirectoryError: one is missing, damaged or foreign.
+        LedgerCorrupt, TableCorrupt, DataDirectoryError: ledger, table or file is missing, damaged or foreign.
     """
     standing = books.check()
     while True:
@@ -75,7 +75,7 @@ def take_over(where: Path | TableDirectory, books: Books, identity: Identity) ->
 def _check_not_rewound(books: Books, identity: Identity) -> None:
     """Raise `FencedError` if a rewind was decided after `identity` was read and before the epoch was raised.
 
-    A completed rewind shows by its timeline in the ledger; the next start completes one that is only decided.
+    A completed rewind shows in the ledger as a new timeline; one that is only decided is completed by the next start.
     """
     found, rewind = books.identity(), books.rewind()
     timeline = rewind.timeline if rewind is not None else found.timeline if found is not None else identity.timeline
@@ -96,10 +96,10 @@ def check_kept(where: Path | TableDirectory, intents: Sequence[Intent]) -> None:
 
 
 def roll_tables_forward(where: Path | TableDirectory, books: Books, live: Sequence[Intent]) -> list[Decided]:
-    """Publish the decided groups `live` from their staged rows, without running spouts or bolts (R1, recovery).
+    """Publish the decided groups `live` from their staged rows without running spouts or bolts (R1, recovery).
 
-    Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of
-    their tables; they are completed when the topology's external stores are known.
+    Groups before the first one with rows for maps or outlets are completed. That group and later ones are returned with
+    their table versions; they are completed once the topology's external stores are known.
     """
     waiting: list[Decided] = []
     for intent in live:
@@ -114,7 +114,7 @@ def roll_tables_forward(where: Path | TableDirectory, books: Books, live: Sequen
 
 
 def complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None:
-    """Complete (P8) a group that was rolled forward: record its txid and history in the ledger."""
+    """Complete (P8) a group that was rolled forward: record its last txid and history rows in the ledger."""
     known = books.tables()
     tables = {**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}
     old = [Delete(meta_path(txid)) for txid in books.metas() if txid < intent.last]
