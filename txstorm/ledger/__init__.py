@@ -1,4 +1,4 @@
-"""The ledger: small versioned values with compare-and-set, and a lease. The port, and ledgers in memory and in SQLite.
+"""The ledger: a tree of small versioned values with compare-and-set, and a lease. The port, and its implementations.
 
 May import: clients, topology.
 Start: port.py.

@@ -38,11 +38,11 @@ _ask: Callable[[str], bool] = lambda question: False  # noqa: E731 - replaced by
 
 
 class SecretRefused(InputError):
-    """A secret was not sent, because only a file names the host."""
+    """A secret was not sent, because only the record in a data directory names the host."""
 
 
 def ask_with(ask: Callable[[str], bool]) -> None:
-    """Set the function that asks the operator a question and returns whether the answer is yes. Default: always no."""
+    """Set the function that asks the operator a yes-no question and returns True for yes (default: always False)."""
     global _ask
     _ask = ask
 
@@ -82,7 +82,7 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
 
 
 def over_tls(recorded: Settings, spec: LedgerSpec) -> Settings:
-    """The `recorded` settings of a directory, with TLS if the environment asks for it for the hosts of `spec`."""
+    """Return the `recorded` settings, with TLS enabled if the environment requests it for the hosts of `spec`."""
     guarded = {host.removeprefix(_TLS) for host in _allowed_hosts() if host.startswith(_TLS)}
     if not any(_is_listed(host, guarded) for host in _with_ports(spec, recorded)):
         return recorded

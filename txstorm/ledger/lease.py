@@ -1,4 +1,4 @@
-"""The lease of a ledger, whose holder alone may lead: leases on files, holders, and checks of a holder's process.
+"""The lease of a ledger, whose holder alone may lead: file leases, holders, and checks whether a holder is alive.
 
 On a file the lease is a lock that the operating system releases with the process, even after SIGKILL. On Linux the
 lock belongs to the open file description (``F_OFD_SETLK``). A classic POSIX record lock belongs to the process and is
@@ -6,7 +6,7 @@ released as soon as *any* handle of the file is closed in it, so a notebook cell
 would release the lease of the run beside it. The two kinds exclude each other, so runs of older versions are still
 kept out. A forked child inherits the description and would keep the lock alive, so it closes its copy at once.
 
-A lease in a store that many machines can reach does not end by itself when the holder's process dies. But a process
+A lease in a store shared by many machines does not end by itself when the holder's process dies. But a process
 that is known to have died on this machine writes nothing more, so its lease is free at once, like a file's. Only a
 lease in a Delta table has to be renewed (`delta/lease.py`): a session of ZooKeeper does it by itself.
 """
@@ -35,7 +35,7 @@ _DEAD = "ZXx"
 
 
 def machine_mark() -> str:
-    """Identifier of this machine's boot and this process's PID namespace; empty if unknown."""
+    """Return an identifier of this machine's boot and this process's PID namespace; empty if unknown."""
     try:
         return f"{_BOOT.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -43,7 +43,7 @@ def machine_mark() -> str:
 
 
 def process_mark(pid: int | None = None) -> str:
-    """Globally unique identifier of this process (or `pid`); empty if unknown.
+    """Return a globally unique identifier of this process, or of process `pid`; empty if unknown.
 
     It consists of the machine's boot, the PID namespace (containers number their own processes), the pid, and the
     start time of the process (pids are reused).
@@ -54,7 +54,7 @@ def process_mark(pid: int | None = None) -> str:
 
 
 def process_has_ended(mark: str) -> bool:
-    """Whether the process with this `process_mark` has certainly ended; False where that cannot be known from here."""
+    """Return whether the process with this `process_mark` has definitely ended; False if that cannot be determined."""
     place, own = mark.rsplit("/", 2), machine_mark()
     if not own or len(place) != 3 or place[0] != own or not place[1].isdecimal():
         return False
@@ -62,7 +62,7 @@ def process_has_ended(mark: str) -> bool:
 
 
 def started_at(pid: int) -> str | None:
-    """Start time of a live process, in ticks since the boot; None if there is no such process."""
+    """Return the start time of a live process, in ticks since boot; None if there is no such process."""
     try:
         # The program's name is in parentheses and may contain any character.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -82,7 +82,7 @@ _FLOCK = "@hhqqi0q" if LINUX else "@qqihh"
 
 
 def utc_now() -> datetime:
-    """Return the wall clock."""
+    """Return the wall-clock time, in UTC."""
     return datetime.now(UTC)
 
 
@@ -92,9 +92,9 @@ class Holder:
 
     Attributes:
         owner: the holder's name for itself.
-        pid: its process; 0 if unknown.
-        host: its machine; empty if unknown.
-        since: when it acquired the lease, ISO 8601; empty if unknown.
+        pid: the holder's process id; 0 if unknown.
+        host: the holder's machine; empty if unknown.
+        since: when the holder acquired the lease, ISO 8601; empty if unknown.
     """
 
     owner: str
@@ -107,19 +107,19 @@ class Holder:
 
 
 def this_process(owner: str, clock: Clock) -> Holder:
-    """Return the holder for `owner` in this process, from now on."""
+    """Return the `Holder` that represents `owner` in this process, holding a lease from now on."""
     return Holder(owner, os.getpid(), socket.gethostname(), clock().isoformat(timespec="seconds"))
 
 
 def held_error(what: str, holder: Holder) -> HeldError:
-    """Return the error of a process that tries to acquire a lease held by another one."""
+    """Return the error for a process that tries to acquire the lease of `what` while `holder` has it."""
     return HeldError(
         f"{what} is held by {holder}; only one run can use it at a time. Stop that run or wait for its end"
     )
 
 
 def lost_error(what: str, found: str) -> FencedError:
-    """Return the error of a handle that has lost its lease."""
+    """Return the error for a handle that has lost the lease of `what`; `found` is the cause."""
     return FencedError(
         f"{what}: expected this run to still hold the lease, got: {found}; another run may lead by now. "
         "This run writes nothing more; start it again to stand by or to lead"
@@ -127,7 +127,7 @@ def lost_error(what: str, found: str) -> FencedError:
 
 
 def not_held_by_us(holder: Holder | None) -> str:
-    """Return the cause, for `lost_error`, of a lease that is now with another `holder`, or free."""
+    """Return the cause, for `lost_error`, of a lease that another `holder` has now, or that is free (None)."""
     return "it is free" if holder is None else f"it is held by {holder}"
 
 
@@ -149,7 +149,7 @@ def poll_free(
 
 
 class FileLease:
-    """A lease on the file `path`, exclusive among processes and within this one."""
+    """Lease on the file `path`, exclusive among processes and among objects of this process."""
 
     def __init__(self, path: Path, clock: Clock = utc_now) -> None:
         self._path = path
@@ -161,7 +161,7 @@ class FileLease:
         """Acquire the lease.
 
         Raises:
-            HeldError: it is held.
+            HeldError: another process, or another object of this process, holds it.
             DataDirectoryError: the file cannot be created or locked.
         """
         with _registry_lock:
@@ -190,7 +190,7 @@ class FileLease:
             self._file = None
 
     def check(self) -> None:
-        """Raise `FencedError` if the lease was acquired and is lost: in a forked child, or with its file removed."""
+        """Raise `FencedError` if the lease was acquired and then lost: in a forked child, or by removal of its file."""
         with _registry_lock:
             if self._file is None:
                 return
@@ -201,7 +201,7 @@ class FileLease:
                 raise lost_error(self._key, "its lock file was removed")
 
     def holder(self) -> Holder | None:
-        """Return the holder of the lease, or None; reading it disturbs no other process."""
+        """Return the holder of the lease, or None; the check does not interfere with other processes."""
         with _registry_lock:
             ours = _holder_here(self._key)
             return ours if ours is not None else self._read_holder()
@@ -226,7 +226,7 @@ _files: dict[str, int] = {}
 
 
 def _forked() -> None:
-    """Close the parent's lock files in a forked child, which would keep the leases held after the parent's death."""
+    """Close the parent's lock files in a forked child: they would keep leases held after the parent's death."""
     global _registry_lock
     _registry_lock = threading.Lock()  # another thread of the parent may have held the old one
     for file in _files.values():
@@ -251,7 +251,7 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _opened(path: Path, mode: int) -> int:
-    """Open a regular file; never a pipe, where opening waits for a process at the other end."""
+    """Open a regular file; refuse a pipe, because opening one blocks until a process opens the other end."""
     file = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -286,7 +286,7 @@ def _holder_elsewhere(file: int) -> Holder | None:
 
 
 def _has_ended(holder: Holder) -> bool:
-    """Whether the process of `holder` has certainly ended: it was on this host, and no process has its pid now."""
+    """Return whether the process of `holder` has definitely ended: it ran on this host, and its pid is unused now."""
     return holder.pid > 0 and holder.host == socket.gethostname() and started_at(holder.pid) is None
 
 

@@ -1,4 +1,4 @@
-"""Location of a ledger: its name on the command line (``sqlite:PATH``, ``delta:URI``, …), and the record of it.
+"""Location of a ledger: its name on the command line (``sqlite:PATH``, ``delta:URI``, …), and its record on disk.
 
 A data directory records which ledger it uses, so that a command needs only the directory.
 """
@@ -35,7 +35,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 @dataclass(frozen=True)
 class LedgerSpec:
-    """The kind of a ledger and its place.
+    """The kind and location of a ledger.
 
     Attributes:
         kind: ``sqlite``, ``zookeeper``, ``delta`` or ``memory``.
@@ -59,7 +59,7 @@ class LedgerSpec:
         return "".join(self.place.partition("/")[1:])
 
     def within(self, base: Path) -> str:
-        """Return the name as text, relative to `base` if it is below: it stays right if `base` is moved."""
+        """Return the ledger's name; a path below `base` is made relative to it, to remain valid if `base` is moved."""
         path = Path(self.place)
         if self.kind in (SQLITE, DELTA) and path.is_absolute() and path.is_relative_to(base):
             return f"{self.kind}:./{path.relative_to(base)}"
@@ -70,7 +70,7 @@ def parse_ledger(text: str, base: Path | None = None) -> LedgerSpec:
     """Parse the name of a ledger; relative paths are relative to `base`, by default the current directory.
 
     Raises:
-        InputError: the form is unknown, or holds a password.
+        InputError: the name has an unknown form, or contains a password.
     """
     kind, colon, place = text.strip().partition(":")
     if kind not in FORMS:
@@ -132,7 +132,7 @@ def _wrong(text: str, found: str) -> InputError:
 
 
 def without_credentials(text: str) -> str:
-    """Return `text` for a message, without credentials before an ``@``."""
+    """Return `text` with credentials before an ``@`` removed, for a message."""
     before, at, rest = text.rpartition("@")
     secret = ":" in before.partition("://")[2] if "://" in before else ":" in before
     return f"…@{rest}" if at and secret else text
@@ -144,7 +144,7 @@ FORMAT, VERSION = "txstorm-ledger", 1
 
 
 def default_ledger(data_dir: Path) -> LedgerSpec:
-    """Return the SQLite file in the data directory."""
+    """Return the default ledger of `data_dir`: the SQLite file in it."""
     return LedgerSpec(SQLITE, str(data_dir.absolute() / LEDGER_FILE))
 
 
@@ -180,7 +180,7 @@ def _read(path: Path, text: str, data_dir: Path) -> LedgerSpec:
 
 
 def recorded_settings(data_dir: Path) -> Settings:
-    """Return the settings for reaching the ledger of `data_dir`, as recorded; all others have their defaults."""
+    """Return the recorded settings for connecting to the ledger of `data_dir`; all others have their defaults."""
     from txstorm.topology.settings import Settings
 
     if recorded_ledger(data_dir) is None or not (data_dir / PLACE_FILE).exists():
@@ -189,9 +189,9 @@ def recorded_settings(data_dir: Path) -> Settings:
 
 
 def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None = None) -> None:
-    """Record that `data_dir` uses `ledger`; call when it is open and leased, before anything refers to it.
+    """Record that `data_dir` uses `ledger`; call when the ledger is open and leased, before anything refers to it.
 
-    The `settings` for reaching it are recorded too, so that commands can reach it. None of them is a secret.
+    The `settings` for connecting to it are also recorded, so that commands can use it. None of them is a secret.
     """
     before = _reaching(ledger.kind, recorded_settings(data_dir))
     reach = before if settings is None else _reaching(ledger.kind, settings)
@@ -204,7 +204,7 @@ def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None 
 
 
 def _reaching(kind: str, settings: Settings) -> dict[str, Any]:
-    """Return the settings that are named after a kind of ledger and differ from their defaults."""
+    """Return the settings named after the ledger's `kind` that differ from their defaults."""
     from txstorm.topology.settings import Settings
 
     default = Settings().model_dump()

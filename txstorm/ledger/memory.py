@@ -22,7 +22,7 @@ class _Store:
 
 
 class MemoryLedger:
-    """A `Ledger` in memory; with `beside`, another handle on the entries and the lease of that one."""
+    """A `Ledger` in memory; with `beside`, a further handle on the entries and the lease of that ledger."""
 
     def __init__(self, beside: MemoryLedger | None = None, clock: Clock = utc_now) -> None:
         self._store: _Store = _Store() if beside is None else beside._store  # noqa: SLF001 - one of its own kind
@@ -35,7 +35,7 @@ class MemoryLedger:
         return self._entries().get(checked_path(path))
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`."""
+        """Return the names directly below `path`."""
         return child_names(checked_path(path, root=True), self._entries())
 
     def scan(self, path: str) -> dict[str, Entry]:
@@ -46,7 +46,7 @@ class MemoryLedger:
         return {name: entries[prefix + name] for name in names if prefix + name in entries}
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing."""
+        """Carry out `ops` atomically: all or none."""
         check_ops(ops)
         self._check_open()
         with self._store.lock:
@@ -75,13 +75,13 @@ class MemoryLedger:
         self._check_lease()
 
     def wait_free(self, seconds: float) -> bool:
-        """Block until the lease is free; its release wakes this up."""
+        """Block until the lease is released, for at most `seconds`; return whether it is free."""
         self._check_open()
         with self._store.lock:
             return self._store.lock.wait_for(lambda: self._store.holder is None, seconds)
 
     def expire(self) -> None:
-        """Expire the lease, as if the holder had shown no sign of life: for tests."""
+        """Expire the lease, as if the holder had sent no heartbeat; for tests."""
         with self._store.lock:
             self._free()
 
@@ -112,7 +112,7 @@ class MemoryLedger:
             raise lost_error(_NAME, not_held_by_us(self._store.holder))
 
     def _entries(self) -> dict[str, Entry]:
-        """Return the current entries, as an immutable snapshot: a commit replaces the dictionary."""
+        """Return the current entries, as a snapshot that never changes: a commit replaces the dictionary."""
         self._check_open()
         return self._store.entries
 

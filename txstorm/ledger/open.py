@@ -1,4 +1,4 @@
-"""Opening the ledger of a data directory, whatever its kind."""
+"""Opening the ledger of a data directory, of any kind."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def open_ledger(
     """Open the ledger of the data directory `data_dir`.
 
     Args:
-        data_dir: holds the tables and, by default, the ledger.
-        create: whether a missing directory or ledger is created; otherwise it is an error.
+        data_dir: the directory that contains the tables and, by default, the ledger.
+        create: whether to create a missing directory or ledger; otherwise that is an error.
         read_only: for readers beside a run.
-        busy: for SQLite, see `SqliteLedger`.
+        busy: timeout for SQLite; see `SqliteLedger`.
         ledger: the result of `chosen_ledger`; by default the recorded ledger, or else ``ledger.db`` in the directory.
         settings: settings of the topology; by default those that the directory has recorded.
 
@@ -91,7 +91,7 @@ def open_spec(
     busy: float = BUSY,
     settings: Settings | None = None,
 ) -> Ledger:
-    """Open `ledger`, even if its content was moved; `directory` is the data directory it belongs to, if known.
+    """Open `ledger`, even if its content has been moved; `directory` is the data directory it belongs to, if known.
 
     Raises:
         SecretRefused: a secret would be sent to a host that only `directory` names.
@@ -116,10 +116,10 @@ def open_spec(
 
 
 def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
-    """Choose the ledger of `data_dir`: the recorded one, else the `given` one, else the default.
+    """Choose the ledger of `data_dir`: the recorded one, otherwise the `given` one, otherwise the default.
 
     Raises:
-        InputError: the recorded ledger is not the `given` one, and was not moved there; or the form is wrong.
+        InputError: the recorded ledger is not the `given` one and was not moved there; or `given` is malformed.
     """
     found = recorded_ledger(data_dir)
     if given is None:
@@ -135,7 +135,7 @@ def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
 
 
 def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | None = None) -> bool:
-    """Return whether `ledger` exists, whatever its content; raise where that cannot be known."""
+    """Return whether `ledger` exists, regardless of its content; raise an error if that cannot be determined."""
     check_named(ledger, data_dir, settings)
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
@@ -151,13 +151,13 @@ def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | Non
 
 
 def ledger_is_known(data_dir: Path) -> bool:
-    """Return whether `data_dir` has a ledger or records where it is; a ledger elsewhere is not contacted."""
+    """Return whether `data_dir` contains a ledger or records its location, without contacting a ledger elsewhere."""
     found = recorded_ledger(data_dir)
     return found is not None and (found.kind != MEMORY or data_dir.absolute() in _memory)
 
 
 def moved_to(ledger: Ledger) -> str | None:
-    """Return the ledger that `txstorm ledger copy` moved the content of `ledger` to; None if it did not."""
+    """Return the name of the ledger to which `txstorm ledger copy` moved this one's content; None if not moved."""
     entry = ledger.get(names.MOVED)
     return None if entry is None else str(decode_value(None, entry.value, names.MOVED)["to"])
 
@@ -204,7 +204,7 @@ def _existing(path: Path) -> Path:
 
 
 def local_directory(data_dir: str | Path) -> Path:
-    """Return `data_dir` as a path; accept ``file://``, raise `InputError` for other schemes and for a NUL."""
+    """Return `data_dir` as a path; accept ``file://`` and raise `InputError` for other schemes and NUL characters."""
     text = str(data_dir)
     if "\0" in text:
         msg = f"data directory {text!r}: expected a path, got one that holds a NUL; choose another --data-dir"

@@ -1,4 +1,4 @@
-"""Paths of the entries in a ledger. Changing one is a migration."""
+"""Paths of the entries in a ledger. Changing one requires a migration."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def meta_path(txid: int) -> str:
 
 
 def user_path(partition: str, txid: int) -> str:
-    """Return the path of the metadata of `partition` for `txid`."""
+    """Return the path of the metadata of a spout's `partition` for `txid`."""
     return f"{USER}/{partition}/{txid}"
 
 
@@ -99,5 +99,5 @@ def savepoint_path(name: str) -> str:
 
 
 def failure_path(txid: int) -> str:
-    """Return the path of the failures of `txid`."""
+    """Return the path of the record of the failures of `txid`."""
     return f"{FAILURES}/{txid}"

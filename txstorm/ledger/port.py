@@ -1,4 +1,4 @@
-"""The ledger's port: a tree of small versioned values, all-or-nothing commits, and one lease.
+"""The ledger's port: a tree of small versioned values, atomic commits, and one lease.
 
 The rules of a commit are pure functions here, so that every implementation (SQLite, memory, ZooKeeper, Delta) only
 has to read and write entries.
@@ -28,11 +28,11 @@ ABSENT = -1
 
 
 class Entry(NamedTuple):
-    """A stored value. A named tuple, like `Put`, because very many are created.
+    """A stored value. Like `Put`, it is a named tuple because entries are created in great numbers.
 
     Attributes:
-        value: the bytes.
-        version: 0 when created, one more with every `Put`; from 0 again after a `Delete`.
+        value: the stored bytes.
+        version: 0 when created, incremented by every `Put`; restarts at 0 after a `Delete`.
     """
 
     value: bytes
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Create or overwrite `path`; `expect` is None (unconditionally), `ABSENT`, or the version it must have."""
+    """Operation that creates or overwrites `path`; `expect`: None (unconditional), `ABSENT` or a version."""
 
     path: str
     value: bytes
@@ -49,7 +49,7 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete `path`; deleting an absent entry is an error only if `expect` is given."""
+    """Operation that deletes `path`; deleting an absent entry is an error only if `expect` is given."""
 
     path: str
     expect: int | None = None
@@ -57,7 +57,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Check:
-    """Change nothing, but fail the whole commit unless `path` is at version `expect` (or `ABSENT`)."""
+    """Operation that changes nothing, but fails the whole commit unless `path` is at version `expect` (or `ABSENT`)."""
 
     path: str
     expect: int
@@ -69,7 +69,7 @@ Op = Put | Delete | Check
 class Ledger(Protocol):
     """Handle on one ledger, thread-safe; other handles and processes may use the ledger at the same time.
 
-    Paths are segments joined by ``/``, without one at either end, such as ``coordinator/meta/17``; others raise
+    Paths are segments joined by ``/``, without a leading or trailing one, such as ``coordinator/meta/17``; others raise
     `InputError`. Every method raises `TxstormError` when the store cannot be reached, and after `close`.
     """
 
@@ -77,16 +77,16 @@ class Ledger(Protocol):
         """Return the entry at `path`, or None."""
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`, also of paths that only have entries further below; whole numbers first.
+        """Return the names directly below `path`, including those with entries only further below; whole numbers first.
 
         The empty path is the root. An unknown path has no children.
         """
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path` (name → entry), as a consistent snapshot in the order of `children`."""
+        """Return name → entry for the entries directly below `path`: a consistent snapshot, in order of `children`."""
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops` in order, all or nothing; they are durable when it returns.
+        """Carry out `ops` in order and atomically (all or none); they are durable when this returns.
 
         Without `durable`, a power failure may undo the commit until a durable one has followed: for values that are
         written often and soon obsolete, such as the status of a run.
@@ -96,7 +96,7 @@ class Ledger(Protocol):
         Raises:
             FencedError: this handle has lost its lease, see `check_lease`; nothing was changed.
             ConflictError: an entry is not at the expected version; nothing was changed.
-            InputError: a malformed path or a value over `MAX_VALUE`; nothing was changed.
+            InputError: a path is malformed or a value is longer than `MAX_VALUE`; nothing was changed.
         """
 
     def acquire(self, owner: str) -> None:
@@ -107,9 +107,9 @@ class Ledger(Protocol):
         """
 
     def check_lease(self) -> None:
-        """Return if this handle still holds its lease, or never acquired it; usually without I/O.
+        """Raise `FencedError` if this handle has lost the lease that it acquired; usually does no I/O.
 
-        Called before everything that only the holder may do outside the ledger. While the connection to the store
+        Called before every action outside the ledger that only the holder may take. While the connection to the store
         is interrupted, it blocks for as long as the store's settings allow; it raises if the lease ends meanwhile.
 
         Raises:
@@ -126,14 +126,14 @@ class Ledger(Protocol):
         """Release the lease; do nothing if this handle does not hold it."""
 
     def holder(self) -> str | None:
-        """Return the holder of the lease, in words; None if it is free."""
+        """Return a description of the lease's holder; None if the lease is free."""
 
     def close(self) -> None:
         """Release the lease and close the connection to the store; may be called twice."""
 
 
 def checked_path(path: str, *, root: bool = False) -> str:
-    """Return `path` if it is well-formed, or empty and `root` allows that; raise `InputError` otherwise."""
+    """Return `path` if it is well-formed, or if it is empty and `root` is true; raise `InputError` otherwise."""
     if root and not path:
         return path
     if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
@@ -147,7 +147,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def check_ops(ops: Sequence[Op]) -> None:
-    """Raise `InputError` if a path is malformed or a value too long; call before locking or writing."""
+    """Raise `InputError` if a path in `ops` is malformed or a value is too long; call before locking or writing."""
     for op in ops:
         checked_path(op.path)
         if isinstance(op, Put) and len(op.value) > MAX_VALUE:
@@ -164,7 +164,7 @@ def op_size(op: Op) -> int:
 
 
 def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
-    """Divide the operations of `groups`, in order, into few commits of at most `MAX_COMMIT`; each group stays whole."""
+    """Batch `groups` of operations, in order, into few commits of at most `MAX_COMMIT` bytes; no group is split."""
     pending: list[Op] = []
     size = 0
     for group in groups:
@@ -179,7 +179,7 @@ def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
 
 
 def outcome(op: Op, found: Entry | None) -> Entry | None:
-    """Apply `op` to the entry `found` at its path; return the entry after it, or raise `ConflictError`."""
+    """Apply `op` to the entry `found` at its path; return the resulting entry, or raise `ConflictError`."""
     version = ABSENT if found is None else found.version
     expect = op.expect
     if expect is not None and expect != version:
@@ -201,7 +201,7 @@ _DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}
 
 
 def pass_deleted(op: Op) -> None:
-    """Pass the fault point of the entry that `op` deletes, if its kind has one."""
+    """Pass the fault point for fault injection if `op` deletes an entry of a kind that has one."""
     if isinstance(op, Delete) and (point := _DELETED.get(op.path.rpartition("/")[0])):
         faults.point(point)
 
@@ -214,6 +214,6 @@ def child_names(path: str, stored: Iterable[str]) -> list[str]:
 
 
 def name_order(name: str) -> tuple[bool, int, str]:
-    """Sort key of names: whole numbers in numeric order, then the other names."""
+    """Return the sort key of `name`: whole numbers come first, in numeric order, then all other names."""
     number = name.isascii() and name.isdecimal()
     return (not number, int(name) if number else 0, name)

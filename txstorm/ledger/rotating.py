@@ -1,4 +1,4 @@
-"""Storm's `RotatingTransactionalState`: JSON values by txid in a ledger, for spouts with a history of their own."""
+"""Counterpart of Storm's `RotatingTransactionalState`: JSON values keyed by txid, for spouts that keep a history."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class RotatingState:
         return json.loads(self._texts[txid]) if txid in self._texts else None
 
     def last(self) -> Any:
-        """Return the value of the highest txid, or None."""
+        """Return the value of the highest txid; None if there is none."""
         return self.get(max(self._texts, default=0))
 
     def previous(self, txid: int) -> Any:
-        """Return the value of the highest txid below `txid`, or None."""
+        """Return the value of the highest txid below `txid`; None if there is none."""
         return self.get(max((known for known in self._texts if known < txid), default=0))
 
     def get_state(self, txid: int, init: Callable[[int, Any], Any]) -> Any:
-        """The value of `txid`, stored first if absent: None below a later one, else ``init(txid, previous value)``."""
+        """Return the value of `txid`; if absent, store ``init(txid, previous value)``, or None below a later txid."""
         if txid not in self._texts:
             last = max(self._texts, default=0)
             if self._strict and txid != last + 1:
@@ -59,7 +59,7 @@ class RotatingState:
         return self.get(txid)
 
     def get_state_or_create(self, txid: int, init: Callable[[int, Any], Any]) -> Any:
-        """Return the stored value of `txid`; None if this call has made and stored it, as `get_state` does."""
+        """Return the value of `txid` if already stored; otherwise store it, like `get_state`, and return None."""
         known, value = txid in self._texts, self.get_state(txid, init)
         return value if known else None
 

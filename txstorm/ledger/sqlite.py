@@ -39,7 +39,7 @@ WITHOUT ROWID;
 
 
 def entry_crc(path: bytes, value: bytes, version: int) -> int:
-    """Checksum of an entry: SQLite detects damage to its pages, but not a flipped bit within a value."""
+    """Return the checksum of an entry; SQLite detects damage to its pages, but not a flipped bit within a value."""
     return zlib.crc32(value, zlib.crc32(b"%d %s" % (version, path)))
 
 
@@ -74,7 +74,7 @@ def _write_empty(path: Path) -> None:
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Put the ledger into WAL mode; if that fails, SQLite does not raise but returns another mode."""
+    """Put the ledger into WAL mode, and check the result: on failure SQLite does not raise but returns another mode."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         msg = f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
@@ -121,7 +121,7 @@ class Guard:
 
     @classmethod
     def of(cls, path: Path) -> Guard:
-        """Return the guard of the ledger at `path`, counting one more handle; call `close` once for each."""
+        """Return the shared guard of the ledger at `path`, counting one more handle; call `close` once per handle."""
         key = os.path.realpath(path)
         with cls._lock:
             guard = cls._shared.setdefault(key, cls(Path(key)))
@@ -163,7 +163,7 @@ class Guard:
 
     @classmethod
     def forked(cls) -> None:
-        """Close the copies in a forked child, which would keep the locks after the parent's death."""
+        """Close inherited descriptions in a forked child, where they would hold the locks after the parent's death."""
         cls._lock = threading.Lock()  # another thread of the parent may have held the old one
         while cls._shared:
             cls._shared.popitem()[1].close_files()
@@ -235,7 +235,7 @@ def _check_content(connection: sqlite3.Connection, path: Path) -> None:
 def _check_length(connection: sqlite3.Connection, path: Path) -> None:
     """Raise `LedgerCorrupt` for a truncated file.
 
-    SQLite treats a file of less than a page as new, and reads zeros for the missing end of the last page.
+    SQLite treats a file shorter than a page as new, and reads the missing end of the last page as zeros.
     """
     page = connection.execute("PRAGMA page_size").fetchone()[0]
     size = path.stat().st_size
@@ -259,7 +259,7 @@ def _corrupt(path: Path, found: str) -> LedgerCorrupt:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as errors of txstorm."""
+    """Translate SQLite's errors, raised within the block, into errors of txstorm."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -279,7 +279,7 @@ def _refused(error: sqlite3.Error) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int | None:
-    """SQLite's primary error code; None for an error raised by Python's module itself."""
+    """Return SQLite's primary error code; None for an error raised by Python's own module."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -297,14 +297,14 @@ class SqliteLedger:
 
     Args:
         path: a file on a local disk.
-        create: whether a missing file is created; otherwise it is an error.
+        create: whether to create a missing file; otherwise that is an error.
         read_only: for readers beside a run.
-        busy: seconds that a commit waits for one of another process, which takes milliseconds unless that hangs.
-        clock: wall clock, for the time since when the lease is held.
+        busy: seconds that a commit waits for that of another process, which takes milliseconds unless that hangs.
+        clock: wall clock, for the time at which the lease was acquired.
 
     Raises:
-        DataDirectoryError: missing, not a ledger, unreadable, or of a newer format.
-        LedgerCorrupt: damaged.
+        DataDirectoryError: the file is missing, not a ledger, unreadable, or of a newer format.
+        LedgerCorrupt: the file is damaged.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class SqliteLedger:
             return _entry(connection, path)
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`."""
+        """Return the names directly below `path`."""
         where, bounds = _below(checked_path(path, root=True))
         with self._working() as connection:
             rows = connection.execute(_PATHS + where, bounds).fetchall()
@@ -342,7 +342,7 @@ class SqliteLedger:
         return {name: found[name] for name in child_names("", found)}
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing, synced to the disk even without `durable`.
+        """Carry out `ops` atomically, all or none; they are synced to the disk even without `durable`.
 
         Otherwise a later sync that fails could lose data that was written to SQLite's log but not synced.
         """
@@ -366,7 +366,7 @@ class SqliteLedger:
             self._lease.check()
 
     def wait_free(self, seconds: float) -> bool:
-        """Block until the lease is free, by polling."""
+        """Poll until the lease is free, for at most `seconds`; return whether it is."""
         return poll_free(lambda: self.holder() is None, seconds)
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
 """Encoding of the ledger's values: versioned JSON, stored in the ledger if short, in a blob file if long.
 
 A blob file is immutable and named after its digest and the epoch of the coordinator that wrote it; the ledger holds
-both and the size. A coordinator writes blobs of its own epoch only and removes none of a later epoch. So a stale
-coordinator, however long it was frozen, removes no file of the one that leads now.
+both and the size. A coordinator writes only blobs of its own epoch and removes none of a later epoch. So a stale
+coordinator, however long it was paused, removes no file of the current leader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OURS = re.compile(r"(?:([1-9][0-9]*)-)?[0-9a-f]{64}\.json(\..*\.tmp)?")
 def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoch: int = 0) -> bytes:
     """Encode `value` as bytes for the ledger; a long value is first written durably to `blob_dir`.
 
-    Equal values give equal bytes. Tuples are decoded as lists.
+    Equal values yield equal bytes. Tuples are decoded as lists.
 
     Args:
         blob_dir: an existing directory on a local disk; None if long values are not expected.
@@ -38,7 +38,7 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoc
         epoch: epoch of the coordinator that writes it; 0 if no coordinator leads.
 
     Raises:
-        MetadataError: `value` is not JSON, would be decoded as another value, or is too long without `blob_dir`.
+        MetadataError: `value` is not JSON, would be decoded as a different value, or is too long without `blob_dir`.
     """
     document = _dumps({"format": VALUE_FORMAT, "value": _checked(value, what)}, what)
     if len(document) <= MAX_VALUE:
@@ -131,7 +131,7 @@ def _checked(value: Any, what: str) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Return whether `value` consists of JSON's own types only: a fast check that nearly every value passes."""
+    """Return whether `value` consists only of JSON's native types; a fast check that nearly every value passes."""
     kind = type(value)
     if kind is dict:
         return set(map(type, value)) <= {str} and all(map(_plain, value.values()))
@@ -141,7 +141,7 @@ def _plain(value: Any) -> bool:
 
 
 def _fault(value: Any, where: str) -> str | None:
-    """Return the first part of `value` that JSON cannot represent or would silently change."""
+    """Describe the first part of `value` that JSON cannot represent or would silently change; None if there is none."""
     if isinstance(value, dict):
         return _dict_fault(value, where)
     if isinstance(value, (list, tuple)):

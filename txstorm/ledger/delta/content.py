@@ -1,4 +1,4 @@
-"""Content of a Delta ledger as one handle sees it: follow the table's versions, append one, write snapshots."""
+"""Content of a Delta ledger as one handle sees it: reads new versions of the table, appends them, writes snapshots."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DeltaContent:
             raise DataDirectoryError(msg)
 
     def _snapshot(self, table: ControlTable) -> Content | None:
-        """The content as of the snapshot; None if its files were deleted, since there is a newer snapshot by now."""
+        """Read the content as of the snapshot; None if its files have been deleted because a newer snapshot exists."""
         paths = table.paths()
         version = snapshot_version(paths, self._where)
         data = table.files.read(paths[0]) if paths else b""
@@ -89,7 +89,7 @@ class DeltaContent:
         return content
 
     def _follow(self, table: ControlTable, content: Content) -> bool:
-        """Apply all versions after that of `content`; return False if one of them was deleted already."""
+        """Apply all later versions to `content`; return False if one of them has already been deleted."""
         while (document := self._entry(table, content.version + 1)) is not None:
             content.apply(document)
         # The log is truncated from its old end: while the last known version exists, no later one was deleted.
@@ -103,23 +103,23 @@ class DeltaContent:
         return None if document is None else checked(document, f"{self._where}, version {version}")
 
     def catch_up(self) -> None:
-        """Move to the newest version."""
+        """Apply all versions up to the newest one."""
         if not self._follow(self._table, self.content):
             before = self._table
             self._table, self.content = self._opened()
             self._table.owe(before)
 
     def distrust(self) -> None:
-        """Have the next durable `append` rewrite all versions since the snapshot, whoever appended them."""
+        """Make the next durable `append` rewrite all versions since the snapshot, whichever process appended them."""
         self._table.distrust(range(self.content.snapshot, self.content.version + 1))
 
     def append(self, document: Mapping[str, Any], *, durable: bool = True) -> bool:
-        """Append `document` as the next version; return False, at the newest version, if another writer was faster.
+        """Append `document` as the next version; if another writer was faster, apply its version and return False.
 
         Every retry is the same document at the same version, so that at most one of them takes effect.
 
         Raises:
-            TxstormError: the store does not answer; whether the document was appended is unknown.
+            TxstormError: the store does not answer; it is unknown whether the document was appended.
         """
         cause: TxstormError | None = None
         for number in range(TRIES):
@@ -162,7 +162,7 @@ class DeltaContent:
     def tidy(self, clock: Callable[[], datetime], by: str) -> None:
         """Every `SNAPSHOT_EVERY` versions, write a snapshot and truncate the log; a failure is only logged.
 
-        The previous snapshot and the versions since then stay for handles that are reading them.
+        The previous snapshot and all versions since then are kept for handles that are still reading them.
         """
         if self.content.version - self.content.snapshot < SNAPSHOT_EVERY:
             return
@@ -193,7 +193,7 @@ class DeltaContent:
         self._forget(before, {path, *old})
 
     def _forget(self, before: int, kept: set[str]) -> None:
-        """Remove everything that was already superseded when the snapshot `before` was written."""
+        """Remove everything, except the files `kept`, that the snapshot of version `before` had already superseded."""
         self._table.forget(before)
         for name in self._table.files.names("snapshots"):
             path = f"snapshots/{name}"

@@ -41,16 +41,16 @@ class DeltaLedger:
 
     Args:
         uri: an absolute path, or a URI that delta-rs supports; credentials come from the environment.
-        create: whether a missing table is created; otherwise it is an error.
+        create: whether to create a missing table; otherwise that is an error.
         read_only: for readers beside a run.
-        lease_seconds: seconds that a lease of this handle lasts after the holder's last sign of life.
+        lease_seconds: seconds that a lease of this handle lasts after the holder's last heartbeat.
         clock: wall clock, for display.
         monotonic: a monotonic clock, in seconds.
-        pause: sleeps for some seconds.
+        pause: function that sleeps for a number of seconds.
 
     Raises:
-        DataDirectoryError: missing, not a ledger, unreadable, or of a newer format.
-        LedgerCorrupt: damaged.
+        DataDirectoryError: the table is missing, not a ledger, unreadable, or of a newer format.
+        LedgerCorrupt: the table is damaged.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class DeltaLedger:
 
     @staticmethod
     def is_there(uri: str) -> bool:
-        """Whether there is a Delta table at `uri`, ledger or not; raises `DataDirectoryError` if that is unknown."""
+        """Return whether any Delta table exists at `uri`; raise `DataDirectoryError` if that cannot be determined."""
         return ControlTable.open(uri) is not None
 
     # -- entries ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class DeltaLedger:
             return entries.get(path)
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`."""
+        """Return the names directly below `path`."""
         checked_path(path, root=True)
         with self._reading() as entries:
             return child_names(path, entries)
@@ -116,9 +116,9 @@ class DeltaLedger:
         raise TxstormError(msg)
 
     def _changes(self, ops: Sequence[Op]) -> dict[str, Entry | None]:
-        """Return the entries that `ops` change; while the lease is trusted, by the content known here.
+        """Return the entries that `ops` change, computed from cached content as long as the lease is trusted.
 
-        Other processes write rarely, so that the holder need not read first.
+        Other processes rarely write, so the holder need not read first.
         """
         known = self._held is not None and self._held.trusted(self._now())
         if not known:
@@ -146,7 +146,7 @@ class DeltaLedger:
         by: str | None = None,
         durable: bool = True,
     ) -> bool:
-        """Append the next version (a sign of life of the holder); return False if another writer was faster.
+        """Append the next version, which is also the holder's heartbeat; return False if another writer was faster.
 
         Raises:
             FencedError: this handle is known to have lost its lease, before or after the attempt.
@@ -170,7 +170,7 @@ class DeltaLedger:
     def acquire(self, owner: str) -> None:
         """Acquire the lease.
 
-        If a process on another machine holds it, blocks until that shows a sign of life, or the lease has expired.
+        If a process on another machine holds it, block until that process sends a heartbeat or the lease has expired.
         """
         self._check_writable()
         with self._working():
@@ -189,7 +189,7 @@ class DeltaLedger:
         raise held_error(self._name, row.holder())
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; ask the store if the last sign is old."""
+        """Raise `FencedError` if this handle has lost its lease; ask the store if the last heartbeat is old."""
         self._check_open()
         held = self._held
         if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
@@ -199,7 +199,7 @@ class DeltaLedger:
             self._renew_or_fail()
 
     def wait_free(self, seconds: float) -> bool:
-        """Block until the lease is free, by polling."""
+        """Poll until the lease is free, for at most `seconds`; return whether it is."""
         return poll_free(self._looks_free, seconds, pause=self._pause, now=self._now)
 
     def release(self) -> None:
@@ -239,9 +239,9 @@ class DeltaLedger:
             raise held_error(self._name, row.holder())
 
     def _await_sign(self) -> None:
-        """Block until a holder on another machine shows a sign of life, or shows none for the length of its lease.
+        """Block until a holder on another machine sends a heartbeat, or has sent none for the duration of its lease.
 
-        Before that, whether it is alive is unknown.
+        Until then it is unknown whether that process is alive.
         """
         self._catch_up()
         row, sign, place = self._content.lease, self._content.sign, machine_mark()
@@ -261,7 +261,7 @@ class DeltaLedger:
         start_thread(self._keep_renewing, held, name="txstorm-lease")
 
     def _keep_renewing(self, held: Held) -> None:
-        """Renew the lease by signs of life while there is nothing else to write; the thread ends with the lease."""
+        """Renew the lease by heartbeats while there is nothing else to write; the thread ends with the lease."""
         assert held.ended is not None
         while not held.ended.wait(held.row.seconds / 12):
             with self._lock:
@@ -280,7 +280,7 @@ class DeltaLedger:
             log.warning("%s: the lease cannot be renewed: %s", self._name, error)
 
     def _renew_or_fail(self) -> None:
-        """Write a sign of life; retry for as long as the lease lasts while the store does not answer."""
+        """Write a heartbeat; while the store does not answer, retry until the lease expires."""
         held = self._held
         if held is None or held.trusted(self._now()):
             return

@@ -35,9 +35,9 @@ class LeaseRow:
     Attributes:
         token: unique for each acquisition; every version that the holder writes carries it.
         owner: the holder's name for itself.
-        pid: its process.
-        host: its machine.
-        since: when it acquired the lease, ISO 8601.
+        pid: the holder's process id.
+        host: the holder's machine.
+        since: when the holder acquired the lease, ISO 8601.
         millis: duration of the lease after the last version of its holder, in milliseconds.
         process: see `txstorm.ledger.lease.process_mark`.
     """
@@ -52,7 +52,7 @@ class LeaseRow:
 
     @property
     def seconds(self) -> float:
-        """Duration of the lease after the last version of its holder."""
+        """Seconds that the lease lasts after its holder's last version."""
         return self.millis / 1000
 
     def holder(self) -> Holder:
@@ -65,12 +65,12 @@ class Content:
     """Content of a ledger as of a version of its table.
 
     Attributes:
-        version: the version that the content is as of.
-        snapshot: the version as of which the snapshot file is; 0 without one.
+        version: the version of the table that the content reflects.
+        snapshot: the version that wrote the snapshot file; 0 without one.
         entries: path → entry.
         lease: the current lease; None if it is free.
         sign: the last version that the holder of the lease wrote.
-        told_at: the holder's wall clock then, ISO 8601; for display only.
+        told_at: the holder's wall-clock time when it wrote `sign`, ISO 8601; for display only.
     """
 
     version: int = 0
@@ -81,7 +81,7 @@ class Content:
     told_at: str = ""
 
     def apply(self, document: Mapping[str, Any]) -> None:
-        """Apply the `document` of the next version; an empty one, of a foreign writer, changes no entry."""
+        """Apply the `document` of the next version; an empty one, from a foreign writer, changes no entry."""
         self.version += 1
         if not document:
             return
@@ -100,7 +100,7 @@ class Content:
 
 
 def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
-    """The entries that `ops` change in `entries`, None for deleted ones; raises `ConflictError` as `outcome` does."""
+    """Return path → new entry for the changes of `ops` to `entries`, None if deleted; see `outcome` for errors."""
     changed: dict[str, Entry | None] = {}
     for op in ops:
         found = changed[op.path] if op.path in changed else entries.get(op.path)
@@ -119,15 +119,15 @@ def document_of(
     changes: Mapping[str, Entry | None] | None = None,
     lease: LeaseRow | None = None,
 ) -> dict[str, Any]:
-    """Make the document of a version.
+    """Build the document of a version.
 
     Args:
-        kind: kind of the version; only `LEASE` and `SNAPSHOT` set the lease.
-        unique: unique id of the document, by which a writer whose answer was lost recognizes its own version.
-        at: the wall clock.
-        by: token of the writer's lease, if it has one.
+        kind: the kind of version; only `LEASE` and `SNAPSHOT` set the lease.
+        unique: unique id of the document, by which a writer that did not receive the answer recognizes its own version.
+        at: the wall-clock time, ISO 8601.
+        by: the token of the writer's lease, if it holds one.
         changes: path → its new entry, None for a deleted one.
-        lease: the lease from now on.
+        lease: the lease as of this version; None if it is free.
     """
     rows = [
         [path, None, 0] if entry is None else [path, base64.b64encode(entry.value).decode("ascii"), entry.version]
@@ -146,10 +146,10 @@ def document_of(
 
 
 def checked(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return `document` if its checksum is right.
+    """Return `document` if its checksum is correct.
 
     Raises:
-        LedgerCorrupt: the checksum is wrong.
+        LedgerCorrupt: the checksum does not match.
         DataDirectoryError: the format is newer.
     """
     if not document:
@@ -172,7 +172,7 @@ def snapshot_path(version: int, unique: str) -> str:
 
 
 def snapshot_version(paths: Sequence[str], where: str) -> int:
-    """Return the version of the only snapshot among a table's `paths`; 0 without one."""
+    """Return the version in the name of the only snapshot among a table's `paths`; 0 if there is none."""
     if not paths:
         return 0
     name = paths[0].removeprefix("snapshots/").partition("-")[0]

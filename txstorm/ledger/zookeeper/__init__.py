@@ -1,4 +1,4 @@
-"""The ledger in ZooKeeper, at Storm's paths.
+"""The ledger in ZooKeeper, under the paths that Storm uses.
 
 May import: ledger, clients, topology.
 Start: ledger.py.

@@ -1,6 +1,6 @@
 """The lease of a ledger in ZooKeeper: a node that ends with the holder's session, and a persistent epoch node.
 
-Every transaction of the holder verifies both nodes, so that the servers refuse all that it sends after losing the
+Every transaction of the holder verifies both nodes, so that the servers refuse everything it sends after losing the
 lease.
 """
 
@@ -38,10 +38,10 @@ class _Held:
     """The lease that this handle has acquired.
 
     Attributes:
-        session: the session it ends with.
-        epoch: version of the epoch's node since the lease was acquired.
-        confirmed: time of the request that last confirmed it: the servers keep it for a session timeout from then on.
-        lost: why it is lost; empty while it is not.
+        session: the session with which the lease ends.
+        epoch: version of the epoch node since the lease was acquired.
+        confirmed: time of the request that last confirmed it; the servers keep it for one session timeout from then on.
+        lost: why the lease was lost; empty while it is held.
     """
 
     session: int
@@ -102,7 +102,7 @@ class ZooKeeperLease:
         return None if node is None else _holder(node, self._what)
 
     def check(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; ask the servers if it was not confirmed lately."""
+        """Raise `FencedError` if this handle has lost its lease; ask the servers if it was not confirmed recently."""
         held = self._held
         if held is None:
             return
@@ -112,7 +112,7 @@ class ZooKeeperLease:
             self._confirm(held)
 
     def wait_free(self, seconds: float, closed: Callable[[], bool]) -> bool:
-        """Block until the lease is free, for at most `seconds`; return False also if no server can be reached."""
+        """Block until the lease is free, for at most `seconds`; return False if it is not, or no server answers."""
         end, left = self._now() + seconds, seconds
         while not closed():
             self._changed.clear()

@@ -1,4 +1,4 @@
-"""The ledger in ZooKeeper: nodes of an ensemble that several machines share, at Storm's paths."""
+"""The ledger in ZooKeeper: nodes, under the paths that Storm uses, of an ensemble that several machines share."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ TRIES = 1000
 class ZooKeeperLedger:
     """A `Ledger` in the nodes below `root`.
 
-    A commit is one ZooKeeper transaction: its operations, a mark that tells whether it happened if the answer is
-    lost, and the verification of the holder's lease. A scan reads until it sees the same twice. The servers always
+    A commit is one ZooKeeper transaction: its operations, a mark that shows whether it happened if the answer is
+    lost, and the verification of the holder's lease. A scan is repeated until two readings agree. The servers always
     sync transactions: `durable` has no effect.
 
     Args:
-        session: owned by this handle from now on.
+        session: the session, owned by this handle from now on.
         root: an absolute ZooKeeper path, not the root itself.
-        create: whether a missing ledger is created; otherwise it is an error.
+        create: whether to create a missing ledger; otherwise that is an error.
         read_only: for readers beside a run.
-        clock: wall clock, for the time since when the lease is held.
+        clock: wall clock, for the time at which the lease was acquired.
         now: monotonic clock, for the time since the lease was confirmed.
 
     Raises:
-        DataDirectoryError: missing, not a ledger, or of a newer format.
+        DataDirectoryError: the node is missing, not a ledger, or of a newer format.
         InputError: the credentials do not grant access.
     """
 
@@ -89,7 +89,7 @@ class ZooKeeperLedger:
         return entry_of(found)
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`."""
+        """Return the names directly below `path`."""
         return self._names(self._node(checked_path(path, root=True)))
 
     def scan(self, path: str) -> dict[str, Entry]:
@@ -103,7 +103,7 @@ class ZooKeeperLedger:
         raise TxstormError(msg)
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing, in one transaction."""
+        """Carry out `ops` atomically, in one ZooKeeper transaction."""
         self._check_writable()
         check_ops(ops)
         self._check_size(ops)
@@ -126,7 +126,7 @@ class ZooKeeperLedger:
         self._lease.check()
 
     def wait_free(self, seconds: float) -> bool:
-        """Block until the lease is free; the servers notify this handle."""
+        """Block until the servers report that the lease is free, for at most `seconds`; return whether it is."""
         self._check_open()
         free = self._lease.wait_free(seconds, lambda: not self._open)
         self._check_open()
@@ -159,19 +159,19 @@ class ZooKeeperLedger:
         return sorted(names, key=name_order)
 
     def _is_visible(self, node: str, found: Node | None) -> bool:
-        """Return whether a node is an entry or has one below; directories that have become empty are not visible."""
+        """Return whether a node is an entry or has one below it; a directory that has become empty is not visible."""
         if found is None or not found.children:
             return entry_of(found) is not None
         return entry_of(found) is not None or self._read([f"{node}/{VALUE}"])[0] is not None or bool(self._names(node))
 
     def _below(self, node: str) -> dict[str, str]:
-        """Node name → entry name, of the entries and directories below `node`."""
+        """Return node name → entry name for the entries and directories below `node`."""
         self._check_open()
         names, _ = self._session.children(node) or ([], (0, 0))
         return {name: entry for name in names if (entry := entry_name(name)) is not None}
 
     def _scanned(self, node: str) -> dict[str, Entry] | None:
-        """Return the entries below `node`; None if something changed there while they were read."""
+        """Return the entries below `node`; None if any of them changed during the scan."""
         self._check_open()
         listed = self._session.children(node)
         if listed is None:
@@ -200,7 +200,7 @@ class ZooKeeperLedger:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def _tried(self, ops: Sequence[Op], *, fresh: bool) -> bool:
-        """Attempt a commit; return False if the nodes were not as known here."""
+        """Attempt a commit; return False if the nodes were not in the state that this handle has cached."""
         known = ChainMap[str, Known | None]({}, self._known)
         try:
             self._gather(ops, known, fresh=fresh)
@@ -277,7 +277,7 @@ def _is_directory(node: Node | None) -> bool:
 
 
 def _format(data: bytes) -> object:
-    """Return the format version in the data of a ledger's root; None if the node is not a ledger."""
+    """Return the format version in the `data` of a ledger's root node; None if the node is not a ledger."""
     try:
         found = json.loads(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Location of a ledger in ZooKeeper: validated servers and node. Works without the ZooKeeper client."""
+"""Location of a ledger in ZooKeeper: validated servers and root node. Does not need the ZooKeeper client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHROOT = re.compile(r"(?!/zookeeper(/|$))(/(?!\.{1,2}(/|$))[^/%\x00-\x1f\x7f-\x
 
 
 def zookeeper_spec(settings: Settings, topology: str) -> str | None:
-    """The value of `--ledger` for Storm's settings: ``zookeeper:HOSTS/ROOT/<topology>``; None without servers."""
+    """Convert Storm's ZooKeeper settings to a ``--ledger`` value, ``zookeeper:HOSTS/ROOT/ID``; None without servers."""
     if not settings.zookeeper_servers:
         return None
     hosts = checked_hosts(settings.zookeeper_servers, settings.zookeeper_port)
@@ -33,7 +33,7 @@ def checked_hosts(hosts: str, port: int) -> str:
 
 
 def checked_chroot(chroot: str) -> str:
-    """Return `chroot` with a leading and no trailing slash; raise `InputError` if it is malformed, or the root."""
+    """Return `chroot` with a leading and no trailing slash; raise `InputError` if it is malformed or the root."""
     path = "/" + chroot.strip("/")
     if not _CHROOT.fullmatch(path):
         msg = f"ZooKeeper chroot {chroot!r}: expected a path such as /transactional/word-count, one for each topology"

@@ -1,6 +1,6 @@
-"""Layout of a ledger in ZooKeeper's nodes, and the translation of a commit to one transaction. Pure functions.
+"""Layout of a ledger in ZooKeeper's nodes, and translation of a commit into one transaction, as pure functions.
 
-An entry is the node of its path. Nodes that exist only for those below them hold `DIRECTORY` and are never removed. An
+An entry is the node at its path. Nodes that exist only as parents hold `DIRECTORY` and are never removed. An
 entry at the path of such a directory is the node `VALUE` below it, so that the version of an entry is always the
 version of its node.
 """
@@ -29,7 +29,7 @@ _FORBIDDEN = re.compile("[%\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 def node_name(name: str) -> str:
-    """Escape `name` for ZooKeeper; nearly every name stays as it is."""
+    """Escape `name` for ZooKeeper; nearly every name stays unchanged."""
     return _FORBIDDEN.sub(lambda found: quote(found[0], safe=""), name)
 
 
@@ -40,12 +40,12 @@ def entry_name(node: str) -> str | None:
 
 
 def node_path(root: str, path: str) -> str:
-    """Return the node of the path `path`, which may be empty, of the ledger at `root`."""
+    """Return the path of the node for the ledger path `path`, which may be empty, in the ledger at `root`."""
     return "/".join([root, *map(node_name, path.split("/"))]) if path else root
 
 
 def node_data(value: bytes) -> bytes:
-    """Return the data of a node for the `value` of an entry."""
+    """Return the data of a node that stores the `value` of an entry."""
     return DIRECTORY + value if value.startswith(DIRECTORY) else value
 
 
@@ -58,11 +58,11 @@ def entry_of(node: Node | None) -> Entry | None:
 
 @dataclass(frozen=True)
 class Known:
-    """A handle's knowledge of a node.
+    """A handle's cached state of a node.
 
     Attributes:
-        version: version of its data.
-        directory: whether it is a directory; a directory stays one.
+        version: the version of its data.
+        directory: whether it is a directory; a directory remains one.
         children: whether there may be nodes below it.
     """
 
@@ -72,12 +72,12 @@ class Known:
 
 
 def known_of(node: Node | None) -> Known | None:
-    """Return the state of a node just read, in the form in which a commit uses it."""
+    """Convert a node just read to the cached form that a commit uses; None for a missing node."""
     return None if node is None else Known(node.version, node.data == DIRECTORY, node.children > 0)
 
 
 def needed(root: str, op: Op, known: Mapping[str, Known | None], *, guess: bool) -> Iterator[str]:
-    """The nodes, besides those in `known`, that must be read before `op` can be drafted.
+    """Yield the nodes, besides those in `known`, that must be read before `op` can be drafted.
 
     With `guess`, a put assumes that an unknown node is absent: creating it is refused if it exists.
     """
@@ -98,7 +98,7 @@ def touched(root: str, op: Op) -> list[str]:
 def draft(
     root: str, ops: Sequence[Op], known: Mapping[str, Known | None]
 ) -> tuple[list[NodeOp], dict[str, Known | None]]:
-    """Draft the transaction for `ops`, if the nodes are as `known`; return it with the knowledge after it.
+    """Draft the transaction for `ops`, assuming the nodes are as `known`; return it with the resulting node states.
 
     Every operation names the version it expects, so that the server refuses the whole transaction if a node differs.
 
@@ -176,7 +176,7 @@ class _Draft:
 
 
 def _above(root: str, path: str) -> list[str]:
-    """Return the nodes between the root and the node of `path`, from the top."""
+    """Return the nodes between `root` and the node of `path`, from the top down."""
     names = path.split("/")
     return [node_path(root, "/".join(names[:depth])) for depth in range(1, len(names))]
 

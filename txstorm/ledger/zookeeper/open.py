@@ -1,4 +1,4 @@
-"""Opening a ledger in ZooKeeper, with the options of the settings and the secrets of the environment."""
+"""Opening a ledger in ZooKeeper, with options from the settings and secrets from the environment."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def open_zookeeper(
         hosts: ``host:port`` of the servers, separated by commas; the default port is ``settings.zookeeper_port``.
         chroot: the ledger's node; the leading slash may be missing.
         settings: only settings named ``zookeeper_…`` are used.
-        create: whether a missing ledger, and the nodes above it, are created; otherwise it is an error.
+        create: whether to create a missing ledger and the nodes above it; otherwise that is an error.
         read_only: for readers beside a run.
 
     Raises:
         InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not grant access, or it
             would be created without credentials although open nodes were not requested.
         DataDirectoryError: there is no ledger and `create` is false, the node is not a ledger, or its format is newer.
-        TxstormError: no server answered in time; the message has the cause.
+        TxstormError: no server answered in time; the message gives the cause.
     """
     settings = settings or Settings()
     root = checked_chroot(chroot)
@@ -58,7 +58,7 @@ def open_zookeeper(
 
 
 def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None) -> bool:
-    """Return whether there is a node at `chroot`, whatever it holds; raise as `open_zookeeper` if that is unknown."""
+    """Return whether any node exists at `chroot`; raise the errors of `open_zookeeper` if that cannot be determined."""
     root = checked_chroot(chroot)
     with closing(_session(hosts, settings or Settings())) as session:
         return session.read([root])[0] is not None
@@ -92,7 +92,7 @@ def _session(hosts: str, settings: Settings) -> ZooKeeperSession:
 
 
 def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeeperOptions:
-    """Return the options of a session: from `settings`, and the secrets from `environ`, which no setting holds.
+    """Return the options of a session, taken from `settings`; secrets, which no setting holds, come from `environ`.
 
     Raises:
         InputError: the credentials are not ``user:password``.

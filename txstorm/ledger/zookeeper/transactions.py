@@ -1,7 +1,7 @@
-"""Exactly-once transactions: each is carried out once, even if its answer is lost.
+"""Exactly-once ZooKeeper transactions: each is carried out once, even if its answer is lost.
 
 Every transaction of a handle creates or changes the handle's *mark*, an ephemeral node of its session, expecting its
-current version. So the mark's version counts the handle's transactions: read after a lost answer, it tells whether
+current version. So the mark's version counts the handle's transactions: read after a lost answer, it shows whether
 that transaction happened; and the same transaction cannot happen twice.
 """
 
@@ -42,15 +42,15 @@ class Writer:
         self._mark: _Mark | None = None
 
     def carry_out(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
-        """Carry out `ops`, all or nothing, exactly once; return None, or the refusal.
+        """Carry out `ops` atomically and exactly once; return None on success, otherwise the refusal.
 
         Args:
-            ops: not empty; the index in a refusal is an index of them.
+            ops: the operations, not empty; the index in a refusal refers to them.
             session: the session they must be carried out in; by default the current one.
 
         Raises:
-            SessionOver: that session has ended; whether `ops` were carried out may be unknown.
-            Unreachable: the connection was not restored in time; whether `ops` were carried out may be unknown.
+            SessionOver: that session has ended; it may be unknown whether `ops` were carried out.
+            Unreachable: the connection was not restored in time; it may be unknown whether `ops` were carried out.
             AnswerLost: the connection broke in every attempt, and nothing was carried out.
         """
         for _ in range(TRIES):
