@@ -1,4 +1,4 @@
-"""Clients of outside systems, one room or module each. No other package imports their libraries.
+"""Clients of external systems, one package or module each. No other package imports their libraries.
 
 May import: nothing else.
 Start: files.py.

@@ -5,8 +5,8 @@ proves nothing: Linux marks the pages that could not be written as clean, so eve
 this process and in others, although the bytes are lost. So a file is synced once, before anything refers to it; if that
 fails, the file is discarded and the bytes are written again to another one.
 
-Reading: a path is checked before this package or a library opens it, since a pipe without a writer would block for
-ever, and a device without end would fill the memory.
+Reading: a path is checked before this package or a library opens it, since a pipe without a writer would block
+forever, and an endless device would fill the memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
     """Read the file at `path`.
 
     Raises:
-        OSError: it is missing, unreadable, not a regular file, or larger than `most` bytes.
+        OSError: the file is missing, unreadable, not regular, or larger than `most` bytes.
     """
     # O_NONBLOCK: opening a pipe without a writer would block.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -51,7 +51,7 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
 
 
 def checked_path(path: Any) -> str:
-    """Return the relative `path`; raise `ValueError` if it leads out of its directory.
+    """Return the relative `path`; raise `ValueError` if it leads outside its directory.
 
     For paths read from files: stored bytes must not choose where files are read or deleted (R10, stored bytes
     are data only).
@@ -63,7 +63,7 @@ def checked_path(path: Any) -> str:
 
 
 def check_file(path: Path | str, size: int | None = None, most: int | None = None) -> None:
-    """Raise `OSError` unless `path` is a regular file, of `size` bytes and of at most `most`, if given."""
+    """Raise `OSError` unless `path` is a regular file of exactly `size` and at most `most` bytes, where given."""
     found = _checked(os.stat(path), path).st_size
     if size is not None and found != size:
         raise OSError(errno.EIO, f"expected {size} bytes, got {found}", str(path))
@@ -74,7 +74,7 @@ def check_file(path: Path | str, size: int | None = None, most: int | None = Non
 def check_files(directory: Path, suffixes: Iterable[str]) -> None:
     """Raise `OSError` unless names in `directory` with one of the `suffixes` are regular files of at most `MOST` bytes.
 
-    For files that a library is about to read by itself. The directory may be missing.
+    Use it for files that a library is about to read by itself. The directory may be missing.
     """
     wanted = tuple(suffixes)
     try:
@@ -96,7 +96,7 @@ def _checked(found: os.stat_result, path: Path | str) -> os.stat_result:
 
 
 def sync(handle: int, path: Path) -> None:
-    """``os.fsync`` an open file; the error names the file."""
+    """Sync an open file (``os.fsync``); an error names `path`."""
     try:
         os.fsync(handle)
     except OSError as error:
@@ -105,9 +105,9 @@ def sync(handle: int, path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file, or a directory: the names created, renamed and removed in it.
+    """Sync a file, or a directory, that is, the names created, renamed and removed in it.
 
-    After a failure a second call proves nothing: write the file again (`rewrite`), or its name (`renew`).
+    After a failure a second call proves nothing: rewrite the file (`rewrite`) or its name (`renew`) instead.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -129,7 +129,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_synced(path: Path, data: bytes | memoryview, like: os.stat_result | None = None) -> None:
-    """Create the file `path` and sync its bytes, but not its name; `like`: copy its mode and times."""
+    """Create the file `path` and sync its bytes, but not its name; copy mode and times of `like`, if given."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -140,7 +140,7 @@ def write_synced(path: Path, data: bytes | memoryview, like: os.stat_result | No
 
 
 def rewrite(path: Path) -> None:
-    """Copy the file at `path` to a new, synced file that takes its name; does nothing if it is missing.
+    """Replace the file at `path` with a new, synced copy; do nothing if it is missing.
 
     For a complete, immutable file whose sync failed, or may have. The caller must have checked that the content is what
     was written, and has to sync the directory afterwards.
@@ -169,7 +169,7 @@ PRIVATE = 0o700
 
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
-    """Create `directory` with `mode`, and missing parents, durably; an existing one stays. Raises `OSError`."""
+    """Create `directory` with `mode`, and missing parents, durably, unless it exists; raise `OSError` on failure."""
     if directory.is_dir():  # the usual case, in every commit
         return
     missing = [path for path in (directory, *directory.parents) if not path.exists()]

@@ -1,6 +1,6 @@
-"""Key-value store on the local disk, through RocksDB: the key index of a state too large to be read at every start.
+"""Key-value store on the local disk, through RocksDB: the key index of a state too large to read at every start.
 
-There is no write-ahead log: rows lost with the process are read again from the tables. After a crash the store holds
+There is no write-ahead log: rows lost with the process are reread from the tables. After a crash the store holds
 the first N batches for some N: batches are applied atomically and in order.
 """
 
@@ -38,11 +38,11 @@ _SYNC_BYTES = 1 << 20
 
 
 class KeyStoreError(TxstormError):
-    """The store cannot be read or written: damaged, missing, or on a full disk; its content can be rebuilt."""
+    """The store cannot be read or written (damaged, missing, or on a full disk); its content can be rebuilt."""
 
 
 class KeyStore:
-    """One open store; a directory can be open only once. Several threads may read while one writes."""
+    """An open store; a directory can be open only once. Several threads may read while one writes."""
 
     def __init__(self, path: Path, store: Rdict) -> None:
         self.path = path
@@ -58,8 +58,8 @@ class KeyStore:
         """Open the store at `path`; create it if there is none.
 
         Raises:
-            HeldError: it is open already, in this process or another one.
-            KeyStoreError: it is damaged, or cannot be written.
+            HeldError: the store is already open, in this process or another one.
+            KeyStoreError: the store is damaged, or cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

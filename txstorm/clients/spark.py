@@ -34,7 +34,7 @@ WANTED: Mapping[str, tuple[str, str]] = {
 
 
 class Sessions:
-    """Sessions of this process: an existing one is shared; one that txstorm created is stopped by its last user."""
+    """Spark sessions of this process: an existing one is shared; one created by txstorm is stopped by its last user."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Sessions:
         self._users = 0
 
     def acquire(self, name: str, extra: Callable[[], Mapping[str, str]] = dict) -> Any:
-        """The session of this process, created (with `extra` settings) if there is none; `release` it afterwards."""
+        """Return this process's session, created (with `extra` settings) if there is none; `release` it afterwards."""
         with self._lock:
             existing = _existing_session()
             if existing is None:
@@ -101,7 +101,7 @@ def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
 
 
 def _submitted(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Drop from `settings` those that a program started by spark-submit must not override."""
+    """Return `settings` without those that a program started by spark-submit must not override."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return settings
     from pyspark import SparkConf, SparkContext
@@ -148,7 +148,7 @@ def _settings() -> dict[str, str]:
 
 
 def spark_version() -> tuple[int, int]:
-    """Major and minor version of the installed pyspark."""
+    """Return the major and minor version of the installed pyspark."""
     import pyspark
 
     major, minor, *_ = pyspark.__version__.split(".")
@@ -161,7 +161,7 @@ def _log_settings() -> str:
 
 @contextlib.contextmanager
 def _shared_path() -> Iterator[None]:
-    """Context in which `PYTHONPATH` lets workers import all that the driver can; restores the environment afterwards.
+    """Extend `PYTHONPATH` within the block, so that workers can import whatever the driver can; restore it afterwards.
 
     It adds the directories on `sys.path` other than the interpreter's own.
     """
@@ -202,7 +202,7 @@ def is_connect(session: Any) -> bool:
 
 
 def is_alive(session: Any) -> bool:
-    """Return whether jobs can still be run; assumed of a Connect session, until its errors show otherwise."""
+    """Return whether jobs can still be run; a Connect session is assumed alive until its errors show otherwise."""
     if is_connect(session):
         return True
     try:
@@ -212,7 +212,7 @@ def is_alive(session: Any) -> bool:
 
 
 def describe(session: Any) -> Mapping[str, Any]:
-    """Spark's version and master, as the run's description shows them; for Connect the master is ``connect``."""
+    """Return Spark's version and master for the run's description; for Connect the master is ``connect``."""
     if is_connect(session):
         return {"spark": session.version, "master": "connect"}
     return {"spark": session.version, "master": session.sparkContext.master}
@@ -220,7 +220,7 @@ def describe(session: Any) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def job_group(session: Any, group: str) -> Iterator[None]:
-    """Context in which jobs of this thread belong to `group`, for `cancel`: a job group, or with Connect a tag."""
+    """Assign jobs of this thread within the block to `group`, for `cancel`: a job group or, with Connect, a tag."""
     if is_connect(session):
         session.addTag(group)
         try:
@@ -283,7 +283,7 @@ def exchange(frame: Any, tasks: int, column: str) -> Any:
 
 @cache
 def _landing(tasks: int) -> tuple[int, ...]:
-    """Find, for each partition index, an int that Spark's hash partitioning maps to it."""
+    """Return, for each partition index, an int that Spark's hash partitioning maps to it."""
     found: dict[int, int] = {}
     number = 0
     while len(found) < tasks:
@@ -293,7 +293,7 @@ def _landing(tasks: int) -> tuple[int, ...]:
 
 
 def murmur3_int(value: int, seed: int = 42) -> int:
-    """Spark's ``hash(int)``: Murmur3 x86 32-bit of one int, as a signed number."""
+    """Compute Spark's ``hash(int)``: Murmur3 x86 32-bit of one int, as a signed number."""
     mask = 0xFFFFFFFF
     k = value * 0xCC9E2D51 & mask
     k = ((k << 15 | k >> 17) & mask) * 0x1B873593 & mask
@@ -307,7 +307,7 @@ def murmur3_int(value: int, seed: int = 42) -> int:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return the essential sentence of a failed Spark job's error, without the Java stack."""
+    """Return the essential part of a failed Spark job's error message, without the Java stack."""
     text = str(error)
     for needle in ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to"):
         if needle in text:
@@ -321,6 +321,6 @@ def explain_failure(error: BaseException) -> str:
 
 
 def raised_in_worker(error: BaseException) -> str | None:
-    """``type: message`` of the exception that a Python worker raised, if `error` reports one; else None."""
+    """Return ``type: message`` of the exception that a Python worker raised; None if `error` does not report one."""
     _, found, trace = str(error).rpartition("Traceback (most recent call last):\n")
     return next((line for line in trace.splitlines() if line[:1].strip()), None) if found else None

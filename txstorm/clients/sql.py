@@ -1,4 +1,4 @@
-"""Maps in any database that SQLAlchemy supports. The only module that imports `sqlalchemy`."""
+"""Maps in any database that SQLAlchemy supports. This is the only module that imports `sqlalchemy`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ID_BYTES = 20
 
 
 class SqlAlchemyBackend:
-    """A `txstorm.api.external.MarkedMapBackend` in one table of a database; rows and mark change in one transaction.
+    """A `txstorm.api.external.MarkedMapBackend` in a database table; rows and commit mark change in one transaction.
 
     The table and ``txstorm_marks`` are created on first use. Statements take at most `CHUNK` keys.
 
@@ -36,7 +36,7 @@ class SqlAlchemyBackend:
         table: the table of this one map.
 
     Raises:
-        InputError: an invalid URL, or one of a SQLite database in memory, which would be empty in every other thread.
+        InputError: the URL is invalid, or names an in-memory SQLite database, which would be empty in other threads.
         MissingDependency: SQLAlchemy, or the driver that the URL names, is not installed.
     """
 
@@ -88,7 +88,7 @@ class SqlAlchemyBackend:
         return None if found is None else MapMark(*found)
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
-        """See `txstorm.api.external.MarkedMapBackend`. The mark moves first, which locks its row until the end."""
+        """See `txstorm.api.external.MarkedMapBackend`. Updating the mark first locks its row until the end."""
         with self._transaction() as connection:
             if not self._move_mark(connection, expected, mark):
                 connection.rollback()
@@ -126,7 +126,7 @@ class SqlAlchemyBackend:
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        """Context with one transaction; raises `ConnectionError` while the database cannot be reached."""
+        """Open a transaction for the block; raise `ConnectionError` while the database cannot be reached."""
         try:
             with self._opened().begin() as connection:
                 yield connection
@@ -191,7 +191,7 @@ def _maker(url: str) -> Callable[[], sa.Engine]:
 
 
 def _rows_table(name: str, metadata: sa.MetaData) -> sa.Table:
-    """The map's table, indexed by digests of keys: databases differ in lengths of indexed texts and in collation."""
+    """Define the map's table, keyed by digests, since databases differ in collation and in length of indexed texts."""
     return sa.Table(
         name,
         metadata,

@@ -1,4 +1,4 @@
-"""The archive of a log: entries older than its retention, moved to where txstorm, but no other reader, finds them.
+"""The archive of a log: entries older than its retention, moved to a place where only txstorm looks for them.
 
 The age of an entry is that of its file, as for Spark's time travel. Only the entries before a complete checkpoint are
 moved, so the rest is a valid log. Entries are moved one by one, oldest first, each by an atomic rename: after a crash
@@ -29,7 +29,7 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([a-z]+?)s?(?=\s|$)")
 
 
 def log_retention(properties: Mapping[str, str]) -> float:
-    """Seconds for which a table with these `properties` keeps log entries; infinite if they cannot be parsed."""
+    """Return the seconds for which a table with these `properties` keeps log entries; infinite if unparsable."""
     text = properties.get(LOG_RETENTION)
     if text is None:
         return _DEFAULT
@@ -44,16 +44,16 @@ def log_retention(properties: Mapping[str, str]) -> float:
 
 
 def archive_entries(table: Path, seconds: float, now: float, keep: int | None = None) -> Generator[None, None, int]:
-    """Move entries older than `seconds` from the log to the archive, in steps; return the number that stay.
+    """Move entries older than `seconds` from the log to the archive, in steps; return the number that remain.
 
     The remaining log begins with a complete checkpoint and has every checkpoint of the last hour and at least `keep`
-    versions. Lists the log: not for the committer's turn. Other writers may commit meanwhile.
+    versions. Lists the log, so do not call it during a commit. Other writers may commit meanwhile.
 
     Args:
         table: the table's directory.
-        seconds: age above which an entry need not stay in the log.
-        now: the present time, in seconds since 1970.
-        keep: by default `KEPT_VERSIONS`.
+        seconds: age above which an entry need not remain in the log.
+        now: the current time, in seconds since 1970.
+        keep: minimum number of versions to keep; by default `KEPT_VERSIONS`.
     """
     keep = KEPT_VERSIONS if keep is None else keep
     versioned = ((version_of(name), name) for name in os.listdir(table / LOG))
@@ -109,9 +109,9 @@ def archived_entries(table: Path) -> list[Path]:
 
 
 def expired_files(table: Path, first: int, also: Collection[int]) -> list[str]:
-    """Names of archived files needed neither for versions from `first` on nor for those in `also`, oldest first.
+    """Return the archived files, oldest first, needed neither for versions from `first` on nor for those in `also`.
 
-    Lists the archive: not for the committer's turn.
+    Lists the archive, so do not call it during a commit.
     """
     try:
         names = sorted(os.listdir(table / ARCHIVE))

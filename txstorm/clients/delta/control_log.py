@@ -1,6 +1,6 @@
 """A Delta table used for its log: every version carries a JSON document, written by compare-and-set.
 
-For the ledger in a Delta table, on a local disk or in any object store that delta-rs can reach. Unlike the tables of a
+It holds a ledger, on a local disk or in any object store that delta-rs can reach. Unlike the tables of a
 topology (`txstorm.clients.delta.handle`) it is read entry by entry: an entry is one file, so checking for a newer one
 is a single read, and delta-rs is needed only to open the table and to commit.
 """
@@ -49,16 +49,16 @@ class Files(Protocol):
         """Write a new file; it is durable when this returns."""
 
     def remove(self, path: str) -> None:
-        """Delete a file; a missing one is no error."""
+        """Delete a file; a missing one is not an error."""
 
     def names(self, folder: str) -> list[str]:
         """List the names of the files in a folder."""
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Make files written by delta-rs durable, if they are not yet: write their bytes again."""
+        """Make files written by delta-rs durable, if they are not yet, by rewriting their bytes."""
 
     def secure_directories(self) -> None:
-        """Make the names of the table's directories durable, if they are not yet."""
+        """Make the names of the table's directories durable, unless they already are."""
 
 
 class LocalFiles:
@@ -82,7 +82,7 @@ class LocalFiles:
         sync_file(file.parent)
 
     def remove(self, path: str) -> None:
-        """Delete a file; a missing one is no error."""
+        """Delete a file; a missing one is not an error."""
         (self._root / path).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
@@ -90,7 +90,7 @@ class LocalFiles:
         return [file.name for file in (self._root / folder).glob("*")]
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Write files again, sync them and their directories; missing files are skipped."""
+        """Rewrite files, and sync them and their directories; missing files are skipped."""
         for path in paths:
             rewrite(self._root / path)
         for parent in {(self._root / path).parent for path in paths}:
@@ -123,7 +123,7 @@ class StoredFiles:
             stream.write(data)
 
     def remove(self, path: str) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object; a missing one is not an error."""
         try:
             self._files.delete_file(path)
         except FileNotFoundError:
@@ -142,7 +142,7 @@ class StoredFiles:
 
 
 class ControlTable:
-    """The table at `uri`, at the version last moved to. Not thread-safe."""
+    """Handle on the table at `uri`, at the version to which it last moved. Not thread-safe."""
 
     def __init__(self, uri: str, table: DeltaTable, files: Files) -> None:
         self.uri = uri
@@ -158,7 +158,7 @@ class ControlTable:
             uri: an absolute path, or a URI that delta-rs supports; credentials come from the environment.
 
         Raises:
-            DataDirectoryError: its log cannot be read, or the store cannot be reached.
+            DataDirectoryError: the table's log cannot be read, or the store cannot be reached.
         """
         try:
             if (path := local_path(uri)) is not None:
@@ -172,7 +172,7 @@ class ControlTable:
 
     @classmethod
     def create(cls, uri: str, schema: pa.Schema, properties: Mapping[str, str], info: Mapping[str, Any]) -> None:
-        """Create an empty table; do nothing if another process has created it at the same moment."""
+        """Create an empty table; do nothing if another process creates it at the same moment."""
         try:
             DeltaTable.create(
                 uri,
@@ -203,7 +203,7 @@ class ControlTable:
         return [str(path) for path in self._call(lambda: self._table.get_add_actions(flatten=True))["path"].to_pylist()]
 
     def entry(self, version: int) -> Mapping[str, Any] | None:
-        """Return the document of a version: None if there is no such version, empty if another writer made it.
+        """Return the document of a version: None if there is no such version, empty if a foreign writer committed it.
 
         Raises:
             TableCorrupt: the entry is not a log entry.
@@ -218,7 +218,7 @@ class ControlTable:
             raise _unreadable(self.uri, cause) from cause
 
     def exists(self, version: int) -> bool:
-        """Return whether the log still has the entry of `version`."""
+        """Return whether the log still contains the entry of `version`."""
         return self.entry(version) is not None
 
     def append(
@@ -229,8 +229,8 @@ class ControlTable:
         Passes the fault points ``ledger.before`` and ``ledger.written`` (between the write and its answer).
 
         Raises:
-            ConflictError: that version exists already.
-            TxstormError: it failed for another reason; the version may exist nevertheless: read it.
+            ConflictError: that version already exists.
+            TxstormError: the write failed for another reason; the version may nevertheless exist, so try to read it.
         """
         faults.point("ledger.before")
         actions: list[AddAction | RemoveAction] = [AddAction(path, size, {}, 0, True, "{}") for path, size in adds]
@@ -257,19 +257,19 @@ class ControlTable:
     def sync(self) -> None:
         """Make everything durable that this handle appended or distrusts; after a failure the next call repeats it all.
 
-        delta-rs gives an entry its name before it is durable, so a synced copy takes its place.
+        delta-rs gives an entry its name before its content is durable, so a synced copy replaces it.
         """
         if self._unsynced:
             self._call(lambda: self.files.secure(self._unsynced))
             self._unsynced.clear()
 
     def distrust(self, versions: range) -> None:
-        """Have the next `sync` write `versions` again: the process that appended them may have failed to sync them."""
+        """Make the next `sync` rewrite `versions`, since the process that appended them may not have synced them."""
         self._unsynced = [_entry_path(version) for version in versions]
         self._call(self.files.secure_directories)
 
     def owe(self, other: ControlTable) -> None:
-        """Take over the entries that `other`, a handle no longer used, has not made durable."""
+        """Take over from `other`, a handle no longer used, the entries that are not durable yet."""
         self._unsynced += other._unsynced
 
     def checkpoint(self) -> None:
@@ -300,7 +300,7 @@ def local_path(uri: str) -> Path | None:
 
 
 def _options(uri: str) -> dict[str, str] | None:
-    """Storage options for an object store with short timeouts, as delta-rs retries for three minutes by default."""
+    """Return storage options with short timeouts for an object store, since delta-rs retries for minutes by default."""
     return None if local_path(uri) is not None else dict(_PATIENCE)
 
 

@@ -1,4 +1,4 @@
-"""Reads Parquet files of one version of a Delta table: selects the files that a range of a column needs."""
+"""Reads of the Parquet files of one Delta table version, limited to the files that a range of a column needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Wanted:
         low: a column and its exclusive lower bound.
         high: a column and its inclusive upper bound.
         within: a column and its inclusive bounds (first and last value).
-        paths: read only these files; None: all files.
+        paths: the only files to read; None: all files.
         threads: whether to use Arrow's threads for reading all rows at once.
     """
 
@@ -49,7 +49,7 @@ class Wanted:
 
     @property
     def condition(self) -> Any:
-        """The bounds as an Arrow filter; None: all rows."""
+        """The bounds as an Arrow filter; None if all rows are wanted."""
         conditions = []
         if self.low is not None:
             conditions.append(pc.field(self.low[0]) > self.low[1])
@@ -62,12 +62,12 @@ class Wanted:
 
 
 class Selected:
-    """The wanted rows, and the files that may have some according to their statistics.
+    """The wanted rows of a table version, and the files that may contain them according to their statistics.
 
     Args:
         table: the table's directory.
-        schema: its columns.
-        actions: its files, one per row, as its log describes them.
+        schema: the table's columns.
+        actions: the table's files, one per row, as its log describes them.
         wanted: the selection.
     """
 
@@ -86,9 +86,9 @@ class Selected:
         return rows.to_table(columns=self._columns, filter=wanted.condition, use_threads=wanted.threads)
 
     def batches(self, rows: int) -> Iterator[pa.Table]:
-        """The wanted rows in batches of at most `rows`; with a lower bound in the order of its column.
+        """Yield the wanted rows in batches of at most `rows`; with a lower bound, in the order of its column.
 
-        Each file is sorted by that column. If files overlap, as only other writers make them, all rows are one batch.
+        Each file is sorted by that column. If files overlap, which only foreign writers cause, all rows form one batch.
         """
         files, low = self._actions, self._wanted.low
         if low is not None and len(files):
@@ -112,7 +112,7 @@ class Selected:
         return None if self._wanted.columns is None else list(self._wanted.columns)
 
     def row_count(self) -> int:
-        """The number of rows in the selected files, in the range or not; a file without statistics counts as 0."""
+        """Return the total number of rows in the selected files; a file without statistics counts as 0."""
         if "num_records" not in self._actions.column_names:
             return 0
         return int(pc.sum(self._actions["num_records"]).as_py() or 0)

@@ -5,7 +5,7 @@ fails if that version exists (put-if-absent), which makes it a compare-and-set. 
 and after every commit, which is most of the cost of a small one; a coordinator that wrote the last version itself need
 not.
 
-Also the values of commits: data files, commits, log entries. This module does not import deltalake.
+The module also defines the values of commits: data files, commits, log entries. It does not import deltalake.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class DataFile:
     """A Parquet file of a table.
 
     Attributes:
-        path: relative to the table.
-        size: in bytes.
+        path: path relative to the table.
+        size: size in bytes.
         modified: modification time, milliseconds since 1970.
         stats: Delta's statistics of the file, as JSON.
     """
@@ -59,8 +59,8 @@ class LogEntry:
     """One version of a table, as its log entry describes it.
 
     Attributes:
-        version: the version that the entry made.
-        info: txstorm's fields of its commit info; empty for a commit by another writer.
+        version: the version that the entry created.
+        info: txstorm's fields of its commit info; empty for a commit by a foreign writer.
     """
 
     version: int
@@ -77,7 +77,7 @@ class Commit(NamedTuple):
         removes: files removed from it.
         removed_at: deletion time recorded for removed files, milliseconds since 1970.
         label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
-        data_change: False if the same rows only move to other files.
+        data_change: False if rows only move to other files.
         properties: table properties to set; such a commit has no files.
         columns: schema and properties that replace the table's; for an empty table only.
     """
@@ -112,7 +112,7 @@ def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapp
 
 
 def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ``metaData`` action that changes schema (JSON) and properties of a table with the metadata `known`."""
+    """Return the ``metaData`` action that changes the schema (JSON) and properties of a table with metadata `known`."""
     return {
         "id": str(known.id),
         "name": known.name,
@@ -126,13 +126,13 @@ def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict
 
 
 def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
-    """Write the log entry `entry` atomically, if it does not exist yet (put-if-absent); return its inode number.
+    """Write the log entry `entry` atomically unless it already exists (put-if-absent); return its inode number.
 
-    Returns None if that version, or a later one, exists already. The entry's bytes are durable before it gets its name;
+    Returns None if that version or a later one already exists. The entry's bytes are durable before it gets its name;
     the name is durable when the directory has been synced.
 
-    Old entries are moved out of the log, lower versions first. So as long as `before`, the entry of the previous
-    version, exists, a free name was never taken.
+    Old entries are moved out of the log, lower versions first. So while `before`, the entry of the previous version,
+    exists, a free name has never been used.
 
     Raises:
         NoLinksError: the file system does not support hard links.
@@ -150,7 +150,7 @@ def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
 
 
 def has_inode(entry: str, inode: int) -> bool:
-    """Return whether `entry` still is the file that `put_entry` wrote; True if it has moved to the archive.
+    """Return whether `entry` is still the file that `put_entry` wrote; True if it has been moved to the archive.
 
     Spark's log store for local disks checks whether an entry exists and then renames over it, so it can replace one
     that was written between the two steps. Checked before P8 (complete), and before the next commit.
@@ -196,15 +196,15 @@ def _linked(made: Path, entry: Path, before: Path) -> bool:
 
 
 def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -> None:
-    """Make log entries of `table` durable (other than those `put_entry` has just synced), and all names in its log.
+    """Make log entries of `table` durable (except those `put_entry` has just synced), and all names in its log.
 
     delta-rs and Spark sync nothing. Entries of tables that Spark writes are synced as they are, together with the data
-    files that they reference; other entries are written again, so that no reader sees bytes whose sync has failed.
+    files that they reference; other entries are rewritten, so that no reader sees bytes whose sync has failed.
 
     Args:
         table: the table's directory.
         entries: log entries; missing ones are skipped.
-        again: an earlier sync of `entries` may have failed: write entries and files of Spark again, too.
+        again: an earlier sync of `entries` may have failed, so rewrite even Spark's entries and files.
 
     Raises:
         OSError: a file cannot be written or synced; call this with `again` next time.
@@ -225,7 +225,7 @@ def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -
 
 
 def _spark_files(table: Path, entry: Path) -> Iterator[Path]:
-    """The data files of a log entry that Spark may have written."""
+    """Yield the data files of a log entry that Spark may have written."""
     return (table / checked_path(path) for path in paths_of(entry) if not path.startswith("_txstorm/"))
 
 
@@ -244,7 +244,7 @@ def _write_again(table: Path, file: Path) -> None:
 
 
 def _check_sums(data: bytes, sums: bytes) -> None:
-    """Raise `ValueError` unless `data` matches Hadoop's checksums: header, bytes per part, a CRC-32 of each part."""
+    """Raise `ValueError` unless `data` matches the Hadoop checksums `sums`: header, chunk size, CRC-32 per chunk."""
     step = int.from_bytes(sums[4:8], "big") if sums[:4] == b"crc\0" else 0
     if step and sums[8:] != b"".join(
         zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)
@@ -268,5 +268,5 @@ def _actions(commit: Commit, info: Mapping[str, Any], now: int) -> Iterator[dict
 
 
 def milliseconds() -> int:
-    """Wall-clock time in milliseconds since 1970, for readers of the log."""
+    """Return the wall-clock time in milliseconds since 1970, which is recorded for readers of the log."""
     return time.time_ns() // 1_000_000

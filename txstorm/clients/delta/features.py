@@ -1,4 +1,4 @@
-"""Features of Delta tables: the ones that txstorm reads and writes, and remedies for the others.
+"""Features of Delta tables: those that txstorm supports, and remedies for the others.
 
 The protocol of a Delta table names the features that readers and writers must implement. Any user of Spark can add one,
 and a writer that does not implement it corrupts the table: rewriting a file without its deletion vector brings deleted
@@ -48,7 +48,7 @@ _DROPPED = {
 
 @dataclass(frozen=True)
 class Features:
-    """The requirements of a table's newest version on readers and writers.
+    """The requirements that a table's newest version places on readers and writers.
 
     Attributes:
         reader, writer: protocol versions for readers and writers.
@@ -139,7 +139,7 @@ class Features:
 
 
 def unsupported_text(table: Path, error: str) -> str | None:
-    """Return the refusal of `table` if `error` is that of delta-rs for an unknown feature; else None."""
+    """Return the message that refuses `table` if `error` is delta-rs's for an unknown feature; otherwise None."""
     found = _UNKNOWN.search(error)
     return _refused(table, f"feature {found[1]}", "is not supported by txstorm", _COPY) if found else None
 
@@ -156,7 +156,7 @@ def _about(field: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _renamed(fields: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[tuple[str, str]]:
-    """Renamed columns, also within structs, with their names in files."""
+    """Yield renamed columns, including those within structs, with their names in the data files."""
     for field in fields:
         physical = _about(field).get("delta.columnMapping.physicalName", field["name"])
         if physical != field["name"]:

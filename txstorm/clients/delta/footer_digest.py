@@ -1,7 +1,7 @@
 """Seal of a Parquet file: a digest of its footer at the end of its name, checked whenever txstorm reads the file.
 
 Parquet pages have checksums, but the footer, which describes how to read them, has none: a flipped bit there may rename
-a column, which then reads as null, or move a bound, so that rows are skipped.
+a column, which then reads as null, or alter a bound, so that rows are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEAL = re.compile(r"-[0-9A-Za-z]+\.([0-9a-f]{16})\.parquet")
 
 
 def sealed(unique: str, data: memoryview | bytes) -> str:
-    """Append the seal of the Parquet file `data` to `unique`, for the file's name: ``<unique>.<seal>``."""
+    """Return the file name ``<unique>.<seal>``, with the seal of the Parquet file content `data`."""
     return f"{unique}.{_seal(data)}"
 
 

@@ -4,7 +4,7 @@ Every commit goes through `DeltaHandle.commit`. For a plain table it writes the 
 it uses delta-rs with ``max_commit_retries=0``, since by default delta-rs retries after a lost race, accepts a lower
 app-transaction version, and lets two compactions double the rows.
 
-It is one module, since one handle hides everything that tables need of `deltalake`.
+It is one module, since one handle hides everything that tables need from `deltalake`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 
 
 class DeltaHandle:
-    """One Delta table at the version last read or written. Not thread-safe.
+    """Handle on one Delta table, at the version last read or written. Not thread-safe.
 
     delta-rs sees only a window of the log (`window`): the whole log is listed only by `open` and `reopen`, and by
     commits to tables that are not plain.
@@ -98,11 +98,11 @@ class DeltaHandle:
     def open(cls, path: Path, version: int | None = None, *, once: bool = False) -> DeltaHandle:
         """Open the table at `path`, at its newest version or at `version`.
 
-        With `once` the handle serves one read and is never refreshed; a short log is then opened without links.
+        With `once`, the handle serves one read and is never refreshed; a short log is then opened without links.
 
         Raises:
-            TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
-            TableRefused: it has an unsupported feature, without which its rows cannot be read correctly.
+            TableCorrupt: there is no table, or its log cannot be read (or no longer reaches back to `version`).
+            TableRefused: it uses an unsupported feature, without which its rows cannot be read correctly.
         """
         handle = cls(path, *_opened(path, version, once=once))
         handle.check_readable()
@@ -113,8 +113,8 @@ class DeltaHandle:
         """Create an empty table (reader 1, writer 2) whose version 0 is `commit`.
 
         Raises:
-            StateError: Delta does not have a column type.
-            TableCorrupt: a table exists already, or the directory cannot be written.
+            StateError: Delta does not support the type of a column.
+            TableCorrupt: a table already exists, or the directory cannot be written.
         """
         columns = Schema.from_arrow(stored_schema(str(path), schema))
         configuration = {**_PLAIN, **properties}
@@ -131,7 +131,7 @@ class DeltaHandle:
         return cls.open(path)
 
     def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
-        """Function that opens another handle, on any thread, at this or the newest version, without listing the log."""
+        """Return an opener of handles for any thread, at this or the newest version without listing the log."""
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
         path, checkpoint, files = self.path, self._window.checkpoint, self._window.files
@@ -161,7 +161,7 @@ class DeltaHandle:
         return dict(self._table.metadata().configuration)
 
     def log_entry(self, version: int) -> Path:
-        """Return the file that holds `version` in the log."""
+        """Return the path of the log entry that created `version`."""
         return self.path / LOG / entry_name(version)
 
     def make_durable(self, versions: range, *, again: bool = False) -> None:
@@ -191,7 +191,7 @@ class DeltaHandle:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what is cached about an earlier version, after another writer has committed a later one."""
+        """Drop everything cached about an earlier version, after another writer has committed a later one."""
         self._apps.clear()
         self._stats = None
         self._features = Features.of(self._table, lambda: _has_vectors(self._table))
@@ -208,7 +208,7 @@ class DeltaHandle:
             raise TableRefused(why)
 
     def check_writable(self) -> None:
-        """Raise `TableRefused` if the table, at its newest version, has a feature that txstorm does not implement."""
+        """Raise `TableRefused` if the table, at its newest version, has a feature that txstorm does not support."""
         if self._unwritable is not None:
             self.refresh()  # the feature may have been removed
         if self._unwritable is not None:
@@ -223,7 +223,7 @@ class DeltaHandle:
         return self._table
 
     def app_version(self, app_id: str) -> int | None:
-        """Return the last number committed for the Delta app transaction `app_id`, or None."""
+        """Return the last version number committed for the Delta app transaction `app_id`; None if there is none."""
         if app_id not in self._apps:
             with _reading(self.path, "the log"):
                 self._apps[app_id] = self._read_here().transaction_version(app_id)
@@ -245,8 +245,8 @@ class DeltaHandle:
 
         Raises:
             ConflictError: the table is at another version than this handle; call `refresh`.
-            TableCorrupt: the commit failed for another reason; it may have happened nevertheless: read again.
-            TableRefused: the table has a feature that txstorm does not implement, or is append-only and the commit
+            TableCorrupt: the commit failed for another reason; it may nevertheless have happened: read the table again.
+            TableRefused: the table has a feature that txstorm does not support, or is append-only and the commit
                 removes rows.
             BlockedError: another process has held the table's lock for too long.
         """
@@ -277,12 +277,12 @@ class DeltaHandle:
 
     @property
     def is_plain(self) -> bool:
-        """Whether commits to it bypass delta-rs, and so do not slow down as the log grows."""
+        """Whether commits to the table bypass delta-rs, and so do not slow down as the log grows."""
         protocol = self._table.protocol()  # commits of this handle never change it
         return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
 
     def _commit_entry(self, commit: Commit) -> bool:
-        """Commit without delta-rs; False, with nothing changed, if table or file system do not allow that."""
+        """Commit without delta-rs; return False, with nothing changed, if table or file system do not allow that."""
         if not self.is_plain:
             return False
         if not self.still_has(self.version):
@@ -307,7 +307,7 @@ class DeltaHandle:
         raise ConflictError(msg)
 
     def still_has(self, version: int) -> bool:
-        """Return whether the entry of `version` still is the one this handle wrote; True if unknown."""
+        """Return whether the entry of `version` is still the one that this handle wrote; True if unknown."""
         entry = f"{self.path}/{LOG}/{entry_name(version)}"
         return self._own is None or self._own[0] != version or has_inode(entry, self._own[1])
 
@@ -346,7 +346,7 @@ class DeltaHandle:
         )
 
     def checkpoint(self, every: int) -> list[Path]:
-        """If the last checkpoint is `every` versions back, write a durable one and start from it; return its files.
+        """Write a durable checkpoint, and start from it, if the last is `every` versions old; return its files.
 
         The cost of opening the table, and of commits through delta-rs or Spark, grows with the log entries since the
         last checkpoint.
@@ -375,7 +375,7 @@ class DeltaHandle:
         return [*(log / file.name for file in made), note]
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
-        """The versions in log and archive up to this one, or `newest`, with txstorm's commit infos, newest first.
+        """Yield the versions in log and archive up to this one, or `newest`, with txstorm's commit infos, newest first.
 
         Raises:
             TableCorrupt: an entry is damaged.
@@ -392,7 +392,7 @@ class DeltaHandle:
                 yield LogEntry(older, _checked(entry))
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """Return the commit info of `version`, as txstorm wrote it; empty if that is no longer kept."""
+        """Return the commit info of `version`, as txstorm wrote it; empty if it is no longer kept."""
         return self._logged(version) or {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
@@ -415,7 +415,7 @@ class DeltaHandle:
         return [DataFile(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def logged_paths(self) -> set[str]:
-        """Relative paths of all files that any kept version refers to: readers may still open them."""
+        """Return the relative paths of all files that a kept version references, since readers may still open them."""
         named = {path for name in self.entry_names() for path in self.paths_of_entry(name)}
         return named | {file.path for file in self.files()}
 
@@ -425,7 +425,7 @@ class DeltaHandle:
         return sorted(name for name in names if name == entry_name(version_of(name) or 0))
 
     def paths_of_entry(self, name: str) -> list[str]:
-        """Relative paths of the files that an entry adds or removes; raises `TableCorrupt`."""
+        """Return the relative paths of files that an entry adds or removes; raise `TableCorrupt` if it is damaged."""
         for folder in (LOG, ARCHIVE, LOG):  # it may be moved between two look-ups
             try:
                 return _undamaged(self.path / folder / name, lambda entry: list(checked_paths(entry)))
@@ -460,7 +460,7 @@ class DeltaHandle:
         within: tuple[str, int, int] | None = None,
         rows: int = BATCH_ROWS,
     ) -> Iterator[pa.Table]:
-        """Like `read`, in batches of at most `rows` rows; with `low` in the order of that column, file by file."""
+        """Yield the rows of `read` in batches of at most `rows`; with `low`, in order of that column, file by file."""
         selected = self._selected(Wanted(columns, low, high, within))
         with _reading(self.path, f"a file of version {self.version}"):
             yield from selected.batches(rows)
@@ -477,7 +477,7 @@ class DeltaHandle:
     def actions(self, *bounded: str) -> pa.Table:
         """Return one row per file of this version, from the log: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
 
-        ``min.…`` and ``max.…`` exist for those of the columns `bounded` for which txstorm writes statistics.
+        ``min.…`` and ``max.…`` are present for those of the columns `bounded` for which txstorm writes statistics.
         """
         with _reading(self.path, "the list of files"):
             actions = pa.table(self._read_here().get_add_actions(flatten=True))
@@ -494,7 +494,7 @@ class DeltaHandle:
         return self._stats
 
     def is_silent(self, column: str) -> bool:
-        """Return whether some file of this version has min/max statistics, but none of `column`."""
+        """Return whether any file of this version has min/max statistics, but none for `column`."""
         stats = self._stats_here()
         return is_silent((stats.get(file.path, {}) for file in self.files()), column)
 
@@ -542,7 +542,7 @@ def is_table(path: Path) -> bool:
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """Return `schema` as Delta stores it; raise `StateError` naming a column whose type Delta does not support."""
+    """Return `schema` as Delta stores it; raise `StateError` for a column whose type Delta does not support."""
     for column in schema:
         try:
             Schema.from_arrow(pa.schema([column]))
@@ -553,7 +553,7 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
 
 
 def _info_of(commit: Commit, columns: list[Any] | None = None) -> dict[str, Any]:
-    """The fields of the commit info that txstorm adds; `columns`: schema and properties, if the entry sets them."""
+    """Return txstorm's fields of the commit info; `columns`: schema and properties, if the entry sets them."""
     label = {"userMetadata": commit.label} if commit.label else {}
     adds = [(file.path, file.size, file.modified, file.stats) for file in commit.adds]
     removes = [file.path for file in commit.removes]
@@ -592,6 +592,6 @@ def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a delta-rs error on one line, with the causes drawn below it, without the library's stack."""
+    """Return the message of a delta-rs error, with its causes, on one line and without the library's stack."""
     lines = _BELOW.sub(": ", str(error)).splitlines()
     return lines[0].strip() if lines else type(error).__name__

@@ -1,7 +1,7 @@
 """The log of a Delta table as files: names, checkpoints, and the checksum in every entry that txstorm writes.
 
-The log is unprotected JSON: a flipped bit in a number leaves it valid, with another meaning. So each entry carries a
-checksum of its meaning. Entries by other writers have none and are taken as they are.
+The log is unprotected JSON: a flipped bit in a number leaves it valid, but with a different content. So each entry
+carries a checksum of its content. Entries by foreign writers have none and are accepted as they are.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def checksum(
     transactions: Iterable[tuple[str, int]],
     table: Sequence[Any] | None,
 ) -> str:
-    """Checksum of an entry's meaning: commit info, files (path, size, modified, stats), app transactions, table.
+    """Return the checksum of an entry: commit info, files (path, size, modified, stats), app transactions, table.
 
-    `table`: schema (as JSON values) and properties if the entry sets them, else None.
+    `table`: schema (as JSON values) and properties if the entry sets them, otherwise None.
     """
     document = [_checked(info), sorted(adds), sorted(removes), sorted(transactions), table]
     return blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -71,12 +71,12 @@ def last_checkpoint(table: Path) -> int:
 
 
 def check_log(table: Path) -> None:
-    """Raise `OSError` if anything that libraries read as the log of `table`, if it exists, is not a regular file."""
+    """Raise `OSError` if anything that libraries would read as the log of `table` is not a regular file."""
     check_files(table / LOG, (".json", ".parquet", HINT))
 
 
 def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:
-    """Record digests of the `files` of the checkpoint of `version`, which have no checksums; return the note's path."""
+    """Record digests of the `files` of the checkpoint of `version`, which lack checksums; return the note's path."""
     note, made = table / NOTE, table / f"{NOTE}.tmp"
     note.parent.mkdir(exist_ok=True)
     made.write_text(json.dumps({"version": version, "files": {name: _digest(table / LOG / name) for name in files}}))
@@ -152,7 +152,7 @@ def version_of(name: str) -> int | None:
 
 
 def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
-    """Path and statistics of the files that a log entry adds; empty if it is damaged or missing."""
+    """Return path and statistics of each file that a log entry adds; empty if the entry is damaged or missing."""
     try:
         return [(added["path"], added.get("stats")) for added in _actions(entry)["add"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -160,7 +160,7 @@ def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
 
 
 def check_checkpoint(table: Path, version: int) -> None:
-    """Raise `ValueError` if the checkpoint of `version` differs from its note; those of other writers have none."""
+    """Raise `ValueError` if the checkpoint of `version` does not match the digests in its note, if it has one."""
     try:
         note = json.loads(read_whole(table / NOTE))
         noted = note["files"] if note["version"] == version else {}
@@ -177,9 +177,9 @@ def _digest(path: Path) -> str:
 
 
 def own_info(entry: Path) -> Mapping[str, Any]:
-    """Return the commit info of a log entry, as txstorm wrote it; empty for an empty entry, or one by another writer.
+    """Return the commit info of a log entry, as txstorm wrote it; empty for an empty entry or one by a foreign writer.
 
-    For an entry by another writer that changes rows: its operation, under `FOREIGN`.
+    For an entry by a foreign writer that changes rows, it contains the operation, under the key `FOREIGN`.
 
     Raises:
         ValueError: the entry was altered or is damaged.
@@ -188,7 +188,7 @@ def own_info(entry: Path) -> Mapping[str, Any]:
 
 
 def checked_paths(entry: Path) -> Iterator[str]:
-    """Relative paths of the files that a log entry adds or removes; raises as `own_info`."""
+    """Yield the relative paths of the files that a log entry adds or removes; raise the errors of `own_info`."""
     _, actions = _own(entry)
     for action in (*actions["add"], *actions["remove"]):
         yield unquote(action["path"])
@@ -217,7 +217,7 @@ def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:
 
 
 def paths_of(entry: Path) -> Iterator[str]:
-    """Relative paths of the files that an undamaged log entry adds or removes."""
+    """Yield the relative paths of the files that an undamaged log entry adds or removes."""
     actions = _actions(entry)
     for action in (*actions["add"], *actions["remove"]):
         yield unquote(action["path"])
@@ -252,7 +252,7 @@ def spark_metadata(info: Mapping[str, Any], rows: int, txids: tuple[int, int], a
 
 
 def _written(adds: Sequence[Mapping[str, Any]], noted: Sequence[int]) -> list[int]:
-    """Row count, lowest and highest txid of files by their statistics; missing ones are taken from `noted`.
+    """Return row count, lowest and highest txid of files from their statistics; missing values are taken from `noted`.
 
     For a table that was created for the default writer, Spark writes statistics of the first columns only.
     """

@@ -1,4 +1,4 @@
-"""Delta tables through delta-spark: appends that carry a txid, under the table's lock, with the caller's session."""
+"""Appends to Delta tables through delta-spark: with a txid, under the table's lock, in the caller's session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SETTINGS: Mapping[str, str] = {
 
 
 def session_settings() -> Mapping[str, str]:
-    """Return the settings with which a session must be started to write Delta tables.
+    """Return the Spark settings with which a session must be started to write Delta tables.
 
     Raises:
         MissingDependency: delta-spark is not installed; its version determines that of the jars.
@@ -112,12 +112,12 @@ class SparkDelta:
     def append(self, table: Path, files: Sequence[Path], app: str, txid: int, metadata: str) -> None:
         """Append the rows of Parquet `files` to `table`, with the app transaction (`app`, `txid`).
 
-        Spark silently skips a txid that the table already has, whatever the rows are: check afterwards what the table
-        holds. `metadata` becomes the ``userMetadata`` of the commit.
+        Spark silently skips a txid that the table already has, regardless of the rows, so check the table's content
+        afterwards. `metadata` becomes the ``userMetadata`` of the commit.
 
         Raises:
             ConflictError: another writer committed meanwhile.
-            TableCorrupt: it failed for another reason; it may have happened nevertheless.
+            TableCorrupt: the append failed for another reason; it may nevertheless have happened.
             SessionLost: the session has ended.
         """
         with self._calling(table, "read the staged rows"):
@@ -125,14 +125,14 @@ class SparkDelta:
         self.append_frame(table, frame, app, txid, metadata)
 
     def append_frame(self, table: Path, frame: Any, app: str, txid: int, metadata: str) -> None:
-        """Like `append`, for the rows of a data frame."""
+        """Append the rows of a data frame; otherwise like `append`."""
         options = {"txnAppId": app, "txnVersion": str(txid), "userMetadata": metadata, "mergeSchema": "false"}
         with self._calling(table, "append to it"):
             frame.write.format("delta").mode("append").options(**options).save(str(table.absolute()))
 
     @contextmanager
     def _calling(self, table: Path, what: str) -> Iterator[None]:
-        """Context that turns a failure of Spark into an error naming the table and the operation `what`."""
+        """Convert a failure of Spark within the block to an error that names the table and the operation `what`."""
         try:
             yield
         except BlockedError:
@@ -156,7 +156,7 @@ def _exactly(file: Path) -> str:
 
 
 def _try_lock(file: Any) -> bool:
-    """Try to take the lock; False if it is held. Java raises if another writer of the same JVM holds it."""
+    """Try to acquire the lock; return False if it is held. Java raises if another writer in the same JVM holds it."""
     try:
         return file.getChannel().tryLock() is not None
     except Exception as error:
@@ -175,7 +175,7 @@ def _failure(table: Path, what: str, error: Exception) -> ConflictError | TableC
 
 
 def _check(session: Any) -> None:
-    """Raise `InputError` unless `session` can write Delta tables and take their locks."""
+    """Raise `InputError` unless `session` can write Delta tables and acquire their locks."""
     needs = 'writer="spark" needs a Spark session that was started with Delta'
     if is_connect(session):
         msg = (

@@ -29,9 +29,9 @@ Bounds = dict[str, tuple[Any, Any]]
 
 
 def stats_of(table: Path, checkpoint: Iterable[str], entries: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Path → statistics of the files that a window of the log of `table` adds, including some removed since.
+    """Return path → statistics of the files that a window of the log of `table` adds, including some removed since.
 
-    The window has the files of a `checkpoint` and the `entries` since, relative to the table, oldest first.
+    The window consists of the files of a `checkpoint` and the `entries` since, relative to the table, oldest first.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for part in checkpoint:
@@ -68,12 +68,12 @@ def with_bounds(actions: pa.Table, column: str, bounds: Mapping[str, tuple[Any, 
 
 
 def is_silent(stats: Iterable[Mapping[str, Any]], column: str) -> bool:
-    """Whether a file has bounds, but not of `column`, so that deltalake would skip the file when filtering by it."""
+    """Return whether a file has bounds, but none for `column`: deltalake would skip it when filtering by that."""
     return any(file.get("minValues") and bounds_in(file, column) is None for file in stats)
 
 
 def _checkpointed(part: Path) -> Iterator[tuple[str, str | None]]:
-    """Path and statistics of the files that one part of a checkpoint adds, with the sidecars of a v2 checkpoint."""
+    """Yield path and statistics of files that one part of a checkpoint adds, including sidecars of a v2 checkpoint."""
     if part.suffix == ".json":  # v2: adds are in sidecars
         return
     try:

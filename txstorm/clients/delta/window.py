@@ -1,4 +1,4 @@
-"""Window of a table's log: the part that one version is read from, as a directory of links that delta-rs opens instead.
+"""Window of a table's log: the part needed to read one version, as a directory of links that delta-rs opens instead.
 
 delta-rs lists the log whenever it opens a table, follows it, or answers a question; with a million entries that takes
 it a second. A window has the newest complete checkpoint and the entries since. It follows the log by the names of the
@@ -39,14 +39,14 @@ _SINGLE = re.compile(r"\d{20}\.checkpoint\.parquet")
 
 
 class Window:
-    """Links to those files of a log that a version of the table is read from.
+    """Links to those files of a log that are needed to read a version of the table.
 
     Args:
         table: the table's directory.
         checkpoint: the version of the checkpoint that the window begins with; -1: none.
         files: the files of that checkpoint, relative to the table.
         entries: the log entries from the checkpoint on, relative to the table, oldest first.
-        linked: whether to make the links; otherwise delta-rs opens the table itself, at `last`.
+        linked: whether to create the links; otherwise delta-rs opens the table itself, at `last`.
 
     Attributes:
         path: the directory that delta-rs opens as the table; one with links is deleted with this object.
@@ -79,7 +79,7 @@ class Window:
     def newest(cls, table: Path, *, once: bool = False) -> Window:
         """Return the window that ends with the newest version; raise `OSError` if part of it is not a regular file.
 
-        `once`: for a reader that opens the table once; without links if the log is short.
+        With `once`, for a reader that opens the table once, there are no links if the log is short.
         """
         found = _listed(table, LOG)
         checkpoint, files = _beginning(table, found)
@@ -108,7 +108,7 @@ class Window:
         return cls(table, checkpoint, files, _entries(found, checkpoint, version))
 
     def follow(self, version: int | None = None) -> bool:
-        """Extend the window to `version`, or to the newest one; False if that takes a listing of the log."""
+        """Extend the window to `version`, or to the newest one; return False if that requires listing the log."""
         while version is None or self.last < version:
             entry = f"{LOG}/{entry_name(self.last + 1)}"
             try:
@@ -146,7 +146,7 @@ def _beginning(table: Path, found: Iterable[str], version: int | None = None) ->
 
 
 def _is_simple(table: Path, found: Sequence[str], checkpoint: int) -> bool:
-    """Whether delta-rs, which lists the log itself, reads the same files as a window: the log is short and regular."""
+    """Return whether the log is short and regular, so that delta-rs, listing it, reads the same files as a window."""
     names = {path.rpartition("/")[2] for path in found} - {HINT}
     regular = all(_is_entry(name) or _SINGLE.fullmatch(name) for name in names)
     return len(names) <= SHORT and regular and last_checkpoint(table) == max(checkpoint, 0)

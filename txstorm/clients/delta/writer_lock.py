@@ -26,12 +26,12 @@ _threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def is_shared(table: Path) -> bool:
-    """Return whether Spark commits to `table`, or ever has."""
+    """Return whether Spark commits to `table`, or has ever done so."""
     return (table / LOCK).exists()
 
 
 def share(table: Path) -> bool:
-    """Have all commits to `table` made under its lock from now on; False if they already are."""
+    """Make all commits to `table` happen under its lock from now on; return False if they already do."""
     if is_shared(table):
         return False
     (table / LOCK).parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Retry `attempt` until it has taken the lock of `table`; raise `BlockedError` after `patience` seconds."""
+    """Retry `attempt` until it has acquired the lock of `table`; raise `BlockedError` after `patience` seconds."""
     until = clock() + patience
     while not attempt():
         if clock() >= until:
@@ -84,7 +84,7 @@ def is_held(table: Path) -> bool:
 
 
 def held(table: Path, patience: float) -> BlockedError:
-    """Return the error for a lock that another process holds for too long."""
+    """Return the error for a lock of `table` that another process has held for more than `patience` seconds."""
     return BlockedError(
         f"table {table}: cannot commit to it: for {patience:g} s another process has held {table / LOCK}; expected a "
         "commit with Spark to end within that: end the process that makes it (fuser names it)"

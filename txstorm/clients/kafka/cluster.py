@@ -65,7 +65,7 @@ ClientError: Any = ck.KafkaException
 
 
 class Unavailable(Exception):
-    """No answer in time; a retry may get one.
+    """The brokers did not answer in time; a retry may succeed.
 
     Attributes:
         refused: the broker did answer, refusing the credentials, the certificate or access.
@@ -77,10 +77,10 @@ class Unavailable(Exception):
 
 
 class Unreadable(Exception):
-    """A range cannot be read as planned.
+    """A range of offsets cannot be read as planned.
 
     Attributes:
-        partition: its topic and partition.
+        partition: topic and partition of the range.
         offset: the offset at which reading stopped.
         unknown: the brokers do not know the partition; if False, they do not have the offset.
     """
@@ -107,7 +107,7 @@ class Topic:
 
 @dataclass
 class Troubles:
-    """The last errors that a client has reported since `clear`."""
+    """Recorder of the last errors that a client has reported since `clear`."""
 
     last: list[Any] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class Troubles:
 
     @property
     def refusal(self) -> Any:
-        """An error that a retry does not fix, if there is one."""
+        """A recorded error that a retry cannot fix; None if there is none."""
         return next((error for error in self.last if error.code() in REFUSED), None)
 
     def __str__(self) -> str:
@@ -149,12 +149,12 @@ def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Tro
 
 
 def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
-    """Create a `confluent_kafka.Consumer`; raise `SettingError`."""
+    """Create a `confluent_kafka.Consumer`; raise `SettingError` if librdkafka refuses the settings."""
     return _create(ck.Consumer, settings, troubles)
 
 
 def topic_partitions(offsets: Mapping[Partition, int]) -> list[Any]:
-    """Return `offsets` in the form that the client takes."""
+    """Convert `offsets` to the form that the Kafka client expects."""
     return [ck.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
 
 
@@ -174,7 +174,7 @@ class Cluster:
         self._servers = settings.get("bootstrap.servers", "")
 
     def names(self, seconds: float) -> list[str]:
-        """Return the names of all topics except internal ones; raise `Unavailable`."""
+        """Return the names of all topics except internal ones; raise `Unavailable` if no broker answers in time."""
         deadline = time.monotonic() + seconds
         self._troubles.clear()
         while True:
@@ -185,7 +185,7 @@ class Cluster:
                 self._check_deadline(deadline, error.args[0].str())
 
     def topics(self, names: Collection[str], seconds: float) -> dict[str, Topic]:
-        """Return the existing topics among `names`; raise `Unavailable`."""
+        """Return the existing topics among `names`; raise `Unavailable` if no broker answers in time."""
         if not names:
             return {}
         deadline = time.monotonic() + seconds
@@ -202,7 +202,7 @@ class Cluster:
                 self._find_controller()
 
     def _find_controller(self) -> None:
-        """Let the client learn of a new controller: it only asks the one it knows, and learns from other answers."""
+        """Make the client discover a new controller: on its own it keeps asking the one it knows."""
         with suppress(ck.KafkaException):
             self._admin.list_topics(timeout=0.5)
 
@@ -223,14 +223,14 @@ class Cluster:
             seconds: timeout of the requests.
 
         Returns:
-            Futures of offsets: None if there is no offset at or after the time; they raise if a leader is away.
+            Futures of offsets: None if there is no offset at or after the time; they raise if a leader is unavailable.
         """
         specs = {ck.TopicPartition(*partition): _SPEC(spec) for partition, spec in wanted.items()}
         asked = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=seconds)
         return {(place.topic, place.partition): _offset(answer) for place, answer in asked.items()}
 
     def offsets(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, int | None]:
-        """Return the offsets of `ask`; blocks until they are known, and raises `Unavailable`."""
+        """Block until the offsets requested with `ask` are known, and return them; raise `Unavailable` on a timeout."""
         if not wanted:
             return {}
         self._troubles.clear()
@@ -242,7 +242,7 @@ class Cluster:
             raise Unavailable(self._explained(error.args[0].str())) from None
 
     def serve(self) -> str:
-        """Collect the client's errors and return them in words; call regularly."""
+        """Process the client's events and return its errors as text; call regularly."""
         self._admin.poll(0)
         return str(self._troubles)
 

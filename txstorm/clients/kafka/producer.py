@@ -1,4 +1,4 @@
-"""Writer of a Kafka topic: rows and their mark in one Kafka transaction.
+"""Writer of a Kafka topic: rows and their commit mark in one Kafka transaction.
 
 Only this module and `txstorm.clients.kafka.cluster` import `confluent_kafka`.
 """
@@ -69,7 +69,7 @@ class _SessionEnded(ConnectionError):
 class KafkaWriter:
     """An `OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
 
-    Every group is one Kafka transaction with its records and with a mark in a compacted topic: readers with
+    Every group is one Kafka transaction with its records and with a commit mark in a compacted topic: readers with
     ``isolation.level=read_committed`` see both or neither. The transactional id belongs to topology, incarnation and
     outlet, so that opening it fences an older writer and aborts that writer's transaction.
 
@@ -139,7 +139,7 @@ class KafkaWriter:
             raise _opening_error(self.topic, error) from None
 
     def published(self) -> Mark | None:
-        """Return the last committed mark, read in a new session that fences older ones; see `OutletWriter`."""
+        """Return the last commit mark, read in a new session that fences older ones; see `OutletWriter`."""
         if self._producer is None:
             with self._session():
                 self._producer = self._fencing_producer()
@@ -182,7 +182,7 @@ class KafkaWriter:
         faults.point("kafka.committed")
 
     def _records(self, rows: pa.Table) -> Iterator[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]]]]:
-        """Yield the rows in order, with headers for their txid and their index in it."""
+        """Yield the rows in order as key, value, timestamp and headers, with their txid and index in the headers."""
         txid, index, shared = 0, 0, self._headers
         for batch in rows.select(["key", "value", "timestamp", "_txid"]).to_batches():
             for key, value, timestamp, number in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -256,7 +256,7 @@ class KafkaWriter:
     # -- the mark -----------------------------------------------------------------------------------------------
 
     def _read_mark(self) -> Mark | None:
-        """Find the last committed mark, searching backwards from the end in growing steps."""
+        """Find the last commit mark, searching backwards from the end in growing steps."""
         cluster = Cluster(self._settings(), "read_uncommitted")  # an end that includes uncommitted records
         where = self._marks_partition
         low, high = (cluster.offsets({where: which}, self._timeout)[where] or 0 for which in (EARLIEST, LATEST))
@@ -269,7 +269,7 @@ class KafkaWriter:
         return None
 
     def _committed(self, extent: Range) -> list[Any]:
-        """Read the committed records in a range of the marks; blocks while another transaction is open there."""
+        """Read the committed records in a range of the marks' topic; block while another transaction is open there."""
         reader = RangeReader(self._settings())
         try:
             return reader.read({self._marks_partition: extent}, {self._marks: ""}, self._timeout)[self._marks_partition]
@@ -317,7 +317,7 @@ class KafkaWriter:
             raise InputError(msg)
 
     def _configuration(self, admin: AdminClient, topic: str) -> dict[str, str | None]:
-        """Return the configuration of a topic; empty where these credentials may not ask for it."""
+        """Return the configuration of a topic; empty if these credentials may not read it."""
         (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         try:
             return {name: entry.value for name, entry in asked.result(self._timeout).items()}
@@ -335,7 +335,7 @@ class KafkaWriter:
 
 
 def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputError:
-    """Return the error of a start for which the brokers did not answer, or refused access."""
+    """Return the error for a writer that cannot open because the brokers did not answer or refused access."""
     if isinstance(error, Unavailable):
         cause, refused = str(error), error.refused
     else:
@@ -346,7 +346,7 @@ def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputErro
 
 
 def _reported(troubles: Troubles) -> str:
-    """Return the producer's own errors, in parentheses: the call that failed only reports that it timed out."""
+    """Return the producer's own errors, in parentheses, since the failed call itself only reports a timeout."""
     said = str(troubles)
     troubles.clear()
     return f" ({said})" if said else ""

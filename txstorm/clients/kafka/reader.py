@@ -31,13 +31,13 @@ from txstorm.clients.kafka.cluster import (
 
 
 class RangeReader:
-    """Reads offset ranges with one consumer, which is assigned to partitions and never joins a group.
+    """Reader of offset ranges with one consumer, which is assigned to partitions and never joins a group.
 
     Ranges that begin where the last ones ended need no seek: records fetched beyond a range are kept.
 
     Args:
         settings: settings of librdkafka; the defaults are chosen for reading ranges.
-        isolation: as for `Cluster`.
+        isolation: isolation level; see `Cluster`.
     """
 
     def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
@@ -56,7 +56,7 @@ class RangeReader:
         self._paused = False
 
     def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
-        """The number of `ranges` that this reader can read without a seek, in topics that still have the same `ids`."""
+        """Return how many of `ranges` this reader can read without a seek, in topics that still have the same `ids`."""
         spans = ((self._spans.get(partition), ids.get(partition[0]), start) for partition, (start, _) in ranges.items())
         return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
 
@@ -121,7 +121,7 @@ class RangeReader:
         return [] if message is None else [message]
 
     def _handle(self, messages: Sequence[Any]) -> Partition | None:
-        """Keep the records received; return a partition unknown to the brokers, if there is one."""
+        """Buffer the records received; return a partition that the brokers do not know, or None."""
         self._moved = False
         start = 0
         # Some messages are no records but events of partitions; the records between them are handled by column.
@@ -217,7 +217,7 @@ _ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "part
 def _runs(
     records: Sequence[Any], *, one_topic: bool
 ) -> Iterator[tuple[Partition, Sequence[Any], npt.NDArray[np.int64]]]:
-    """Yield runs of neighbouring records of one partition, with their offsets."""
+    """Yield runs of consecutive records of one partition, with their offsets."""
     if not records:
         return
     numbers = np.fromiter(map(_PARTITION, records), np.int32, len(records))
@@ -232,10 +232,10 @@ def _runs(
 
 @dataclass
 class _Span:
-    """Records of one partition that were fetched but not returned yet.
+    """Records of one partition that were fetched but have not been returned yet.
 
     Attributes:
-        id: id of the topic they were fetched from.
+        id: id of the topic from which they were fetched.
         start: first offset of the span.
         known: the offset up to which the span is complete.
         ahead: the records from `start` up to `known`.

@@ -1,6 +1,6 @@
 """Schema registry, and Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value.
 
-The only module that imports `fastavro`. It queries the registry over HTTP with the standard library;
+This is the only module that imports `fastavro`. It queries the registry over HTTP with the standard library;
 docs/design/024-kafka-spouts.md says why it does not use the client of confluent-kafka.
 """
 
@@ -138,7 +138,7 @@ class SchemaRegistry:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirect handler for the same host only: the header with the password would be sent to another one as well."""
+    """Redirect handler that stays on the same host, since any other would be sent the password header, too."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str

@@ -1,4 +1,4 @@
-"""A session with a ZooKeeper ensemble, with the few operations that the ledger needs; the only importer of `kazoo`."""
+"""A session with a ZooKeeper ensemble, with the operations that the ledger needs. Only this module imports `kazoo`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ZooKeeperSession:
         hosts: ``host:port`` of the servers, separated by commas.
 
     Raises:
-        Unreachable: none of `hosts` answered within ``options.connect_timeout``; the message has the last cause.
+        Unreachable: none of `hosts` answered within ``options.connect_timeout``; the message gives the last cause.
         InputError: the servers refused the credentials.
     """
 
@@ -86,16 +86,16 @@ class ZooKeeperSession:
 
     @property
     def session(self) -> int | None:
-        """The number of the session; None after its end until there is a new one."""
+        """The id of the session; None after its end until there is a new one."""
         return self._session
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is up, as far as this client knows."""
+        """Whether the connection is established, as far as this client knows."""
         return self._connected
 
     def current(self) -> int:
-        """The number of the session; blocks until there is a connection, raises `Unreachable` after `patience`."""
+        """Block until there is a connection; return the session's id, or raise `Unreachable` after `patience`."""
         self._await(time.monotonic() + self.options.patience)
         session = self._session
         if session is None:
@@ -107,11 +107,11 @@ class ZooKeeperSession:
         return [_node(found) for found in self._ask(self._kazoo.get_async, paths, session)]
 
     def stamps(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Per path the zxids of the last changes of the data and of the set of children; None for a missing node."""
+        """Return, per path, the zxids of the last changes of the data and of the children; None for a missing node."""
         return [None if stat is None else _stamp(stat) for stat in self._ask(self._kazoo.exists_async, paths)]
 
     def children(self, path: str) -> tuple[list[str], tuple[int, int]] | None:
-        """Return the names below `path` and its stamp, as one consistent read; None for a missing node."""
+        """Return the names of the children of `path` and its stamp, as one consistent read; None for a missing node."""
         found = self._ask(lambda node: self._kazoo.get_children_async(node, include_data=True), [path])[0]
         return None if found is None else (found[0], _stamp(found[1]))
 
@@ -125,7 +125,7 @@ class ZooKeeperSession:
         self._ask(self._kazoo.sync_async, [path])
 
     def absent(self, path: str, watch: Callable[[object], None], wait: float) -> bool:
-        """Return whether there is no node at `path`; if there is one, `watch` is called when that may have changed.
+        """Return whether there is no node at `path`; if there is one, call `watch` later when that may have changed.
 
         Raises:
             Unreachable: there was no connection within `wait` seconds.
@@ -134,10 +134,10 @@ class ZooKeeperSession:
         return self._ask(lambda node: ask(node, watch=watch), [path], wait=wait)[0] is None
 
     def transact(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
-        """Carry out all of `ops`, in order, or nothing; return None, or the refusal.
+        """Carry out `ops` in order and atomically; return None on success, otherwise the refusal.
 
         Raises:
-            AnswerLost: whether they were carried out is unknown.
+            AnswerLost: it is unknown whether they were carried out.
             SessionOver: `session` was given and has ended; nothing was sent.
         """
         self._await(time.monotonic() + self.options.patience, session)
@@ -168,7 +168,7 @@ class ZooKeeperSession:
             raise
 
     def _follow(self, state: str) -> None:
-        """Follow a change of the connection's state; called by kazoo's own thread."""
+        """Handle a change of the connection's state; called on kazoo's own thread."""
         with self._changed:
             self._connected = state == KazooState.CONNECTED
             if self._connected:
@@ -183,7 +183,7 @@ class ZooKeeperSession:
             self._changed.notify_all()
 
     def _await(self, until: float, session: int | None = None) -> None:
-        """Block until there is a connection; raise if `session` ends, or at the time `until`."""
+        """Block until there is a connection; raise an error if `session` ends, or at the monotonic time `until`."""
 
         def settled() -> bool:
             return self._connected or self._closed or self._over(session) or self._hopeless()
@@ -204,7 +204,7 @@ class ZooKeeperSession:
         return session is not None and self._session != session
 
     def _hopeless(self) -> bool:
-        """Return whether waiting is useless: the credentials are refused, or no server has a trusted certificate."""
+        """Return whether waiting is futile: the credentials are refused, or no server has a trusted certificate."""
         distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
         return distrusted or self._refused()
 
@@ -230,7 +230,7 @@ class ZooKeeperSession:
     def _ask(
         self, send: Callable[[str], Any], paths: Sequence[str], session: int | None = None, wait: float | None = None
     ) -> list[Any]:
-        """Send a request per path, pipelined, and return the answers; all are repeated when the connection breaks."""
+        """Send one request per path, pipelined, and return the answers; repeat them all if the connection breaks."""
         until = time.monotonic() + (self.options.patience if wait is None else wait)
         while True:
             self._await(until, session)

@@ -16,8 +16,8 @@ class ZooKeeperOptions:
         connect_timeout: maximum seconds to connect to a server at the start.
         patience: seconds that a call waits for a broken connection to be restored before it fails.
         auth: ``user:password`` for ZooKeeper's digest scheme; nodes are then created for this user only.
-        tls: whether the connection is encrypted; the following options are for that.
-        ca: file with the certificates of the authorities to trust; by default those of the system.
+        tls: whether the connection is encrypted; the options below apply only then.
+        ca: file with the certificates of the trusted authorities; by default those of the system.
         certificate: file with the client's certificate, if the servers ask for one.
         key: file with the key of `certificate`.
         key_password: password of `key`.
@@ -38,14 +38,14 @@ class ZooKeeperOptions:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that was read.
+    """A node as read from the servers.
 
     Attributes:
         data: its data.
         version: number of changes of the data since it was created.
-        changed: zxid of the last change of the data, which is unique.
+        changed: zxid, a unique number, of the last change of the data.
         children: number of nodes directly below.
-        owner: the session that an ephemeral node ends with; 0 for others.
+        owner: the session with which an ephemeral node ends; 0 for other nodes.
     """
 
     data: bytes
@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Create:
-    """Create a node; with `ephemeral` it ends with the session."""
+    """Operation that creates a node; if `ephemeral`, the node ends with the session."""
 
     path: str
     data: bytes
@@ -66,7 +66,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Change:
-    """Replace the data of a node, which must be at `version`."""
+    """Operation that replaces the data of a node, which must be at `version`."""
 
     path: str
     data: bytes
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Remove:
-    """Remove a node, which must be at `version` and have no children."""
+    """Operation that removes a node, which must be at `version` and have no children."""
 
     path: str
     version: int
@@ -83,7 +83,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Verify:
-    """Change nothing; the node must exist, at `version`."""
+    """Operation that changes nothing, but requires the node to exist at `version`."""
 
     path: str
     version: int
@@ -94,7 +94,7 @@ NodeOp = Create | Change | Remove | Verify
 
 @dataclass(frozen=True)
 class Refusal:
-    """Refusal of a transaction, of which nothing was carried out.
+    """Refusal of a transaction, none of whose operations was carried out.
 
     Attributes:
         index: the operation that was refused.
@@ -106,7 +106,7 @@ class Refusal:
 
 
 class AnswerLost(TxstormError):
-    """The connection broke while a transaction was in flight: whether it was carried out is unknown."""
+    """The connection broke while a transaction was in flight; it is unknown whether the transaction was carried out."""
 
 
 class SessionOver(TxstormError):
