@@ -1,4 +1,4 @@
-"""The same Spark stages without transactions: recorded packs are processed again, and their output is dropped."""
+"""Benchmark side without transactions: runs recorded packs again in the same Spark stages, and drops the output."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ STAGES, JOBS = "the same stages without transactions", "the Spark jobs alone"
 
 
 def _overheads() -> Iterator[Comparison]:
-    """Overhead of transactions and state: each run of txstorm is repeated without them, in the same session."""
+    """Return the comparisons of overhead: each txstorm run is repeated without transactions and state."""
     for name, job, what in (
         ("overhead", Job("words", 0, 1, loaded=False, exchange=True), "Word count"),
         ("overhead-columns", Job("words", 0, 1, loaded=False), "Word count in columns"),

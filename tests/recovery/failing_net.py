@@ -216,7 +216,7 @@ class End(BatchBolt, Committer):
 
 
 def failing_net(trouble: Trouble, *, rows: bool = False, **settings: Any) -> Any:
-    """numbers(2) → basic(2) → batch(2) → keep(2), a committer → behind(2), in the commit phase → end, a committer."""
+    """Build numbers(2) → basic(2) → batch(2) → keep(2), a committer → behind(2) → end, a committer; (n): tasks."""
     basic, batch, keep = (BasicRows, BatchRows, KeepRows) if rows else (Basic, Batch, Keep)
     builder = TransactionalTopologyBuilder("failing", "numbers", Numbers(trouble), 2)
     builder.set_bolt("basic", basic(trouble), 2).local_or_shuffle_grouping("numbers")

@@ -264,7 +264,7 @@ def check_tiling(data_dir: Path, txids: int) -> None:
 
 
 def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
-    """Check the ledger of such a directory."""
+    """Check the ledger of a directory whose run has ended after `txids` txids, with at most `intents` intents."""
     with open_books(data_dir) as books:
         assert books.currtx() == txids + 1
         assert books.live_intents() == []

@@ -49,7 +49,7 @@ class Diary:
 
 
 class Watched(BatchBolt):
-    """Emits numbers when the batch ends. Notes ``[name, txid, numbers]`` then, and calls its trouble first."""
+    """A batch bolt that calls its trouble, notes ``[name, txid, numbers]`` and emits, all in `finish_batch`."""
 
     fields = ("n",)
 

@@ -65,7 +65,7 @@ def passages(point: str, tables: int) -> tuple[int, ...]:
 
 
 def grid() -> list[tuple[int, str, str]]:
-    """(tables, fault, spout): every point and passage with 1 and with 3 tables, the kinds of spouts in turn."""
+    """Return (tables, fault, spout) for every point and passage, with 1 and 3 tables and alternating spouts."""
     kinds = cycle(SPOUTS)
     return [
         (tables, f"{point}:kill:{nth}", next(kinds))

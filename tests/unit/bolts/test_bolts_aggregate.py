@@ -1,4 +1,4 @@
-"""Partial aggregates against a few lines of plain Python."""
+"""Partial aggregates compared with a few lines of plain Python."""
 
 import random
 from collections import Counter
@@ -14,7 +14,7 @@ VALUES = ["a", "b", None, "", 1, 2, 2.5, (1, 2), b"x", "1"]
 
 
 def drawn() -> list[pa.RecordBatch]:
-    """Batches whose columns have plain types, other plain types, or none."""
+    """Return random batches whose columns have simple Arrow types, other simple types, or mixed values."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Bolts made of a function."""
+"""Basic bolts made from a function."""
 
 import random
 import re
@@ -107,7 +107,7 @@ def test_split_words_refuses_groups():
 
 
 class Columns(BasicBolt):
-    """Has a column form only."""
+    """A basic bolt that processes record batches only."""
 
     fields = ("kind",)
 

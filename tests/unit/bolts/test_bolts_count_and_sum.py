@@ -1,4 +1,4 @@
-"""Committers in one line: the tables they declare, and what is in them after a run."""
+"""The ready-made counting and summing committers: the tables they declare, and their content after a run."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 
 def built(bolt: BatchBolt, fields: str, rows: list[Any], grouping: list[str], tasks: int = 2) -> Any:
-    """A topology that gives `rows` to the committer `bolt`, two from each of two partitions at a time."""
+    """Build a topology that passes `rows` to the committer `bolt`, two from each of two partitions per batch."""
     spout = MemoryTransactionalSpout([rows[::2], rows[1::2]], fields.split(), take=2)
     builder = TransactionalTopologyBuilder("t", "rows", spout)
     builder.set_bolt("keep", bolt, tasks).fields_grouping("rows", grouping)

@@ -1,4 +1,4 @@
-"""The ledger of a topology as its coordinator writes it, over the ledger in memory."""
+"""The books of a topology as its coordinator writes them, over the in-memory ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.storage.tables.intent import Intent, TxidRecord
 
 
 def row(txid):
-    """The history row that completing a txid (P8) writes."""
+    """Return the history row that completing a txid (P8) writes."""
     return {"timeline": 0, "txid": txid, "attempt": txid, "stamp": txid, "first": txid, "last": txid}
 
 
@@ -204,7 +204,7 @@ def test_an_intent_under_the_path_of_another_txid_is_damage(books: Books) -> Non
 
 
 class Counting(MemoryLedger):
-    """Remembers the paths of every commit."""
+    """An in-memory ledger that records the paths of every commit."""
 
     def commit(self, ops, *, durable: bool = True) -> None:
         super().commit(ops, durable=durable)

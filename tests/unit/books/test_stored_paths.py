@@ -1,4 +1,4 @@
-"""Paths that stand in ledgers and logs: they never lead out of their table."""
+"""Paths stored in ledgers and logs must not lead out of their table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def intent(staged):
 
 
 def rewritten(intent, **fields):
-    """The JSON of an intent, with other fields of its table."""
+    """Return the JSON of an intent, with other values in these fields of its table."""
     found = intent.to_json()
     found["tables"][0].update(fields)
     return found

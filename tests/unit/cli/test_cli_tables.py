@@ -1,4 +1,4 @@
-"""Printed tables and values: for people in a terminal, and for programs in a pipe."""
+"""Tables and values as printed: for people in a terminal, and for programs in a pipe."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_values_print_as_short_tables_and_stay_what_they_are():
 
 
 def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
-    """Outside of a clone: no file of the project but the package is there."""
+    """Outside of a clone, where the package is the only part of the project."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "txstorm").symlink_to(ROOT / "txstorm")
     here = tmp_path / "here"

@@ -1,4 +1,4 @@
-"""Python's hash seed: 0 on the command line and in Spark's workers, recorded by runs, and the first suspect of replays."""
+"""Python's hash seed: 0 on the command line and in Spark's workers, recorded, and the first suspect in replays."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ run(sets.topology, engine="local", data_dir="data", available_now=True).awaitTer
 
 @pytest.fixture
 def sets(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory holds ``sets.py``, whose bolt walks a set of strings."""
+    """Write ``sets.py``, with a bolt that iterates over a set of strings, into the current directory."""
     (in_tmp / "sets.py").write_text(SETS, encoding="utf-8")
     (in_tmp / "job.py").write_text(JOB, encoding="utf-8")
     monkeypatch.syspath_prepend(str(in_tmp))
@@ -76,7 +76,7 @@ def environment(seed: str | None) -> dict[str, str]:
 
 
 def python(*arguments: str, seed: str | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
-    """A process of its own, as a shell would start it."""
+    """Run Python in a separate process, as a shell would."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment(seed), capture_output=True, text=True, check=False, **more)
 
@@ -124,7 +124,7 @@ def test_a_program_keeps_its_seed_warns_once_and_is_named_by_replays(sets: Path)
 
 @pytest.mark.slow
 def test_what_a_user_gave_the_interpreter_stays(sets: Path) -> None:
-    """Exit codes, standard input, options of the interpreter, closed streams, and Ctrl-C."""
+    """Exit codes, standard input, interpreter options, closed streams and Ctrl-C are preserved."""
     assert python("-m", "txstorm", "run", "nothing-here").returncode == 2
     done = python("-X", "dev", "-W", "error::DeprecationWarning:sets", *RUN)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from txstorm.cli.interrupts import SKIPPING, STOPPING, Interrupts
 
 
 class Handle:
-    """A run whose `stop` blocks until it is let go."""
+    """A run handle whose `stop` blocks until the test releases it."""
 
     def __init__(self):
         self.calls, self.stopping, self.let_go = [], threading.Event(), threading.Event()

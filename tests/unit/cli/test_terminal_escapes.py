@@ -1,4 +1,4 @@
-"""Records and messages with characters that a terminal obeys: they are shown escaped, by every command."""
+"""Records and messages with terminal control characters: every command shows them escaped."""
 
 import io
 import json
@@ -26,7 +26,7 @@ COMMANDS = [
 
 @pytest.fixture
 def done(words):
-    """A run with such a record in its tables, and one in its dead letters."""
+    """Return a run with such a record in its tables, and another one in its dead letters."""
     with (words / "words.py").open("a") as file:
         file.write(f"\nnasty = made([{NASTY!r}, 'boom'], take=2).with_settings({{'on_error': 'dead_letter'}})\n")
         file.write(f"\nKeep.raising = {NASTY!r}\n")

@@ -1,4 +1,4 @@
-"""Files that survive a power failure, and what follows when a sync fails once."""
+"""Files that survive a power failure, and the consequences of a single failed sync."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_directories_and_their_modes(tmp_path, fail):
 
 @pytest.fixture
 def shared(tmp_path):
-    """A table with an entry, and a file, of Spark's; with Hadoop's checksums."""
+    """Create a table with an entry, and a file, as Spark writes them, with Hadoop's checksums."""
     handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
     share(handle.path)
     data = bytes(range(256)) * 5

@@ -1,4 +1,4 @@
-"""The local key store: what it does when it is closed in the middle of other calls."""
+"""The local key store: closing it during concurrent calls."""
 
 from threading import Event, Thread
 

@@ -1,4 +1,4 @@
-"""A bench for the machine: answers plans from a variable, as Storm's test-coordinator does, and notes what follows."""
+"""Test bench for the coordinator's state machine: answers plans from a variable, like Storm's test-coordinator."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ ALWAYS = "always"
 
 
 class Bench:
-    """Holds a machine and a ledger; `value` is the source: metadata of the next new transaction, None = not ready."""
+    """A state machine with a ledger; `value` is the source: the next transaction's metadata, or None if not ready."""
 
     def __init__(
         self, max_pending: int = 4, max_group: int = 1, opaque: bool = False, currtx: int = 1, stored: Any = None
@@ -75,7 +75,7 @@ class Bench:
         return self.send(Wake())
 
     def ack(self, txid: int, attempt: int | None = None) -> list[str]:
-        """Storm's ack: of the tuple tree that is outstanding for `txid`, in whichever phase."""
+        """Acknowledge, as Storm's ack does, the outstanding tuple tree of `txid`, in either phase."""
         attempt = attempt or self.attempts[txid]
         status = self.state.active.get(txid, (0, None))[1]
         return self.send(Committed(txid, attempt) if status is COMMITTING else Processed(txid, attempt))
@@ -84,21 +84,21 @@ class Bench:
         return self.send(Failed(txid, attempt or self.attempts[txid], resume))
 
     def ignores(self, event: Event) -> bool:
-        """Whether `event` changes nothing."""
+        """Return whether `event` has no effect."""
         before = self.state
         after, commands = step(before, event)
         return after == before and commands == ()
 
     def commands(self) -> list[Command]:
-        """Commands that followed from the last event sent, answers to plans included."""
+        """Return the commands caused by the last event sent, including those after answered plans."""
         return [one for _, commands in self.log[self.sent :] for one in commands]
 
     def discarded(self) -> list[int]:
-        """All txids ever discarded, in order."""
+        """Return all txids discarded so far, in order."""
         return [txid for _, commands in self.log for one in commands if isinstance(one, Discard) for txid in one.txids]
 
     def restart(self) -> "Bench":
-        """A new coordinator on the same ledger, as after a crash."""
+        """Return a new coordinator on the same ledger, as after a crash."""
         metas = {} if self.config.opaque else self.metas
         fresh = Bench(currtx=self.state.currtx, stored=metas)
         fresh.config = replace(self.config)

@@ -29,7 +29,7 @@ Batch = tuple[int, int]
 
 
 class Violation(AssertionError):
-    """An invariant is broken."""
+    """An invariant is violated."""
 
 
 def demand(holds: bool, what: str, *values: object) -> None:
@@ -38,7 +38,7 @@ def demand(holds: bool, what: str, *values: object) -> None:
 
 
 class Ledger:
-    """Durable state: survives a crash."""
+    """Durable state, which survives a crash."""
 
     def __init__(self) -> None:
         self.currtx = 1
@@ -60,7 +60,7 @@ class Ledger:
 
 
 class World:
-    """One schedule."""
+    """The simulated world of one schedule."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -80,7 +80,7 @@ class World:
     # --- the life of a process ---
 
     def open(self) -> None:
-        """Start, or start again after a crash: only the ledger is left."""
+        """Start the coordinator, at first or after a crash, from nothing but the ledger."""
         if self.config.opaque:
             self.ledger.metas = {txid: meta for txid, meta in self.ledger.metas.items() if txid < self.ledger.currtx}
         self.batches: dict[int, Batch] = {}  # attempt → what its plan says
@@ -98,7 +98,7 @@ class World:
         self.send(Wake())
 
     def send(self, event: Event) -> tuple[Command, ...]:
-        """Deliver one event, carry out what follows, and answer plans, unless they are to be late."""
+        """Deliver one event, execute the resulting commands, and answer plans, unless they are to be late."""
         self.state, commands = machine.step(self.state, event)
         self.trace.append((event, commands))
         for command in commands:
@@ -173,7 +173,7 @@ class World:
         demand(state.committing_txids == self.group, "committing {}, told {}", state.committing_txids, self.group)
 
     def answer(self) -> None:
-        """Plan as the source and the ledger have it."""
+        """Answer a plan from the source and the ledger."""
         plan, self.plan = self.plan, None
         assert plan is not None
         replayed = plan.replay and not self.config.opaque
@@ -337,7 +337,7 @@ FAULTS = (
 
 
 def run(seed: int, turns: int = 30) -> World:
-    """Run one schedule; an error names the seed."""
+    """Run one schedule; an error names its seed."""
     try:
         world = World(seed)
         for _ in range(turns):

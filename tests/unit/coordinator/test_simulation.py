@@ -69,7 +69,7 @@ def group_of_whatever_is_there(state, original=machine._due):
 
 
 def commits_n_plus_1_before_n(state, original=machine._sync):
-    """Whatever is processed is committed, wherever it stands in the window."""
+    """Defect: commits any processed txid, whatever its position in the window."""
     for index, entry in enumerate(state.entries):
         if not state.committing and entry.status is machine.PROCESSED:
             return original(state)[0], (Commit((state.currtx + index,), (entry.attempt_id,)),)

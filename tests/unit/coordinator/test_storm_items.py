@@ -1,4 +1,4 @@
-"""Storm's conformance items that concern the coordinator alone; the numbers are those of the reference list."""
+"""Storm's conformance items that concern the coordinator alone, with the numbers of the reference list."""
 
 import pytest
 from coordinator_bench import Bench
@@ -9,7 +9,7 @@ from txstorm.coordinator.machine import COMMITTING, PROCESSED, PROCESSING, Confi
 
 
 def started(count: int, **kwargs) -> Bench:
-    """A bench with txids 1 to `count` in their processing phase."""
+    """Return a bench with txids 1 to `count` in their processing phase."""
     bench = Bench(max_pending=count, **kwargs)
     bench.wake()
     return bench

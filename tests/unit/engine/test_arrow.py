@@ -1,4 +1,4 @@
-"""Values cross between tasks as they are."""
+"""Values pass between tasks unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ values = st.recursive(
 
 
 def kinds(value: object) -> object:
-    """The types in a value, to tell 1 from True and 1.0."""
+    """Return the types within a value, to distinguish 1 from True and 1.0."""
     if isinstance(value, list | tuple):
         return (type(value), [kinds(part) for part in value])
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Cargo survives the way through bytes, wherever in memory they lie."""
+"""Cargo survives serialization, at any memory alignment of its bytes."""
 
 import pyarrow as pa
 import pytest
@@ -9,7 +9,7 @@ BATCH = pa.record_batch({"word": ["a", None, "ccc"], "n": [1, 2, 3], "x": [0.5, 
 
 
 def moved(data: bytes, by: int) -> pa.Buffer:
-    """`data` at an address `by` bytes after one that suits every value."""
+    """Return `data` at an address `by` bytes past an aligned one."""
     whole = pa.allocate_buffer(len(data) + by)
     memoryview(whole).cast("B")[by:] = data
     return whole.slice(by)

@@ -1,4 +1,4 @@
-"""The garbage collector is turned down while any thread is in the middle of something, and then up again."""
+"""Garbage collection is reduced while any thread is in a critical section, and restored afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local engine: packs on threads, cancelled between txids."""
+"""The local engine: packs run on threads, and are cancelled between txids."""
 
 from __future__ import annotations
 

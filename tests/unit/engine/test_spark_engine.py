@@ -1,4 +1,4 @@
-"""Spark: sessions, the exchange, cancelling, and what other readers see of the tables."""
+"""The Spark engine: sessions, the exchange, cancellation, and tables as other readers see them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Settings(dict):
 
 
 class Session:
-    """A session as `check_session` sees it."""
+    """A fake session with the attributes that `check_session` reads."""
 
     def __init__(self, **settings: str) -> None:
         self.conf = Settings({key.replace("__", "."): value for key, value in settings.items()})
@@ -57,7 +57,7 @@ def test_a_session_with_all_settings_is_not_remarked_upon(caplog: pytest.LogCapt
 
 
 class Builder:
-    """Notes the Python path that a JVM would start with."""
+    """A fake session builder that records the Python path with which a JVM would start."""
 
     def __init__(self, fails: bool) -> None:
         self.fails, self.path = fails, ""
@@ -143,7 +143,7 @@ def test_rows_arrive_in_the_partition_they_name_and_empty_ones_run_too(spark: An
 
 
 class Without:
-    """A frame of Spark 4.0, which has no `repartitionById`."""
+    """A fake DataFrame of Spark 4.0, which has no `repartitionById`."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -172,7 +172,7 @@ def test_a_pack_is_processed_as_on_threads(engine: SparkEngine) -> None:
 
 
 class Telling(BasicBolt):
-    """Tells where it was loaded and prepared; may kill who loads it, but for the driver."""
+    """Reports where it was loaded and prepared; may kill the process that loads it, except the driver."""
 
     def __init__(self, directory: Path, fatal: bool) -> None:
         self.directory, self.fatal, self.driver = directory, fatal, os.getpid()
@@ -191,7 +191,7 @@ class Telling(BasicBolt):
 
 
 def warmed_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
-    """What a component tells of it."""
+    """Warm an engine up; return the reports of its component."""
     builder = TransactionalTopologyBuilder("telling", "numbers", samples.Rows())
     builder.set_bolt("telling", Telling(directory, fatal)).shuffle_grouping("numbers")
     made = SparkEngine(spark)

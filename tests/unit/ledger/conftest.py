@@ -1,4 +1,4 @@
-"""Every implementation of the ledger, and other processes that use the SQLite one."""
+"""Fixtures: every implementation of the ledger, and other processes that use the SQLite ledger."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MARKED = [pytest.param(name, marks=pytest.mark.integration if name == "zookeeper
 
 @pytest.fixture(params=MARKED)
 def another(request: pytest.FixtureRequest) -> Iterator[Callable[[], Ledger]]:
-    """Opens one more handle on the same ledger."""
+    """Return a function that opens another handle on the same ledger."""
     handles: list[Ledger] = []
     opening = IMPLEMENTATIONS[request.param](request)
 
@@ -89,7 +89,7 @@ def ledger_file(tmp_path: Path) -> Path:
 
 
 class Processes:
-    """Python processes with the ledger at hand; all are gone when the test ends."""
+    """Python processes that use the ledger; all are ended with the test."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
@@ -107,7 +107,7 @@ class Processes:
         return process
 
     def holding(self, path: Path, owner: str) -> subprocess.Popen[str]:
-        """A process that has the lease of `path` and waits for its input to end."""
+        """Start a process that holds the lease of `path` until its input ends."""
         code = (
             f"ledger = SqliteLedger(path, create=True); ledger.acquire({owner!r}); print('held', flush=True); input()"
         )

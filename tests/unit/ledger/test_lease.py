@@ -1,4 +1,4 @@
-"""The lease among real processes."""
+"""The lease, contended by real processes."""
 
 from __future__ import annotations
 

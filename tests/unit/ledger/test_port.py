@@ -1,4 +1,4 @@
-"""Rules of every ledger, those of `check_ledger`; a new implementation joins in conftest.py."""
+"""Rules for all ledgers, as in `check_ledger`; new implementations are added in conftest.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storm's rotating state: items 23 to 30 of its conformance list, and what this one adds."""
+"""Storm's rotating state: items 23 to 30 of its conformance list, and this implementation's additions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATH = "coordinator/meta"
 
 
 class Variable:
-    """An initialiser whose value the test changes, as Storm's test does."""
+    """An initializer whose value the test changes, as in Storm's test."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -75,7 +75,7 @@ def test_item_27_not_strict(ledger: Ledger) -> None:
 
 
 def test_item_28_the_metadata_of_the_committed_txid_stays(ledger: Ledger) -> None:
-    """Item 29 too: what the next batch is planned from is there until that one is decided."""
+    """Item 29 too: the metadata from which the next batch is planned is retained until that batch is decided."""
     state = strict(ledger)
     for txid in (1, 2, 3, 4):
         state.get_state(txid, Variable(txid * 10))

@@ -1,4 +1,4 @@
-"""SQLite ledger beyond the rules of all ledgers: its file, its readers, kills and full disks."""
+"""The SQLite ledger beyond the rules of all ledgers: its file, its readers, kills and full disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding of values, and the files of long ones."""
+"""Encoding of ledger values, and the files of long values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committers that can commit a large transaction as a job."""
+"""Committers whose large transactions can be committed by a job."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ OTHER = replace(COUNTS, name="other")
 
 
 def spread(tables, group=lambda bolt: bolt.fields_grouping("s", ["word"]), *, more=None, external=False):
-    """The tables of the committers that a job can do, and what is in the way of the others."""
+    """Return the tables of committers that can run as a job, and the reasons why the others cannot."""
     made = builder()
     made.set_bolt("each", Each()).shuffle_grouping("s")
     bolt = Batch()

@@ -9,7 +9,7 @@ from txstorm.plan.stages import Edge, Stage, compile_plan
 
 
 def chain(*steps, spout=1):
-    """A chain of basic bolts: (grouping method, parallelism) per step."""
+    """Build a chain of basic bolts: (grouping method, parallelism) per step."""
     made = builder(spout)
     before = "s"
     for i, (grouping, parallelism) in enumerate(steps):

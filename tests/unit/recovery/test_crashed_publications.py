@@ -1,4 +1,4 @@
-"""SIGKILL at every point of staging, publishing and compacting; then a new coordinator: as if nothing had happened."""
+"""SIGKILL at every point of staging, publishing and compacting; a new coordinator then restores the same result."""
 
 import pytest
 from recovery_cases import KILLED, finish, start

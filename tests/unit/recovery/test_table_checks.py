@@ -1,4 +1,4 @@
-"""P0: tables are checked without writing, taken over, and decided groups rolled forward from the intent alone."""
+"""P0: tables are checked without writes, taken over, and decided groups rolled forward from the intent alone."""
 
 import shutil
 
@@ -21,7 +21,7 @@ STATES = ["state/counts", "state/totals"]
 
 @pytest.fixture
 def decided(tmp_path):
-    """Txid 1 is complete, txid 2 decided and not published."""
+    """Create tables in which txid 1 is complete, and txid 2 is decided but not published."""
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     group = store.group(2)

@@ -1,4 +1,4 @@
-"""Checks of a start before it takes over from a coordinator that still commits."""
+"""Checks that a start makes before it takes over from a coordinator that is still committing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 def count(data_dir: Path, txids: int) -> None:
-    """Run until so many transactions are committed."""
+    """Run until `txids` transactions are committed."""
     spout = MemoryTransactionalSpout({0: [["a"], ["b"], ["c"], ["d"]][:txids]}, ["word"], 1)
     builder = TransactionalTopologyBuilder("words", "words", spout)
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
@@ -32,7 +32,7 @@ def count(data_dir: Path, txids: int) -> None:
 
 @pytest.fixture
 def books(tmp_path: Path) -> Iterator[Books]:
-    """Of a directory with two transactions."""
+    """Yield the books of a directory with two transactions."""
     count(tmp_path / "data", 2)
     ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
     yield Books(ledger, tmp_path / "data" / "intents")
@@ -91,7 +91,7 @@ def test_who_slept_through_a_rewind_does_not_go_on_before_it(tmp_path: Path, boo
 
 
 def test_nor_through_a_decision_to_rewind(tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the simulated worlds (seed 2026, schedules 12,080 and 319,249 of their day)."""
+    """Found by the simulated worlds (seed 2026, schedules 12,080 and 319,249 at that time)."""
     identity = books.identity()
     assert identity is not None
 

@@ -1,4 +1,4 @@
-"""Reading a state: any kept txid, one order, one spelling, beside a run and without the topology's code."""
+"""Reading a state: any retained txid, stable order, one name per argument, during a run and without its code."""
 
 import json
 import random

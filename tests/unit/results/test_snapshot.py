@@ -1,4 +1,4 @@
-"""One cut over all tables, at any committed transaction, also while the topology runs."""
+"""One consistent cut over all tables, as of any committed transaction, even during a run."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ def topology(words, take=2):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Three committed transactions: a b, a c, b a."""
+    """Return a directory with three committed transactions: a b, a c, b a."""
     data = tmp_path_factory.mktemp("snapshot") / "data"
     handle = run(topology(list("abacba")), engine="local", data_dir=data, available_now=True)
     assert handle.awaitTermination(60)
@@ -97,7 +97,7 @@ def test_changes_by_position_and_by_name(done):
 
 
 def test_a_cut_stays_consistent_while_the_topology_runs(tmp_path):
-    """The total, the sum of the counts and the rows of the sink are one number in every cut."""
+    """In every cut, the total, the sum of the counts and the number of rows in the sink agree."""
     words = [f"w{i % 7}" for i in range(150)]
     handle = run(topology(words, take=3), engine="local", data_dir=tmp_path / "data")
     cuts, stopped = [], threading.Event()

@@ -1,4 +1,4 @@
-"""Views of Spark SQL show the rows that txstorm reads, at every txid, while tables grow and after compactions."""
+"""Views of Spark SQL show the same rows as txstorm, at every txid, while tables grow and after compaction."""
 
 import random
 
@@ -27,7 +27,7 @@ def make(spark, data_dir, txid, committed, prefix):
 
 
 def test_views_show_what_is_read(spark, tmp_path, progress):
-    """Random batches with removals; views that follow are made once, in the middle."""
+    """Random batches with removals; views that track the newest txid are created once, in the middle."""
     seed = random.randrange(10**6)
     progress(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Reading a data directory that a run has made, and beside a run."""
+"""Reading a data directory, after its run and during it."""
 
 import pyarrow as pa
 import pytest
@@ -31,7 +31,7 @@ class Keep(BatchBolt, Committer):
 
 @pytest.fixture
 def done(tmp_path):
-    """Three committed transactions: cat dog, cat <b>, dog cat."""
+    """Return a directory with three committed transactions: cat dog, cat <b>, dog cat."""
     spout = MemoryTransactionalSpout([["cat", "dog", "cat", "<b>", "dog", "cat"]], "word", take=2)
     builder = TransactionalTopologyBuilder("words", "source", spout)
     builder.set_committer_bolt("keep", Keep()).fields_grouping("source", ["word"])
@@ -130,7 +130,7 @@ def test_rows_that_move_while_they_are_read_are_neither_lost_nor_doubled(tmp_pat
     append_history(tmp_path, [row(1)])
 
     def kept(directory):
-        """The row in the ledger, which a run moves to the table right afterwards."""
+        """Return the row in the ledger, which a run soon moves to the table."""
         append_history(tmp_path, [row(2), row(3)])
         return [row(2), row(3)]
 

@@ -1,4 +1,4 @@
-"""Upkeep: on a thread of its own, its log entry in the committer's turn, and never the end of a run."""
+"""Upkeep: runs on its own thread, adds its log entry in the committer's turn, and never ends a run."""
 
 import threading
 import time
@@ -65,7 +65,7 @@ class Schedule:
 
 
 class Bench:
-    """An `Upkeep` whose driver thread is the test."""
+    """An `Upkeep` with the test as its driver thread."""
 
     def __init__(self, *works):
         self.schedule, self.inbox, self.failures, self.now, self.turns = Schedule(*works), [], [], 0.0, 0
@@ -83,7 +83,7 @@ class Bench:
         return done
 
     def turn(self, steps=10):
-        """The loop of the driver, until nothing comes any more."""
+        """Run the driver's loop until there is no more work."""
         for _ in range(steps):
             self.upkeep.look(idle=False)
             self.join()
@@ -119,7 +119,7 @@ def test_what_fails_is_tried_again_later(error, caplog):
 
 
 class Log:
-    """The log of a table that is long until it was shortened."""
+    """A fake table log that is long until it is compacted."""
 
     def __init__(self, bench, error=None):
         self.bench, self.error, self.is_long = bench, error, True
@@ -173,7 +173,7 @@ def test_a_fault_of_shortening_ends_the_run():
 
 
 class Kept:
-    """A retention of three steps that is due once."""
+    """A fake retention of three steps that is due once."""
 
     def __init__(self, bench):
         self.bench, self.done, self.due = bench, [], True
@@ -268,7 +268,7 @@ def test_a_run_keeps_its_tables_up_beside_its_commits(tmp_path, monkeypatch):
 
 
 def test_a_state_larger_than_its_memory(tmp_path):
-    """Two runs over more keys than are held in memory; the second goes on with the index of the first."""
+    """Two runs over more keys than fit in memory; the second one reuses the first one's index."""
     words = [f"w{i}" for i in range(30_000)]
 
     def go(last, **settings):

@@ -1,4 +1,4 @@
-"""Retry policy: records left out after repeated failures, and the counts that survive a restart."""
+"""Retry policy: records skipped after repeated failures, and counts that survive a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row(kind: str) -> ErrorRow:
 
 
 class Desk:
-    """A policy whose records go through JSON, as they do in a ledger; `restart` begins again from them."""
+    """A retry policy whose records are converted to JSON, as in a ledger; `restart` recreates it from them."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.parse({"on_error": "dead_letter", "retry_backoff": 0.1, **settings})
@@ -34,7 +34,7 @@ class Desk:
         self.ledger[txid] = json.dumps(failure.to_json())
 
     def fail(self, *kinds: str) -> float | None:
-        """The delay after the last of these failures of txid 3, with a restart before each of them."""
+        """Return the delay after the last of these failures of txid 3, with a restart before each."""
         delays = [self.restart().judge(3, row(kind)).delay for kind in kinds]
         return delays[-1]
 

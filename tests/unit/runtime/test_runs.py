@@ -1,4 +1,4 @@
-"""A run and its handle, end to end on threads."""
+"""A run and its handle, end to end on the local engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def wait(true: Callable[[], bool]) -> None:
 
 
 class Words:
-    """A memory spout of words behind a counting committer, and its runs in one directory."""
+    """A memory spout of words with a counting committer, and its runs in one directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir, self.runs = data_dir, []

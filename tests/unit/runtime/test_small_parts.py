@@ -1,4 +1,4 @@
-"""Retry policy, timers and waiters."""
+"""Small parts of the runtime: retry policy, timers and waiters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Stepper`: transactions on the caller's thread, one phase at a time."""
+"""`Stepper`: runs transactions on the caller's thread, one phase at a time."""
 
 from __future__ import annotations
 

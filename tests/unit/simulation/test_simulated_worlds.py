@@ -36,7 +36,7 @@ print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 
 @pytest.fixture
 def no_epoch_check(monkeypatch):
-    """Tables take commits of coordinators that were superseded."""
+    """Defect: tables accept commits of superseded coordinators."""
     monkeypatch.setattr(TransactionalTable, "_check_epoch", lambda table, epoch: table.epoch())
 
 

@@ -23,7 +23,7 @@ CHANGED = {
 
 @pytest.fixture
 def blind_retry(monkeypatch):
-    """Defect: publishing does not look whether the table already has the group."""
+    """Defect: publishing does not check whether the table already has the group."""
     original = TransactionalTable._published
 
     def published(table, one, intent, epoch):

@@ -1,4 +1,4 @@
-"""`DeltaSink`: the ready committer over a sink handle."""
+"""`DeltaSink`: the ready-made committer over a sink handle."""
 
 import pyarrow as pa
 import pytest

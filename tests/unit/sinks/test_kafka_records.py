@@ -1,4 +1,4 @@
-"""The records a Kafka sink makes, and what it refuses before anything is decided; no broker is asked."""
+"""Records that a Kafka sink makes, and rows that it rejects before the decision; runs without a broker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Resources:
 
 
 def made(*rows, fields=("word", "n"), **options):
-    """Rows that the sink appends for `rows`."""
+    """Return the rows that the sink appends for `rows`."""
     sink, resources = KafkaSink("out", "words", SERVERS, **options), Resources()
     sink.prepare(TaskContext("t", "send", 0, 1, stamp=1_700_000_000_123_456, resources=resources), None, ATTEMPT)
     for row in rows:

@@ -1,4 +1,4 @@
-"""``--ledger``, ``txstorm ledger copy`` and ``txstorm recover`` as people and scripts use them."""
+"""``--ledger``, ``txstorm ledger copy`` and ``txstorm recover``, with output for people and for scripts."""
 
 import json
 from pathlib import Path

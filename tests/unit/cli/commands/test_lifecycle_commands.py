@@ -1,4 +1,4 @@
-"""The life-cycle commands as they print: sentences for people, one object for scripts."""
+"""Output of the life-cycle commands: sentences for people, a JSON object for scripts."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ DATA = "txstorm-data/words"
 
 @pytest.fixture
 def live(words: Path, txstorm):
-    """The topology of ``words.py``, running in this process."""
+    """Run the topology of ``words.py`` in this process."""
     sys.path.insert(0, str(words))
     handle = run(importlib.import_module("words").topology, engine="local", data_dir=words / DATA)
     handle.processAllAvailable()

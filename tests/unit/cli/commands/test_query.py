@@ -1,4 +1,4 @@
-"""``txstorm snapshot``, ``changes`` and ``views``."""
+"""The query commands ``txstorm snapshot``, ``changes`` and ``views``."""
 
 import pytest
 

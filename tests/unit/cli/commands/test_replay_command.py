@@ -1,4 +1,4 @@
-"""``txstorm replay``: a committed transaction again, with its difference, under a debugger; and journals."""
+"""``txstorm replay``: a committed transaction is replayed, compared, and debugged; and journals."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ REPLAY = ("replay", DATA, "--topology", "words")
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Every file and its content; SQLite's own shared memory, which readers may make, left out."""
+    """Return every file with its content, except SQLite's shared-memory file, which readers may create."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -34,7 +34,7 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 def change(words: Path, old: str, new: str) -> None:
-    """Edit the user's module, also for this process."""
+    """Edit the user's module on disk and reload it in this process."""
     text = (words / "words.py").read_text(encoding="utf-8")
     assert old in text
     (words / "words.py").write_text(text.replace(old, new), encoding="utf-8")
@@ -43,7 +43,7 @@ def change(words: Path, old: str, new: str) -> None:
 
 
 def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Run the command in a separate process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     return loaded().run("-m", "txstorm", *arguments, cwd=words, env=environment, stdin=stdin)
 
@@ -189,7 +189,7 @@ PLANTED = "import pathlib\npathlib.Path(__file__).with_name('was-run').touch()\n
 
 
 def planted(words: Path, target: str) -> None:
-    """Somebody else has written what the ledger says of the code; what it names would leave a trace."""
+    """Make the ledger name `target` as the run's code, as an attacker could; importing it would leave a trace."""
     text = PLANTED + (words / "words.py").read_text(encoding="utf-8") + "def call(text):\n    raise SystemExit(text)\n"
     (words / "planted.py").write_text(text, encoding="utf-8")
     with_ledger(words / DATA, {"version": 1, "target": target, "place": "script job.py", "directory": "/tmp/\x1b[2J"})
@@ -225,7 +225,7 @@ def test_control_characters_of_a_recorded_target_are_shown_escaped(txstorm, word
 
 
 def at_a_terminal(words: Path, answer: str, *arguments: str) -> tuple[int, str]:
-    """The command in a process of its own, on a terminal; returns exit code and all that it shows there."""
+    """Run the command in a separate process on a terminal; return the exit code and the terminal's output."""
     terminal, side = os.openpty()
     with open(terminal, "r+b", buffering=0) as screen:
         command = [sys.executable, "-m", "txstorm", *arguments]
@@ -311,7 +311,7 @@ def test_an_origin_of_a_newer_format_is_refused(txstorm, words: Path):
 
 
 def with_ledger(data_dir: Path, origin: object) -> None:
-    """Rewrite the ledger's origin; None removes it."""
+    """Rewrite the ledger's record of where the code came from; None removes it."""
     from txstorm.ledger.paths import ORIGIN
     from txstorm.ledger.port import Delete, Put
     from txstorm.ledger.values import encode_value

@@ -1,4 +1,4 @@
-"""The commands in this process, on the local engine."""
+"""Commands run in this process, on the local engine."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The log of a table stays short, and nothing of it is lost."""
+"""The log of a table stays short, and archiving loses none of it."""
 
 import time
 
@@ -17,7 +17,7 @@ LAST = 60
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """A table of LAST commits, one row each, with a checkpoint every fifth; a log of some ten versions."""
+    """Create a table of LAST one-row commits, with a checkpoint every fifth and a log of some ten versions."""
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 10)
     schema = pa.schema([("n", pa.int64())])
     handle = DeltaHandle.create(tmp_path, schema, {}, Commit({}, {"kind": "create"}))

@@ -1,4 +1,4 @@
-"""Log entries of our own: what delta-rs would have written, and a compare-and-set like its own."""
+"""Log entries written by txstorm: equal to those of delta-rs, with the same compare-and-set."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table(path, links: bool = True) -> DeltaHandle:
 
 
 def actions(handle: DeltaHandle, version: int) -> list[tuple[str, dict]]:
-    """Without what says who wrote it and when, and without what is null."""
+    """Return the actions of a version, without their author and time, and without null values."""
     lines = [json.loads(line) for line in handle.log_entry(version).read_text().splitlines()]
     return [
         (kind, {name: value for name, value in content.items() if value is not None and name not in THEIRS})
@@ -109,7 +109,7 @@ def test_one_that_slept_while_its_version_was_archived_conflicts(tmp_path):
 
 
 def test_an_entry_that_was_put_where_an_archived_one_had_been_is_taken_back(tmp_path, monkeypatch):
-    """It sleeps between the look and the link."""
+    """The writer pauses between the check and the link."""
     sleeper, link = table(tmp_path / "t"), os.link
 
     def late(source, target):

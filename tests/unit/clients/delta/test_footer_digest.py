@@ -1,4 +1,4 @@
-"""Footers of Parquet files: no bit of them that is not what was written is read as other rows."""
+"""Footers of Parquet files: no corrupted bit may lead to different rows being read."""
 
 import random
 

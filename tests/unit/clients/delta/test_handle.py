@@ -1,4 +1,4 @@
-"""The Delta client: compare-and-set, what it remembers of a version, checkpoints, and reading parts of a table."""
+"""The Delta client: compare-and-set, its cache of a version, checkpoints, and reading parts of a table."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Log retention: kept and archived entries; only opening a table lists its log."""
+"""Log retention: retained and archived entries; only opening a table lists its log."""
 
 import json
 import os
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A table of LAST commits, one row each, with a checkpoint every fifth; none of it is archived."""
+    """Create a table of LAST one-row commits, with a checkpoint every fifth and nothing archived."""
     path = tmp_path_factory.mktemp("log") / "table"
     handle = DeltaHandle.create(path, SCHEMA, {}, Commit({}, {"kind": "create"}))
     for n in range(1, LAST + 1):
@@ -47,7 +47,7 @@ def table(made, tmp_path):
 
 
 def age(table, seconds, until=LAST, only=""):
-    """Make files of the log older, as their times say."""
+    """Set the modification times of log files back by `seconds`."""
     for file in (table / LOG).iterdir():
         if file.name[0] == "0" and int(file.name[:20]) <= until and only in file.name:
             os.utime(file, (time.time() - seconds,) * 2)
@@ -67,7 +67,7 @@ def checkpoints(table):
 
 
 def check_readable(table, versions=range(LAST + 1)):
-    """By txstorm at every version, and by deltalake at the newest."""
+    """Check that txstorm can read every version, and deltalake the newest."""
     assert sorted([*entries(table, ARCHIVE), *entries(table, LOG)]) == list(range(LAST + 1))
     for version in versions:
         rows = DeltaHandle.open(table, version).read()["n"].to_pylist()
@@ -114,7 +114,7 @@ def test_so_many_versions_stay_however_old(table):
 
 
 def test_no_checkpoint_of_the_last_hour_moves(table):
-    """With a short retention: a reader may have begun with it."""
+    """With a short retention: a reader may have started from such a checkpoint."""
     age(table, 2 * HOUR, only=".json")
     age(table, 2 * HOUR, until=20)
     assert archive(table, seconds=60) == (list(range(25, LAST + 1)), list(range(25)))
@@ -128,7 +128,7 @@ def test_an_entry_with_a_time_from_the_future_stays_and_all_after_it(table):
 
 
 def in_parts(table, version, missing=None):
-    """Have a checkpoint in three parts in the place of that in one."""
+    """Replace a single-file checkpoint with one in three parts, the part `missing` left out."""
     file = table / LOG / f"{version:020d}.checkpoint.parquet"
     content = pq.read_table(file)
     for part in (1, 2, 3):
@@ -148,7 +148,7 @@ def test_a_checkpoint_in_parts_counts_when_all_are_there(table, missing, begin):
 
 
 def with_sidecars(table, version, missing=False):
-    """Have a checkpoint of version 2, with its files in a sidecar, in the place of that in one file."""
+    """Replace a single-file checkpoint with one of version 2, whose files are listed in a sidecar."""
     file = table / LOG / f"{version:020d}.checkpoint.parquet"
     (table / LOG / "_sidecars").mkdir()
     side = table / LOG / "_sidecars" / "s.parquet"
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_version_2_counts_when_its_sidecars_are_there(table, mis
 
 @pytest.mark.parametrize("nth", [1, 2, 17, 35])
 def test_killed_while_entries_move(table, nth):
-    """No entry is lost, none is in both places, every version can be read, and the next one goes on."""
+    """No entry is lost or duplicated, every version is readable, and the next pass continues."""
     age(table, 2 * DAY)
     code = (
         "import pathlib, sys, time\n"
@@ -205,7 +205,7 @@ def test_versions_are_read_while_entries_move(table):
 
 
 class Listed:
-    """Whether somebody has listed a directory: the system notes when, also for delta-rs."""
+    """Records, by the access time, whether a directory was listed, including by delta-rs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -277,7 +277,7 @@ def test_a_window_goes_with_its_handle_and_with_its_process(table, tmp_path, mon
 
 
 def plain_log(table):
-    """The log with entries, checkpoints and hint only."""
+    """Return the log with entries, checkpoints and hint only."""
     for file in (table / LOG).iterdir():
         if not re.fullmatch(r"\d{20}\.(json|checkpoint\.parquet)|_last_checkpoint", file.name):
             file.unlink()

@@ -1,4 +1,4 @@
-"""The lock of tables that Spark commits to: who holds it, whom it holds off, and when it ends."""
+"""The lock of tables that Spark commits to: who holds it, whom it excludes, and when it is released."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def table(tmp_path):
 
 @contextmanager
 def holder(path):
-    """Another process that holds the lock."""
+    """Start another process that holds the lock."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:

@@ -1,4 +1,4 @@
-"""Records of several partitions that come mixed, with gaps, and sometimes again, are put in their places."""
+"""Records of several partitions that arrive interleaved, with gaps and repetitions, are sorted into place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The password of a schema registry stays with the host that the topology's code names."""
+"""The password of a schema registry is sent only to the host that the topology's code names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.clients.kafka.schema_registry import SchemaRegistry
 
 
 class Server(HTTPServer):
-    """Answers with no subjects, or sends on to `elsewhere`; keeps the credentials it was given."""
+    """An HTTP server that answers with no subjects or redirects to `elsewhere`; records the credentials received."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -43,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"[]")
 
     def log_message(self, *arguments: object) -> None:
-        """Nothing."""
+        """Suppress logging."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Collector: values that may be emitted, and the form in which they leave it."""
+"""The collector: values that may be emitted, and the batches that it makes of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def taken(collector: OutputCollector) -> list[tuple[str, int | None, list[Any]]]
 
 
 def test_tuples_leave_as_batches_per_stream_in_order(collector: OutputCollector) -> None:
-    """T26: the id is not among the fields."""
+    """T26: the transaction id is not among the fields."""
     collector.emit("a", 1)
     collector.emit("bad", stream="errors")
     collector.emit("b", 2)

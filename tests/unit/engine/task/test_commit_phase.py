@@ -1,4 +1,4 @@
-"""The commit phase of one txid: order, tasks, routing, and what a failure says."""
+"""The commit phase of one txid: order, tasks, routing, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.errors import StateError
 
 
 class Resources:
-    """Tables whose handles may be used while they are active only."""
+    """Fake resources whose handles are usable only while they are active."""
 
     def __init__(self) -> None:
         self.active = False

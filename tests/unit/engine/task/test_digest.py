@@ -1,4 +1,4 @@
-"""The digest of what a spout emitted sees every row and nothing else."""
+"""The digest of a spout's emissions depends on every row and on nothing else."""
 
 from __future__ import annotations
 

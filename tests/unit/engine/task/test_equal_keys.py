@@ -1,4 +1,4 @@
-"""Equal values hash alike, however they are written and whichever way they travel; all other hashes stay as they were."""
+"""Equal values have equal hashes in every representation and on every path; all other hashes are unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VALUES = st.recursive(
 
 
 def written_otherwise(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Any:
-    """A value that is equal to `value`, of the same types, and may be written in another way."""
+    """Draw a value equal to `value`, of the same types, but possibly with another representation."""
     match value:
         case float() if value == 0:
             return draw(st.sampled_from([0.0, -0.0]))
@@ -69,7 +69,7 @@ def written_otherwise(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any])
 
 
 def hashes(value: Any) -> dict[str, int]:
-    """The hash of `value` by each way that it can travel."""
+    """Return the hash of `value` on each path that it can take."""
     found = {
         "alone": row_hashes(batch_of_rows([(value,)], ["x"]), [0])[0],
         "among others": row_hashes(batch_of_rows([(value,), ("other",), (1,)], ["x"]), [0])[0],
@@ -80,7 +80,7 @@ def hashes(value: Any) -> dict[str, int]:
 
 
 def as_arrow(value: Any) -> pa.RecordBatch | None:
-    """Values as a bolt on record batches would emit them; None if Arrow has no type, or another value, for one."""
+    """Convert values as a bolt on record batches emits them; None if Arrow cannot represent one of them exactly."""
     try:
         column = pa.array([value])
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -89,7 +89,7 @@ def as_arrow(value: Any) -> pa.RecordBatch | None:
 
 
 def typed(value: Any) -> Any:
-    """`value` with its types, so that ``1`` and ``True`` differ."""
+    """Return `value` together with its types, so that ``1`` and ``True`` differ."""
     match value:
         case tuple() | list():
             return type(value), [typed(part) for part in value]
@@ -166,7 +166,7 @@ def test_decimals_but_for_negative_zeros_have_the_text_they_had(value: Decimal) 
 
 
 def text_before(value: Any) -> Any:
-    """The tagged JSON of a value, as it was hashed."""
+    """Return the tagged JSON of a value that earlier versions hashed."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -192,7 +192,7 @@ def text_before(value: Any) -> Any:
 
 
 def in_one_form(value: Any) -> bool:
-    """Whether nothing in `value` is written in a way that another way stands for."""
+    """Return whether every part of `value` is in its canonical representation."""
     match value:
         case float():
             return math.copysign(1, value) > 0 or value != 0

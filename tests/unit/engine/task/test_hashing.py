@@ -1,4 +1,4 @@
-"""Rows are hashed by what they hold."""
+"""Rows are hashed by their content."""
 
 from __future__ import annotations
 

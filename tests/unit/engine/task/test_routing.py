@@ -1,4 +1,4 @@
-"""Groupings divide rows as Storm's do, and the same way everywhere."""
+"""Groupings partition rows as Storm's do, and identically on all paths."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ KEYS = [
 
 @pytest.mark.parametrize("kind", ["fields", "partial_key"])
 def test_equal_keys_meet_whatever_else_is_in_their_batch(kind: str) -> None:
-    """A column of one kind and one of mixed values travel differently; a key must not notice."""
+    """A typed column and a column of mixed values are serialized differently; keys must be routed alike."""
     rng = random.Random(3)
     targets = 64
     alone = {repr(key): set(routed(edge(kind, targets, fields=("a",)), [(key,)] * 2)) for key in KEYS}

@@ -1,4 +1,4 @@
-"""Values that pass between bolts, groupings, states and stores: nobody changes those of others."""
+"""Values passed between bolts, groupings, states and stores: no component can change another one's values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LISTS = pa.list_(pa.int64())
 
 
 class Pass(BatchBolt):
-    """Base of bolts that emit while they execute."""
+    """Base class of bolts that emit in `execute`."""
 
     fields = ("values",)
 
@@ -42,7 +42,7 @@ class Pass(BatchBolt):
 
 
 class EmitsAndChanges(Pass):
-    """Uses one list for all its tuples."""
+    """Emits one list object in all its tuples, changing it in between."""
 
     def prepare(self, context, collector, attempt):
         super().prepare(context, collector, attempt)
@@ -54,7 +54,7 @@ class EmitsAndChanges(Pass):
 
 
 class EmitsAndChangesInside(Pass):
-    """Changes a list in a dict of a tuple when the batch ends."""
+    """Changes a list nested in an emitted tuple at the end of the batch."""
 
     def execute(self, tuple):
         self.inside = [1]
@@ -65,7 +65,7 @@ class EmitsAndChangesInside(Pass):
 
 
 class EmitsOneArray(Pass):
-    """Uses the memory of one array for all its batches."""
+    """Reuses the memory of one array for all its batches."""
 
     def prepare(self, context, collector, attempt):
         super().prepare(context, collector, attempt)
@@ -88,7 +88,7 @@ class EmitsDirectly(EmitsAndChanges):
 
 
 class SpoutChanges(TransactionalSpout, SpoutCoordinator, Emitter):
-    """Its emitter reuses a list."""
+    """A spout whose emitter reuses a list."""
 
     fields = ("n",)
 
@@ -155,7 +155,7 @@ def test_the_test_driver_finds_emitters_that_change_what_is_not_theirs(spout, sa
 
 
 class EmitsTwice(Pass):
-    """Emits lists, dicts and sets, fresh ones and one object twice, on two streams."""
+    """Emits lists, dicts and sets, both new objects and the same object twice, on two streams."""
 
     streams = {"more": ("values",)}
 
@@ -167,7 +167,7 @@ class EmitsTwice(Pass):
 
 
 class Spoils(Pass):
-    """Changes what it is given, and emits what it should have been given."""
+    """Emits a copy of its input, and modifies the input."""
 
     fields = ("n",)
 
@@ -181,7 +181,7 @@ class Spoils(Pass):
 
 
 class SpoilingGrouping:
-    """Changes what it is given, and remembers how often it was asked."""
+    """A grouping that modifies its input, and counts its calls."""
 
     def prepare(self, component, stream, targets):
         self.targets = targets
@@ -216,7 +216,7 @@ class Where(Pass):
 
 
 def test_what_a_grouping_remembers_ends_with_the_batch(make_engine: Factory, tmp_path):
-    """Three tuples a batch for two tasks: every batch begins with task 0, in whatever order batches run."""
+    """With three tuples per batch for two tasks, every batch begins with task 0, in whatever order batches run."""
     builder = TransactionalTopologyBuilder("shared", "numbers", MemoryTransactionalSpout([range(24)], "n", take=3))
     builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
     builder.set_bolt("where", Where(), 2).custom_grouping("emits", SpoilingGrouping())
@@ -228,7 +228,7 @@ def test_what_a_grouping_remembers_ends_with_the_batch(make_engine: Factory, tmp
 
 
 class KeepsLists(BatchBolt, Committer):
-    """Changes what it has put, what it has got, and what it was given for another key, in every way there is."""
+    """Modifies values that it put, that it read, and that it received for another key, in every possible way."""
 
     fields = ("n",)
     lists = KeyedState("lists", {"key": str}, {"values": LISTS})
@@ -265,7 +265,7 @@ class KeepsLists(BatchBolt, Committer):
 
 
 class Keeper(MemoryBackend):
-    """Takes the keys that it is asked for from the list, and spoils the rows that it was given once they are put."""
+    """Removes the requested keys from the list, and modifies the rows once they are put."""
 
     def multi_get(self, keys):
         found = []

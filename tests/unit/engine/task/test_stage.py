@@ -1,4 +1,4 @@
-"""The processing phase of a pack: what tasks do, what becomes of failures, and what the driver makes of it."""
+"""The processing phase of a pack: the work of its tasks, failures, and the results in the driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def numbers(outcome: Processed) -> list[int]:
 
 
 def cargo_of(made: Program, given: Pack) -> list[Cargo]:
-    """Everything the last stage's tasks send to the driver."""
+    """Return all that the tasks of the last stage send to the driver."""
     arrived: dict[int, list[Cargo]] = {}
     for stage in made.stages:
         sent: dict[int, list[Cargo]] = {}

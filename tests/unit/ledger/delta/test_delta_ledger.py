@@ -1,4 +1,4 @@
-"""The ledger in a Delta table: lost answers, killed and frozen holders, a log that stays short, damage."""
+"""The ledger in a Delta table: lost responses, killed and frozen holders, a log that stays short, corruption."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def handle(place: Path) -> Iterator[Callable[..., DeltaLedger]]:
-    """Opens one more handle."""
+    """Return a function that opens another handle."""
     opened: list[DeltaLedger] = []
 
     def another(**options: object) -> DeltaLedger:
@@ -63,7 +63,7 @@ def entries_of(place: Path) -> list[Path]:
 
 @pytest.mark.parametrize("answer", [TxstormError("connection reset"), ConflictError("there is one already")])
 def test_a_commit_whose_answer_is_lost_happens_once(handle, monkeypatch, answer):
-    """The second answer is that of a store whose client has tried again by itself, and found its own write."""
+    """The second kind of response comes from a store client that retried by itself and found its own write."""
     ledger, written = handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -111,7 +111,7 @@ def test_a_store_that_never_answers_is_an_error_and_nothing_is_changed(handle, m
 
 
 def test_an_answer_is_lost_and_another_writer_is_faster(handle, monkeypatch):
-    """A write that lost against another version is decided again on that version."""
+    """A write that lost to another version is decided again on that version."""
     ledger, other, written = handle(), handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -154,7 +154,7 @@ ledger.commit([Put("a", b"1"), Put("b", b"1")])
 
 @integration
 def test_killed_at_any_moment_the_log_is_whole(place, handle, processes):
-    """Every entry of a commit, or none, also while the log is shortened."""
+    """Every commit is complete or absent, even while the log is being compacted."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -195,7 +195,7 @@ def test_a_second_process_of_this_machine_is_refused_at_once(place, handle, proc
 
 @integration
 def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_up(place, handle, processes):
-    """The one who waits sees no sign for the whole length of the lease, and takes it; the first never writes again."""
+    """The waiting process sees no heartbeat for a whole lease period and acquires the lease; the first is fenced."""
     code = (
         ELSEWHERE
         + HOLD.format(seconds=SHORT)
@@ -228,7 +228,7 @@ def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_u
 
 @integration
 def test_a_holder_of_another_machine_that_was_killed_is_followed_without_standing_by(place, handle, processes):
-    """A process that has not watched the lease waits for a sign of life, and acquires the lease if none comes."""
+    """A process that has not watched the lease waits for a heartbeat, and acquires the lease if there is none."""
     holder = processes.start(ELSEWHERE + HOLD.format(seconds=SHORT), place)
     assert holder.stdout.readline() == "held\n"
     holder.kill()
@@ -265,7 +265,7 @@ def test_a_quiet_holder_gives_signs_of_life(place, handle):
 
 
 def test_an_expired_lease_is_still_the_holders_if_no_other_acquired_it(handle, monkeypatch):
-    """A machine that slept: its clock says that the lease may be gone, the store says that it is not."""
+    """After the machine was suspended, its clock says that the lease has expired, but the store still has it."""
     now = [1000.0]
     ledger = handle(monotonic=lambda: now[0])
     ledger.acquire("sleeper")
@@ -279,7 +279,7 @@ def test_an_expired_lease_is_still_the_holders_if_no_other_acquired_it(handle, m
 
 
 def test_a_sleeper_that_reads_before_its_next_sign_takes_nothing_back(handle):
-    """Once it has read it stands at the newest version, where its sign of life would be the next one."""
+    """After reading, the handle is at the newest version, where its heartbeat would be the next one."""
     now = [1000.0, 1000.0]
     first, second = (handle(monotonic=lambda i=i: now[i]) for i in (0, 1))
     first.acquire("first")

@@ -1,4 +1,4 @@
-"""When another new transaction may start, and how wide the window is."""
+"""Admission: when another transaction may start, and how wide the window is."""
 
 from __future__ import annotations
 

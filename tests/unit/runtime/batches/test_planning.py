@@ -1,4 +1,4 @@
-"""Plans are made in order, stored before they are used, and kept or dropped as the kind of spout demands."""
+"""Plans are made in order, stored before use, and kept or dropped according to the kind of spout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txstorm.runtime.batches.planning import Planning
 
 
 class Desk:
-    """A planning over a ledger in memory that can be opened again."""
+    """A planner over an in-memory ledger that can be reopened."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.ledger, self.now = directory, MemoryLedger(), 1000

@@ -1,4 +1,4 @@
-"""Finishing ahead: txids finished before their turn, and their fate when the turn comes or they are discarded."""
+"""Finishing ahead: txids that finish before their turn, and what happens at their turn or if they are discarded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = ErrorRow("commit", 0, "failed", "FailedException", "", "", "")
 
 
 class Tables:
-    """Txids from which they were dropped."""
+    """Fake tables that record the txids from which they were dropped."""
 
     def __init__(self) -> None:
         self.dropped: list[int] = []
@@ -31,7 +31,7 @@ def ready(txid: int, attempt: int = 0) -> ProcessedBatch:
 
 
 class Line:
-    """A line of txids whose committers finish one after the other."""
+    """A queue of txids whose committers finish one after the other."""
 
     def __init__(self, *, allowed: bool = True) -> None:
         self.tables: Any = Tables()
