@@ -1,6 +1,6 @@
-"""A run of a topology: opening (P0, lead), the driver loop, the handle, stop and standby.
+"""Running a topology: opening it (P0, lead), the driver loop, the handle, stopping and standby.
 
-The only room with threads that make decisions.
+This is the only package whose threads make decisions.
 
 May import: operations and everything below it.
 Start: driver.py.

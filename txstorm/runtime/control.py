@@ -1,4 +1,4 @@
-"""Life-cycle control of a run: carries out the requests that other processes put into the ledger, writes its status.
+"""Life-cycle control of a run: carries out requests that other processes put into the ledger, and writes the status.
 
 Each command has a `CommandHandler`; a front end adds its own when it starts a run (`with_commands`).
 """
@@ -45,11 +45,11 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Decision:
-    """Outcome of a request.
+    """Decision on a life-cycle request: the answer, and the effects that follow.
 
     Attributes:
         result: the answer to the requesting process.
-        act: called after the answer is stored; carries the request out.
+        act: carries out the request; called after the answer has been stored.
         values: ledger path → value, stored in one write with the answer.
     """
 
@@ -60,14 +60,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class CommandHandler(Generic[P]):
-    """A life-cycle command as the run carries it out.
+    """Handler of one life-cycle command in the running process.
 
     Attributes:
-        name: its name in requests; commands of a front end begin with that front end's name (``dadstorm.freeze``).
-        parse: returns the payload, from the arguments of a request; raises `InputError`, or `KeyError`, `TypeError` or
-            `ValueError` for arguments of a wrong form. Any other field than those it needs is to be ignored.
-        decide: returns the decision, without any effect yet; raises `InputError` to refuse. Called by the driver
-            thread, with the run's `Control`, the payload and the request.
+        name: the command's name in requests; for commands of a front end it begins with that front end's name
+            (``dadstorm.freeze``).
+        parse: builds the payload from the arguments of a request; raises `InputError`, or `KeyError`, `TypeError` or
+            `ValueError` for malformed arguments. It must ignore fields that it does not know.
+        decide: returns the decision, without side effects; raises `InputError` to refuse the request. Called on the
+            driver thread with the run's `Control`, the payload and the request.
     """
 
     name: str
@@ -78,20 +79,20 @@ class CommandHandler(Generic[P]):
 class Control:
     """Answers life-cycle requests and writes the status; the driver thread calls `poll` in every round of its loop.
 
-    It reads the ledger for a request every `POLL` seconds, and writes the status at most every `TELL` seconds, only if
-    it has changed.
+    It checks the ledger for a request every `POLL` seconds, and writes the status at most every `TELL` seconds, and
+    only if it has changed.
 
     Args:
         session: the opened topology.
         monitor: provides the numbers for the status.
         state: returns the coordinator's state.
         feed: passes an event to the coordinator.
-        stop: ends the run; with True, after committing the transactions in flight.
+        stop: ends the run; if called with True, only after the transactions in flight have been committed.
         commands: name → handler; see `with_commands`.
         clock: the wall clock.
 
     Attributes:
-        session, state, feed, stop: as given, for handlers of commands.
+        session, state, feed, stop: the arguments of the same names, for command handlers.
         killer: description of the process that ended the run with `kill`; None if the run was not killed.
     """
 
@@ -118,7 +119,7 @@ class Control:
 
     @property
     def mode(self) -> str:
-        """``active``, ``inactive``, ``rebalancing`` or ``killing``."""
+        """Mode of the run: ``active``, ``inactive``, ``rebalancing`` or ``killing``."""
         if self.killer is not None:
             return "killing"
         if self._next is not None:
@@ -126,7 +127,7 @@ class Control:
         return "active" if self._active else "inactive"
 
     def open(self) -> None:
-        """Restore the mode, active or inactive, of the last run. Call once, after opening the coordinator."""
+        """Restore the mode of the last run, active or inactive. Call once, after the coordinator has been opened."""
         self._active = self._books.active()
         if not self._active:
             self.feed(ev.Deactivated())
@@ -137,7 +138,7 @@ class Control:
             )
 
     def poll(self) -> None:
-        """Carry out whatever is due: a rebalance, the end of a killed run, a request, the status."""
+        """Do whatever is due: a rebalance, the end of a killed run, an answer to a request, a status update."""
         now = self.session.monotonic()
         if self._next is not None and self.state().drained:
             self._rebalance(self._next)
@@ -184,7 +185,7 @@ class Control:
     def _answer(
         self, request: Request, taken: Op, decision: Decision | None = None, *, error: str | None = None
     ) -> bool:
-        """Store answer and decision in one write; False, without effect, if the request was withdrawn."""
+        """Store answer and decision in one write; return False, with no effect, if the request was withdrawn."""
         now = self._clock()
         answer = Answer(now.isoformat(), decision.result if decision else {}, error)
         ops = [taken, *answer_ops(self._books.ledger, request.id, answer, now)]
@@ -204,7 +205,7 @@ class Control:
         return handler.decide(self, handler.parse(request.arguments), request)
 
     def activation(self, active: bool) -> Decision:
-        """Decide that new transactions start, or that none do; lasts over restarts."""
+        """Decide whether new transactions may start; the decision survives restarts."""
 
         def act() -> None:
             self._active = active
@@ -214,7 +215,7 @@ class Control:
         return Decision(self.result(active=active), act, {names.MODE: {"active": active}})
 
     def rebalancing(self, parallelism: Mapping[str, int]) -> Decision:
-        """Decide on other numbers of tasks, component → tasks, from the next new transaction on."""
+        """Decide to change the parallelism (component → number of tasks) from the next new transaction on."""
         topology = rebalanced(self._next or self.session.topology, parallelism)
         declared = {component.id: component.parallelism for component in self.session.coded.components}
         tasks = _parallelism(topology)
@@ -234,7 +235,7 @@ class Control:
         return Decision(result, act, {names.PARALLELISM: chosen})
 
     def _rebalance(self, topology: Topology) -> None:
-        """Switch to the new numbers of tasks; nothing is in flight now."""
+        """Switch to the new numbers of tasks in `topology`. No transaction may be in flight."""
         self.session.rebalance(topology)
         self._next = None
         if self._active:
@@ -243,7 +244,7 @@ class Control:
         log.warning("topology %s is rebalanced: %s", topology.id, tasks)
 
     def killing(self, wait: float, request: Request) -> Decision:
-        """Decide to end the run, and to cancel what is in flight `wait` seconds later."""
+        """Decide to end the run, and to cancel the transactions still in flight after `wait` seconds."""
 
         def act() -> None:
             self.killer = f"{request.asker} at {request.asked_at}"
@@ -254,7 +255,7 @@ class Control:
         return Decision({**self.result(), "wait_seconds": wait}, act, {})
 
     def result(self, *, active: bool | None = None) -> dict[str, Any]:
-        """The facts in the answer to every command: the topology and how far it is."""
+        """Return the fields common to the answers to all commands: the topology and its progress."""
         now = self._monitor.snapshot()
         return {
             "topology": self.session.identity.topology,
@@ -267,7 +268,7 @@ class Control:
     # -- the status ---------------------------------------------------------------------------------------------
 
     def tell(self, mode: str, error: BaseException | None = None) -> None:
-        """Write the status of the run if it has changed. A ledger that cannot be written does not end the run here."""
+        """Write the status of the run if it has changed. If the ledger cannot be written, the run does not end here."""
         status = self._status(mode, error)
         if status == self._told:
             return
@@ -280,7 +281,7 @@ class Control:
             log.debug("the status cannot be written: %s", failure)
 
     def starting(self) -> None:
-        """Write the status of a run that leads and is about to start its engine."""
+        """Write the status of a run that has taken the lead and is about to start its engine."""
         with suppress(FencedError):  # the run's first write raises it again
             self.tell("starting")
 
@@ -312,7 +313,7 @@ class Control:
 
 
 def _parallelism(topology: Topology) -> dict[str, int]:
-    """Component → number of tasks."""
+    """Return the number of tasks of each component, keyed by component."""
     return {component.id: component.parallelism for component in topology.components}
 
 
@@ -347,7 +348,7 @@ CORE_COMMANDS: Mapping[str, CommandHandler[Any]] = {
 
 
 def with_commands(added: Iterable[CommandHandler[Any]]) -> Mapping[str, CommandHandler[Any]]:
-    """Name → handler, of `CORE_COMMANDS` and the commands that a front end adds.
+    """Return the handlers of `CORE_COMMANDS` and of the commands added by a front end, keyed by name.
 
     Raises:
         ValueError: two commands have the same name.

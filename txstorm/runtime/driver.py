@@ -1,6 +1,6 @@
 """The driver loop: feeds events to the state machine and carries out its commands. One thread decides; others work.
 
-All of it is one module: the effect of a command, and the event that follows from it, are read together.
+It is one module so that the effect of a command and the event that results from it can be read together.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ log = logging.getLogger("txstorm.driver")
 
 @dataclass(frozen=True)
 class PhaseEnds:
-    """Callbacks that take over when the work of a phase is done, and report its end to the driver themselves.
+    """Callbacks that are called when the work of a phase is done, and later report the end of the phase to the driver.
 
     Attributes:
-        processed: called with a processed attempt; ends in `Driver.processed` or `Driver.fail`.
-        commit: called with a group whose turn it is; ends in `Driver.group_done`.
-        discarded: called with discarded attempts, whose phases do not end any more.
+        processed: called with a processed attempt; must lead to `Driver.processed` or `Driver.fail`.
+        commit: called with the group whose turn has come; must lead to `Driver.group_done`.
+        discarded: called with discarded attempts; no end is to be reported for them.
     """
 
     processed: Callable[[TransactionAttempt], None]
@@ -60,15 +60,16 @@ class Driver:
     Args:
         session: the opened topology.
         monitor: observes the run.
-        stopping: set when the run is to stop; ends the pauses between attempts to publish.
-        ends: take over the ends of phases; None: a phase ends when its work is done, and groups commit on their thread.
+        stopping: set when the run is to stop; interrupts the pauses between attempts to publish.
+        ends: callbacks that decide when phases end; None: a phase ends when its work is done, and groups commit on the
+            commit thread.
         commands: name → handler of the life-cycle commands.
 
     Attributes:
         state: the coordinator's state.
         jobs: the queue of packs, and the running jobs.
         control: answers life-cycle requests of other processes.
-        doom: the error that ends the topology once the txids before the failed one are committed.
+        doom: the error that ends the topology as soon as all txids before the failed one are committed.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Driver:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until the work is done or the run is stopped; raises the error that ended the topology."""
+        """Run until the work is done or the run is stopped; raise the error that ended the topology, if any."""
         try:
             self.open()
             while not self._finished():
@@ -142,7 +143,7 @@ class Driver:
             raise self._failure
 
     def close(self) -> None:
-        """Cancel the jobs, and end upkeep and the commit threads; undecided work is dropped."""
+        """Cancel all jobs, and stop table upkeep and the commit threads; undecided work is dropped."""
         self.jobs.give_up_all()
         self._upkeep.end()
         self._commits.run(self._session.committer.close)
@@ -150,14 +151,14 @@ class Driver:
         self._waiters.end(self._failure or sys.exception())
 
     def open(self) -> None:
-        """Start: replay the undecided txids with stored metadata, then plan new ones. Called once."""
+        """Start by replaying the undecided txids that have stored metadata, then plan new ones. Call once."""
         currtx = self._session.currtx
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
         self.control.open()
         self._look()
 
     def _look(self) -> None:
-        """Check the lease, plan new transactions, store the plans, and only then submit them for processing."""
+        """Check the lease, plan new transactions and store the plans; only then submit them for processing."""
         self._session.books.check_lease()
         self._feed(ev.Wake())
         self._planning.save()
@@ -172,7 +173,7 @@ class Driver:
         return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
 
     def _count_letters(self) -> None:
-        """Check the limit of dead letters once more if the run ends by itself: it then holds for a short input too."""
+        """If the run ends by itself, check the dead-letter limit again, so that it also applies to a short input."""
         if self._failure is None and not self.stopping.is_set() and not self.state.stopped:
             excess = self._session.committer.letter_limit.at_end(self.state.currtx - 1)
             if excess is not None:
@@ -186,7 +187,7 @@ class Driver:
     # -- stepping on the caller's thread ------------------------------------------------------------------------
 
     def turn(self, call: Callable[[], None]) -> None:
-        """Make `call` and carry out everything that follows from it; raises the error that ended the topology."""
+        """Call `call` and process everything that results from it; raise the error that ended the topology, if any."""
         if self._failure is None:
             call()
             self._look()
@@ -198,22 +199,22 @@ class Driver:
             raise self._failure
 
     def later(self, call: Callable[[], None]) -> None:
-        """Queue `call` for the driver thread, after the event being handled."""
+        """Queue `call` for the driver thread, to run after the current event."""
         self._inbox.put(call)
 
     def processed(self, attempt: TransactionAttempt) -> None:
-        """Report the end of the processing phase of `attempt` (P4). Only the current attempt has an effect."""
+        """Report the end of the processing phase of `attempt` (P4). Ignored unless it is the txid's current attempt."""
         self._feed(ev.Processed(*attempt))
 
     def fail(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
-        """Report that the phase of `attempt` failed. Only the current attempt has an effect."""
+        """Report that the current phase of `attempt` failed. Ignored unless it is the current attempt of its txid."""
         if self._current(attempt):
             self._user_failed(attempt, row)
         else:
             self._feed(ev.Failed(*attempt))
 
     def group_done(self, done: Future[GroupOutcome]) -> None:
-        """Take the outcome of the group that was handed over for its commit."""
+        """Process the outcome of the group that was handed over to be committed."""
         self._committing -= 1
         error = done.exception()
         if error is not None:
@@ -234,13 +235,13 @@ class Driver:
         self._inbox.put(lambda: self._feed(ev.Stopping(drain=drain)))
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Call `question` on the driver thread, the only one that may use spout and planning. Thread-safe."""
+        """Have the driver thread, which alone may use spout and planning, call `question`. Thread-safe."""
         return self._inbox.ask(question)
 
     def wait_for_all(self) -> Future[None]:
-        """Return a future that completes once everything the source holds now is committed. Thread-safe.
+        """Return a future that completes once everything that the source currently holds is committed. Thread-safe.
 
-        From the call on, transactions start only if the source has new data.
+        After this call, transactions start only if the source has new data.
         """
         done: Future[None] = Future()
         self._inbox.put(lambda: self._add_waiter(done))
@@ -302,7 +303,7 @@ class Driver:
         return ev.Planned(txid, self._attempts if recorded is None else recorded.attempt_id)
 
     def _plan_failed(self, txid: int, error: BaseException) -> None:
-        """Retry later if the policy allows it; else end the topology once everything in flight is committed."""
+        """Retry planning `txid` later if the policy allows; else end the topology once all in flight is committed."""
         spout = self._session.program.spout
         attempt, row = TransactionAttempt(txid, self._attempts + 1), spout_row(error, spout)
         decision = self._session.retry.judge(txid, row, divertible=False)
@@ -408,7 +409,7 @@ class Driver:
         self._user_failed(attempt, row)
 
     def _job_failed(self, job: Job, cause: str) -> None:
-        """Retry a pack whose worker died or timed out at half size, down to the txid that causes it (R11, R12)."""
+        """After a worker died or timed out, retry its pack in halves, down to the txid that is the cause (R11, R12)."""
         alive = [attempt for attempt in job.attempts if self._current(attempt)]
         if not alive:
             return
@@ -458,7 +459,7 @@ class Driver:
         self._commits.commit(group, self._session.housekeeping)
 
     def _ahead(self) -> None:
-        """Let committers do as much work as possible before the turn of a txid."""
+        """Have committers do as much work as possible before the turn of their txid."""
         if self._committing:
             self._commits.finish_ahead(self._ready[txid] for txid in self.state.following)
         else:
@@ -471,7 +472,7 @@ class Driver:
         self._inbox.put(lambda: self._failed_ahead(attempt, error))
 
     def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """Handle a failure before its turn. Ignore it if its group is committing: it recurs, and is reported, there."""
+        """Handle an early failure; ignore it if the attempt's group is committing, where it recurs and is reported."""
         if not isinstance(error, CommitFailed):
             self._fail(error)
         elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
@@ -496,7 +497,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
-        """End the topology with `error`; the group that is committing still finishes."""
+        """End the topology with `error`; a group that is being committed still finishes."""
         if self._failure is None:
             self._failure = error
             self.stopping.set()

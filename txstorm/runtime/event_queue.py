@@ -1,4 +1,4 @@
-"""The driver thread's event queue (`Inbox`), its timers, and the futures of callers that wait for the source's end."""
+"""The driver thread's event queue (`Inbox`), its timers, and futures of callers waiting for the end of the source."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _Waiter:
 
 
 class Waiters:
-    """Futures that complete once everything the source held at the call is committed. Call from the driver thread only.
+    """Futures that complete once everything the source held when they were added is committed. Driver thread only.
 
     Attributes:
-        dry: the source was asked since the last `add`, and had no data.
+        dry: True if the source has been asked since the last `add` and had no data.
     """
 
     def __init__(self, planning: Planning) -> None:
@@ -34,20 +34,20 @@ class Waiters:
         self.dry = False
 
     def add(self, done: Future[None], state: State) -> None:
-        """Complete `done` once everything the source holds now is committed."""
+        """Register `done`, to be completed once everything that the source currently holds is committed."""
         self.dry = False
         since = state.currtx + len(state.entries)
         self._waiting.append(_Waiter(self._planning.planner.latest(), since, done))
 
     def answer(self, state: State, *, empty: int = 0) -> None:
-        """Complete the futures whose mark is reached.
+        """Complete the futures for which everything the source held is now committed.
 
-        A source that cannot tell what it holds counts as read completely once it is asked and has no data, or once a
-        batch that was planned after `add` turns out empty.
+        A source that cannot report its latest offset counts as fully read once it has been asked and had no data, or
+        once a batch that was planned after `add` turns out to be empty.
 
         Args:
-            state: the coordinator's.
-            empty: the highest committed txid without a tuple; 0: none.
+            state: the coordinator's state.
+            empty: the highest committed txid without tuples; 0: none.
         """
         if not self._waiting:
             return
@@ -60,7 +60,7 @@ class Waiters:
                 waiter.done.set_result(None)
 
     def end(self, error: BaseException | None) -> None:
-        """End the waiting, as the run is over: the futures raise `error`, or `StoppedError` if it was stopped."""
+        """End all waiting as the run is over: the futures raise `error`, or `StoppedError` if the run was stopped."""
         cause = error or StoppedError("the run was stopped before everything available was committed")
         for waiter in self._waiting:
             waiter.done.set_exception(cause)
@@ -71,7 +71,7 @@ Call = Callable[[], None]
 
 
 class Timers:
-    """Delayed calls, made by the thread that calls `run_due`. Not thread-safe.
+    """Delayed calls, which run on the thread that calls `run_due`. Not thread-safe.
 
     Args:
         monotonic: a clock in seconds.
@@ -83,18 +83,18 @@ class Timers:
         self._number = 0
 
     def later(self, seconds: float, call: Call) -> None:
-        """Schedule `call` in `seconds`."""
+        """Schedule `call` to run in `seconds`."""
         self._number += 1
         heapq.heappush(self._waiting, (self._monotonic() + seconds, self._number, call))
 
     def wait(self, longest: float) -> float:
-        """Return the seconds until the next call is due, at most `longest`."""
+        """Return the number of seconds until the next call is due, at most `longest`."""
         if not self._waiting:
             return longest
         return max(0.0, min(longest, self._waiting[0][0] - self._monotonic()))
 
     def run_due(self) -> None:
-        """Make the calls that are due."""
+        """Run the calls that are due."""
         now = self._monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             heapq.heappop(self._waiting)[2]()
@@ -106,10 +106,10 @@ SHORTEST = 0.005
 
 
 class Inbox:
-    """Queue of calls for one thread, first in, first out. `put` and `ask` are thread-safe.
+    """First-in, first-out queue of calls for one reading thread. `put` and `ask` are thread-safe.
 
     Attributes:
-        timers: delayed calls; for the reading thread only.
+        timers: delayed calls; use on the reading thread only.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -122,7 +122,7 @@ class Inbox:
         self._calls.put(call)
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Have the reading thread call `question`; the future gets its result or exception."""
+        """Have the reading thread call `question`; return a future of its result or exception."""
         answer: Future[Any] = Future()
 
         def call() -> None:
@@ -135,7 +135,7 @@ class Inbox:
         return answer
 
     def next(self, *, idle: bool) -> Call | None:
-        """Wait for the next call; return None if a timer is due first, or after the polling interval.
+        """Wait for the next call and return it; return None if a timer falls due first or the polling interval ends.
 
         While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`.
         """
@@ -147,7 +147,7 @@ class Inbox:
             return None
 
     def drain(self) -> int:
-        """Make all queued calls; return how many there were."""
+        """Run all queued calls; return their number."""
         count = 0
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Retry policy, limit of dead letters, and the errors that end a topology.
+"""Retry policy, dead-letter limit, and the errors that end a topology.
 
-A failed batch is replayed at once, replayed after a back-off, replayed without the records that fail (dead letters), or
-it ends the topology (R11, failures).
+A failed batch is replayed at once, after a back-off, or without the records that fail (dead letters); or it ends the
+topology (R11, failures).
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Failure:
 
     Attributes:
         count: number of failures.
-        cause: the last error.
+        cause: the most recent error.
         divert: kinds of errors whose records the next attempt dead-letters; see `TxidInput.divert`.
         tries: kind of error → number of failures since `divert` last changed.
         row: the error that led to `divert`, without its traceback.
-        pin: for an opaque spout whose whole batch is a dead letter: its document, and the one before it.
+        pin: the documents of the txid and of the one before it, for an opaque spout whose whole batch is a dead letter;
+            None otherwise.
     """
 
     count: int = 0
@@ -47,26 +48,26 @@ class Failure:
     pin: tuple[Any, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values for the ledger."""
+        """Return the fields as a JSON-serializable dictionary for the ledger."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Failure:
-        """Read the record from `to_json`; fields that an older version did not write get their defaults."""
+        """Build a record from the result of `to_json`; fields not written by an older version get their defaults."""
         known = {name: recorded[name] for name in cls.__dataclass_fields__ if name in recorded}
         pin = known.get("pin")
         return cls(**{**known, "divert": tuple(known.get("divert", ())), "pin": pin and tuple(pin)})
 
     @property
     def error(self) -> ErrorRow:
-        """The error that led to `divert`."""
+        """The error that caused records, or the whole batch, to be diverted."""
         assert self.row is not None
         return ErrorRow(**self.row)
 
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """Decision on a failed txid.
+    """Decision on a failed txid: replay it, or end the topology.
 
     Attributes:
         delay: seconds until the replay; None: the topology fails.
@@ -78,10 +79,10 @@ class RetryDecision:
 
 
 class LetterLimit:
-    """The limit `max_dead_letters` of one run. Call from the commit thread only, `at_end` after it has ended.
+    """The limit `max_dead_letters` of one run. Call on the commit thread only, but `at_end` only after it has ended.
 
-    Dead letters and input rows are summed up in txid order; a new attempt at a txid replaces its earlier sums. Until
-    the run ends, a percentage is taken of at least `SAMPLE` rows, as the first few rows say little.
+    Dead letters and input rows are counted in txid order; a new attempt at a txid replaces the counts of earlier ones.
+    Until the run ends, a percentage is applied to at least `SAMPLE` rows, as the first few rows are not representative.
 
     Args:
         limit: a number of dead letters, a percentage of the input rows such as ``"1%"``, or None for no limit.
@@ -94,17 +95,17 @@ class LetterLimit:
         self._sums: dict[int, tuple[int, int]] = {}
 
     def add(self, txid: int, letters: int, rows: int) -> str | None:
-        """Count the batch of `txid`, the next in order; return a description of the excess if it exceeds the limit."""
+        """Count the batch of `txid`, the next in order; describe the excess if over the limit, else return None."""
         before = self._sums.get(txid - 1, (0, 0))
         self._sums[txid] = (before[0] + letters, before[1] + rows)
         return self._excess(txid, self.SAMPLE) if letters else None
 
     def settled(self, upto: int) -> None:
-        """Forget the sums before `upto`: these batches are not replayed any more."""
+        """Discard the counts of the txids before `upto`, whose batches can no longer be replayed."""
         self._sums = {txid: sums for txid, sums in self._sums.items() if txid >= upto}
 
     def at_end(self, committed: int) -> str | None:
-        """Return a description of the excess at the end of the run, if there is one; `committed` is its last txid."""
+        """Describe the excess if the run, whose last txid is `committed`, has exceeded the limit; else return None."""
         return self._excess(committed, 0) if committed in self._sums else None
 
     def _excess(self, txid: int, sample: int) -> str | None:
@@ -119,12 +120,12 @@ class LetterLimit:
 
 
 class RetryPolicy:
-    """Counts the failures of each txid durably, and decides what follows from the next one.
+    """Retry policy: counts the failures of each txid durably, and decides what each new failure leads to.
 
     Args:
         settings: settings of the topology.
-        record: called with a txid and its record of failures before the decision takes effect.
-        known: records of txids that failed in earlier runs.
+        record: called with a txid and its `Failure` record before the decision takes effect.
+        known: txid → record of a txid that failed in earlier runs.
         pin: returns `Failure.pin` for a txid whose whole batch becomes a dead letter.
     """
 
@@ -141,12 +142,12 @@ class RetryPolicy:
         self._pin = pin
 
     def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> RetryDecision:
-        """Decide what follows from a failed attempt at `txid`.
+        """Count a failed attempt at `txid`, and decide what it leads to.
 
         Args:
             txid: txid of the failed attempt.
-            row: the error.
-            divertible: whether the error belongs to records that can be dead-lettered.
+            row: the error row of the attempt.
+            divertible: whether the error concerns records that can be dead-lettered.
         """
         before = self._known.get(txid, Failure())
         if row.kind == LIMIT:  # not a failure of the batch: the next run may have a higher limit
@@ -173,14 +174,14 @@ class RetryPolicy:
         return self.failure(txid).divert if self._settings.dead_letters else ()
 
     def failure(self, txid: int) -> Failure:
-        """Return the record of failures of `txid`; an empty one if it has not failed."""
+        """Return the `Failure` record of `txid`; an empty one if it has not failed."""
         return self._known.get(txid, Failure())
 
     def pinned(self, txid: int, previous: Any) -> Any:
         """Return the pinned document of `txid`; None if the spout is to plan it.
 
-        A batch stays a dead letter only while it is the same batch: if the document before it is no longer the one it
-        was pinned with, the pin is removed.
+        A batch stays a dead letter only as long as it is the same batch: if the document of the previous txid is no
+        longer the one that was pinned along with it, the pin is removed.
         """
         failure = self._known.get(txid)
         if failure is None or failure.pin is None or not self._settings.dead_letters:
@@ -193,14 +194,14 @@ class RetryPolicy:
         return None
 
     def forget(self, upto: int) -> list[int]:
-        """Forget the failures of the txids up to `upto`, which are committed; return those txids."""
+        """Discard the failure records of the txids up to `upto`, which are committed; return those txids."""
         done = [txid for txid in list(self._known) if txid <= upto]
         for txid in done:
             del self._known[txid]
         return done
 
     def _more(self, divert: tuple[str, ...], kind: str) -> tuple[str, ...] | None:
-        """Widen `divert` for an error of `kind` that it did not prevent; None if it is the whole batch already."""
+        """Widen `divert` after an error of `kind` that it did not catch; None if it already covers the whole batch."""
         if not self._settings.dead_letters or SOURCE in divert:
             return None
         return (*divert, SOURCE if kind == "lost" or kind in divert else kind)
@@ -211,16 +212,16 @@ class RetryPolicy:
 
 
 def _limit(settings: Settings, kind: str) -> int | None:
-    """Maximum number of replays after errors of this kind; None: no limit."""
+    """Return the maximum number of replays after errors of this kind; None: no limit."""
     if kind == "other":
         return settings.error_retries
     return max(LOST_RETRIES, settings.error_retries) if kind == "lost" else settings.max_retries
 
 
 def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> TxstormError:
-    """Build the error that ends the topology after `attempt` failed for the `count`-th time.
+    """Build the error that ends the topology after `attempt`, the `count`-th failed attempt at its txid.
 
-    The class of an `InputError` raised in a worker (a file that changed, a wrong emit) is kept.
+    For an `InputError` raised in a worker (a file has changed, an emit was invalid), the error is of the same class.
     """
     if row.kind == LIMIT:
         return TooManyDeadLetters(row.message)
@@ -237,25 +238,25 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
 
 
 def letters_command(data_dir: str | Path) -> str:
-    """Build the shell command that shows the dead letters of a data directory."""
+    """Return the shell command that shows the dead letters of a data directory."""
     path, here = Path(data_dir), Path.cwd()
     return f"txstorm dead-letters {shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))}"
 
 
 def letters_failure(excess: str, data_dir: Path) -> TooManyDeadLetters:
-    """Build the error of a run that has committed everything, but with too many dead letters."""
+    """Build the error of a run that has committed everything but exceeded its dead-letter limit."""
     return TooManyDeadLetters(
         f"everything is committed, but the dead letters are {excess}; see them: {letters_command(data_dir)}"
     )
 
 
 def spout_row(error: BaseException, spout: str) -> ErrorRow:
-    """Build the error row of an exception that the spout's coordinator raised while planning."""
+    """Build the error row for an exception raised by the spout's coordinator during planning."""
     return error_row(f"coordinator of {spout}", 0, 0, error)
 
 
 def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
-    """Build the error that ends the topology because the spout's coordinator raised while planning `txid`."""
+    """Build the error that ends the topology after the spout's coordinator raised `error` while planning `txid`."""
     if isinstance(error, TxstormError):
         return error
     failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {type(error).__name__}: {error}")

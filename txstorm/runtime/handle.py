@@ -1,4 +1,4 @@
-"""The handle of a run: methods named as in StreamingQuery, and Storm's facts (txids, attempts, phases) beside them."""
+"""The handle of a run: the methods of Spark's `StreamingQuery`, plus Storm's concepts (txids, attempts, phases)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ LOOK_UP = 0.5
 
 
 def waited(event: threading.Event, timeout: float | None = None) -> bool:
-    """Wait for `event` at most `timeout` seconds, and notice a Ctrl-C within `LOOK_UP`; return whether it is set.
+    """Wait up to `timeout` seconds for `event`, reacting to Ctrl-C within `LOOK_UP` seconds; return whether it is set.
 
-    A signal that arrives just before the main thread falls asleep, or that the system delivers to another thread, does
-    not wake the main thread: without waking up at intervals it would sleep until the run ends by itself.
+    A signal that arrives just before the main thread blocks, or that the operating system delivers to another thread,
+    does not wake the main thread. It therefore wakes up at intervals; otherwise it would block until the run ends by
+    itself.
     """
     end = None if timeout is None else time.monotonic() + timeout
     while not event.wait(LOOK_UP if end is None else max(0.0, min(LOOK_UP, end - time.monotonic()))):
@@ -50,11 +51,11 @@ def waited(event: threading.Event, timeout: float | None = None) -> bool:
 
 
 class RunHandle:
-    """A running topology, returned by `txstorm.run`. Thread-safe.
+    """Handle of a running topology, returned by `txstorm.run`. Thread-safe.
 
     Attributes:
         name: the topology's id.
-        runId: uuid of this run.
+        runId: UUID of this run.
         data_dir: directory of its tables and its ledger.
     """
 
@@ -82,7 +83,7 @@ class RunHandle:
         self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
 
     def start(self) -> None:
-        """Start the driver thread. Called once, by `launch`."""
+        """Start the driver thread. Called only once, by `launch`."""
         self._driver.control.starting()
         self._thread.start()
 
@@ -123,17 +124,17 @@ class RunHandle:
 
     @property
     def id(self) -> str:
-        """The topology's incarnation, a uuid that restarts do not change."""
+        """UUID of the topology's incarnation; it stays the same across restarts."""
         return self._session.identity.incarnation
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether the run is still going on."""
+        """True while the run has not ended."""
         return not self._done.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
-        """Current status of the run, with StreamingQuery's keys and Storm's facts."""
+        """Current status of the run: the keys of `StreamingQuery.status`, plus Storm-specific ones."""
         now = self.progress
         message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
         facts = {
@@ -168,17 +169,17 @@ class RunHandle:
 
     @property
     def lastProgress(self) -> TransactionProgress | None:  # noqa: N802
-        """Progress of the transaction committed last; None before the first."""
+        """Progress of the most recently committed transaction; None before the first commit."""
         recent = self._monitor.recent()
         return recent[-1] if recent else None
 
     @property
     def recentProgress(self) -> list[TransactionProgress]:  # noqa: N802
-        """Progress of the last committed transactions, oldest first."""
+        """Progress of the most recently committed transactions, oldest first."""
         return self._monitor.recent()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait at most `timeout` seconds for the end of the run; return whether it has ended. Raises its error."""
+        """Wait for the run to end, at most `timeout` seconds; return whether it has. Raises the run's error."""
         if not waited(self._done, timeout):
             return False
         self._raise()
@@ -186,9 +187,9 @@ class RunHandle:
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Block until everything the source held at the call is committed; raises the error that ended the run.
+        """Block until everything the source held when called is committed; raises the error that ended the run.
 
-        From the call on, transactions start only if the source has new data.
+        After this call, transactions start only if the source has new data.
         """
         done = self._driver.wait_for_all()
         while True:
@@ -207,7 +208,7 @@ class RunHandle:
     def stop(self, *, drain: bool = False) -> None:
         """Stop the run and wait for its end; with `drain`, commit everything in flight first.
 
-        A listener may call this too; the call then returns without waiting.
+        A listener may call this too; in that case it returns without waiting.
         """
         self._driver.stop(drain=drain)
         if threading.current_thread() is not self._thread and not self._monitor.is_calling_listeners():
@@ -219,7 +220,7 @@ class RunHandle:
         return self._error
 
     def _warn_of_letters(self) -> None:
-        """Warn of the dead letters since the last warning; the warning points to the caller's line."""
+        """Warn about the dead letters since the last warning; the warning points at the caller's line."""
         left_out, self._warned = self.progress.dead_letters - self._warned, self.progress.dead_letters
         if left_out > 0:
             what = "1 record was" if left_out == 1 else f"{left_out:,} records were"
@@ -253,7 +254,7 @@ class RunHandle:
 
     @property
     def in_flight(self) -> tuple[tuple[int, int, str], ...]:
-        """(txid, attempt id, phase) of the active transactions."""
+        """The transactions in flight, each as (txid, attempt id, phase)."""
         return self.progress.in_flight
 
     @property
@@ -268,11 +269,11 @@ class RunHandle:
 
     @property
     def ends(self) -> bool:
-        """Whether the run ends by itself (`available_now`, `until_txid`)."""
+        """True if the run ends by itself (`available_now` or `until_txid`)."""
         return self._session.gate.ends
 
     def skip_compaction(self) -> None:
-        """Skip the compaction of the state tables at the end (a second Ctrl-C)."""
+        """Skip the final compaction of the state tables, for example after a second Ctrl-C."""
         self._compact = False
 
     # -- results ------------------------------------------------------------------------------------------------
@@ -286,7 +287,7 @@ class RunHandle:
         return SinkView(self.data_dir, name)
 
     def dead_letters(self) -> DeadLettersView:
-        """Return a view of the dead letters: records left out of their transactions, as `on_error` allows."""
+        """Return a view of the dead letters: records omitted from their transactions, as permitted by `on_error`."""
         return DeadLettersView(self.data_dir)
 
     def snapshot(self, txid: int | None = None) -> TopologySnapshot:
@@ -294,7 +295,7 @@ class RunHandle:
         return snapshot(self.data_dir, txid)
 
     def register_views(self, spark: Any, txid: int | None = None, name_prefix: str = "") -> list[str]:
-        """Register views of all tables in the session `spark`; see `txstorm.register_views`."""
+        """Register views of all tables in the session `spark`; return their names. See `txstorm.register_views`."""
         return register_views(spark, self.data_dir, txid, name_prefix)
 
     def savepoint(self, name: str, txid: int | None = None) -> Savepoint:
@@ -302,11 +303,11 @@ class RunHandle:
         return create_savepoint(self.data_dir, name, txid)
 
     def history(self) -> Any:
-        """Return one row per committed txid, as a `pyarrow.Table`."""
+        """Return the history as a `pyarrow.Table`, with one row per committed txid."""
         return read_directory_history(self.data_dir)
 
     def progress_df(self) -> Any:
-        """Return recent progress as a pandas DataFrame."""
+        """Return the progress of recent transactions as a pandas DataFrame."""
         import pandas as pd
 
         rows = [

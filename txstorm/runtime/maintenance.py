@@ -1,7 +1,7 @@
-"""Upkeep beside commits: compaction of state tables and small files, log checkpoints, thinning, history retention.
+"""Table upkeep concurrent with commits: (small-file) compaction, log checkpoints, thinning, history retention.
 
-Files are written on separate threads; log entries are made on the publishing thread, between two groups. Retention also
-runs at a clean stop.
+Files are written on separate threads; log entries are committed on the publishing thread, between two groups. Retention
+also runs at a clean stop.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Retention:
     """Removes history older than `history_retention`. Its steps run on the publishing thread, between two groups.
 
     Args:
-        schedule, books: the tables and the ledger.
-        timeline: the current one.
-        seconds: the setting `history_retention`.
+        schedule, books: upkeep of the tables, and the ledger's content.
+        timeline: the current timeline.
+        seconds: the setting `history_retention`, in seconds.
         now: returns the current time in UTC microseconds.
         monotonic: a clock in seconds.
     """
@@ -65,13 +65,14 @@ class Retention:
         return self._monotonic() - self._begun >= max(LEAST_SECONDS, self._seconds / SHARE)
 
     def steps(self) -> Steps[None]:
-        """Move the beginning of the retained history, announce it in the ledger, and remove the data before it.
+        """Advance the start of the retained history, announce it in the ledger, and remove the data before it.
 
-        Savepoints are read after the announcement: one that is created meanwhile either sees it, or is seen here.
+        Savepoints are read after the announcement: one that is created concurrently either takes the announcement into
+        account or is taken into account here.
 
         Raises:
             FencedError: another coordinator has taken over.
-            TableCorrupt: a log, or data that a savepoint needs, is damaged.
+            TableCorrupt: a table log is damaged, or data that a savepoint needs.
         """
         self._begun = self._monotonic()
         data_dir = self._schedule.data_dir
@@ -127,12 +128,12 @@ class Upkeep:
     """Maintains the tables while the topology runs. Call from the driver thread only.
 
     Args:
-        schedule: the upkeep of the tables: what is due, and the work.
+        schedule: the upkeep of the tables: it determines which work is due, and does it.
         in_turn: queues a call for the publishing thread, where it runs between two groups.
         back: queues a call for the driver thread.
         fail: ends the run with an error.
         monotonic: a clock in seconds.
-        retention: removes history older than the retained one; None: history is kept for ever.
+        retention: removes expired history; None: history is kept forever.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Upkeep:
         self._threads: list[threading.Thread] = []
 
     def committed(self) -> None:
-        """Note that a group was committed, and start to shorten one table log that has become long, if there is one."""
+        """Record a committed group, and start to checkpoint one table log that has grown too long, if there is one."""
         self._committed_at = self._monotonic()
         table = None if self._tidying else self._schedule.long_log()
         if table is not None:
@@ -164,7 +165,7 @@ class Upkeep:
             self._shorten(table)
 
     def _shorten(self, table: DeltaTableState) -> None:
-        """Shorten a log beside commits: write on a separate thread, then take the result up between two groups."""
+        """Checkpoint and archive a log during commits: write on a separate thread, adopt the result later."""
 
         def begin(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
@@ -193,7 +194,7 @@ class Upkeep:
             self._fail(error)
 
     def look(self, *, idle: bool) -> None:
-        """Start the upkeep that is due; after some idle seconds, also compact tables before they are due."""
+        """Start the upkeep that is due; after some idle seconds, also compact tables ahead of schedule."""
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return
@@ -211,9 +212,10 @@ class Upkeep:
             self._step(self._schedule.thin(_millis()))
 
     def _retain(self, retention: Retention) -> str | None:
-        """Start the steps of retention once every state has a version that is never thinned.
+        """Start the retention steps once every state has a version that is never thinned.
 
-        The changes before such a version are then no longer needed. Returns the next state that has none.
+        The changes before such a version are then no longer needed. Returns a state that still lacks one; None if none
+        does.
         """
         if self._before is None:
             self._before = self._schedule.unsettled()
@@ -224,7 +226,7 @@ class Upkeep:
         return None
 
     def _step(self, steps: Steps[None], answer: Any = None) -> None:
-        """Advance `steps` by one on the publishing thread; a function that a step yields is called beside commits."""
+        """Advance `steps` by one on the publishing thread; a function that a step yields runs on a separate thread."""
 
         def then(asked: Callable[[], Any] | Upkeep | None) -> None:
             if asked is self or self._stopping.is_set():
@@ -255,7 +257,7 @@ class Upkeep:
         self._start(find, "txstorm-upkeep")
 
     def _start(self, work: Callable[[], None], name: str) -> bool:
-        """Start `work` on a new thread; return False, without starting it, if the run is ending. Thread-safe."""
+        """Start `work` on a new thread; if the run is ending, return False without starting it. Thread-safe."""
         with self._starting:
             if self._stopping.is_set():
                 return False
@@ -264,7 +266,7 @@ class Upkeep:
         return True
 
     def end(self) -> None:
-        """Stop the upkeep under way after the current file; the files it has written are swept."""
+        """Stop the upkeep in progress after the current file; the files it has written are removed later by vacuum."""
         with self._starting:
             self._stopping.set()
         for thread in self._threads:
@@ -300,7 +302,7 @@ class Upkeep:
             self._back(lambda: self._ended(failed))
 
     def _ended(self, error: BaseException | None) -> None:
-        """Finish one piece of upkeep. After a failure the run goes on: readers fold the changes over an older table."""
+        """Finish one upkeep task. The run survives a failure: readers then merge changes with an older version."""
         self._busy = False
         if isinstance(error, TxstormError | OSError) and not isinstance(error, FencedError):
             log.warning("the upkeep of a table failed, and is retried later: %s", error)

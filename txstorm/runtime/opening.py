@@ -1,7 +1,7 @@
 """P0, lead: acquire the lease, check the tables, raise the epoch, roll decided groups forward, open the session.
 
-If an external system that the run writes to is unavailable, the start retries with the same back-off as a run. It is
-one module, as the steps of P0 depend on their order.
+If an external system to which the run writes is unavailable, the start is retried with the same back-off as a run. This
+is one module, as the steps of P0 depend on their order.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ RECORDED_RETRIES = 2
 
 
 class Patience:
-    """Retries a step of P0 while the system that it needs does not answer.
+    """Retries a step of P0 while the external system that it needs does not respond.
 
-    Attempts and back-off are those of a decided group that cannot be published. The lease is checked before each
-    attempt.
+    Number of attempts and back-off are the same as for a decided group that cannot be published. The lease is checked
+    before each attempt.
 
     Args:
         books: the ledger's content; the lease is held.
-        sleep: waits between attempts; returns True if the run is to stop.
+        sleep: waits some seconds between attempts; returns True if the run is to stop.
     """
 
     def __init__(self, books: Books, sleep: Callable[[float], bool]) -> None:
@@ -77,7 +77,7 @@ class Patience:
         self._sleep = sleep
 
     def __call__(self, step: Callable[[], None]) -> None:
-        """Call `step`, which must be idempotent, until the system it needs answers.
+        """Call `step`, which must be idempotent, until the external system it needs responds.
 
         Raises:
             FencedError: another coordinator has taken over meanwhile.
@@ -104,16 +104,16 @@ class Patience:
 
 
 def now_micros() -> int:
-    """Return the time of the wall clock in UTC microseconds since 1970."""
+    """Return the wall-clock time in UTC microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The clocks of a run.
+    """The wall clock and the monotonic clock of a run.
 
     Attributes:
-        now: returns UTC microseconds since 1970, for the stamps of transactions.
+        now: returns UTC microseconds since 1970, for the timestamps of transactions.
         monotonic: returns seconds, for timers and timeouts.
     """
 
@@ -127,12 +127,13 @@ class RunOptions:
 
     Attributes:
         observe: called with everything that a task of the commit phase emitted.
-        origin: where the topology's code is found, recorded for replays.
+        origin: location of the topology's code, recorded for replays.
         ledger: overrides the setting ``ledger``.
-        standby: called with messages while another run is waited for; None: no standby.
-        drop: recorded tables and sources that the code no longer has, to be dropped.
-        recorded: replaces the spout's planner by one of recorded transactions. Such a run has neither pauses nor
-            timeouts; a failure that was not recorded becomes no dead letter, but ends it after `RECORDED_RETRIES`.
+        standby: called with messages while the run waits for another one to end; None: do not wait.
+        drop: recorded tables and sources that the code no longer declares, to be dropped.
+        recorded: replaces the spout's planner with a planner of recorded transactions. Such a run has neither pauses
+            nor timeouts; a failure that was not recorded never leads to a dead letter, but ends the run after
+            `RECORDED_RETRIES`.
     """
 
     available_now: bool = False
@@ -167,9 +168,9 @@ def open_session(
     monitor: Monitor,
     sleep: Callable[[float], bool],
 ) -> Session:
-    """Lead `topology` in `data_dir` and open everything its driver needs.
+    """Become the coordinator of `topology` in `data_dir`, and open everything the driver needs.
 
-    The caller starts the engine afterwards; only a run on standby starts it here, before it waits.
+    The caller starts the engine afterwards; only a run on standby starts it here, before waiting.
 
     Args:
         topology: the topology as its code declares it.
@@ -180,9 +181,9 @@ def open_session(
         sleep: waits some seconds; returns True if the run is to stop.
 
     Raises:
-        InputError: spout, directory, ledger or tables are unusable; raised before any side effect where possible.
+        InputError: spout, directory, ledger or tables are unusable; raised before any side effect if possible.
         HeldError: another run holds the lease.
-        FencedError: another run has taken over meanwhile; also raised in place of the errors that this led to.
+        FencedError: another run has taken over meanwhile; also replaces the errors that result from this.
         KilledError: the run that this one was on standby for was killed.
     """
     start = _Start(topology, engine, data_dir, options, monitor, sleep)
@@ -227,7 +228,7 @@ def open_session(
 
 
 def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
-    """Open the ledger and acquire its lease; a missing ledger beside existing tables is an error."""
+    """Open the ledger and acquire its lease; it is an error if tables exist but the ledger is missing."""
     topology, data_dir = start.topology, start.data_dir
     settings = topology.settings
     first = not ledger_is_there(chosen, data_dir, settings)
@@ -257,7 +258,7 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
 
 
 def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
-    """Take over the tables, with the lease held. Nothing is written before ledger and tables have been checked."""
+    """Take over the tables while holding the lease. Nothing is written before ledger and tables have been checked."""
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     known = books.identity()
@@ -308,7 +309,7 @@ def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:
 def _lead_outside(
     store: StateStore, books: Books, committed: int, waiting: Sequence[Decided], patient: Patience
 ) -> None:
-    """Take over maps and outlets, and complete the decided groups that were `waiting` for them."""
+    """Take over maps and outlets, and complete the decided groups in `waiting`, which need them."""
     live = [intent for intent, _ in waiting]
     first = len(store.tables) + 1
     store.outside.lead(books.epoch, committed, books.tables(), live, number=first, known=patient)
@@ -377,7 +378,7 @@ def _settings(topology: Topology, options: RunOptions) -> Settings:
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:
-    """Build the retry policy, with the failures recorded by earlier runs."""
+    """Build the retry policy, including the failures recorded by earlier runs."""
     known = {txid: Failure.from_json(recorded) for txid, recorded in books.failures().items()}
     monitor.known_failures({txid: (failure.count, failure.cause) for txid, failure in known.items()})
     retry = RetryPolicy(

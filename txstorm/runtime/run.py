@@ -45,35 +45,36 @@ def run(
     standby: bool | Tell = False,
     drop: Sequence[str] = (),
 ) -> RunHandle:
-    """Start `topology` and return at once; a later start in the same directory continues where it stopped.
+    """Start `topology` and return immediately; a later start in the same directory resumes where this run stopped.
 
-    A live run of the same directory in this process is stopped first, so that a notebook cell can be run again.
+    A live run of the same directory in this process is stopped first, so that a notebook cell can be run repeatedly.
 
     Args:
         topology: the result of `build_topology`.
         engine: ``spark``, ``local`` (threads, no JVM), or an engine object.
         data_dir: directory of the tables and the ledger; by default ``./txstorm-data/<topology id>``.
         spark: an existing Spark session to use.
-        available_now: end once everything the source holds now is committed.
-        until_txid: end once this txid is committed.
-        settings: override settings of the topology, by name or by Storm's key.
-        listeners: called with a `TransactionProgress` after every commit, in order, on one thread beside the run.
+        available_now: end the run once everything that the source currently holds is committed.
+        until_txid: end the run once this txid is committed.
+        settings: overrides for the topology's settings, keyed by name or by Storm's configuration key.
+        listeners: called with a `TransactionProgress` after every commit, in order, on a separate thread.
         journal: file to which the coordinator's events and commands are appended.
-        target: MODULE:ATTRIBUTE under which a replay finds the topology; by default the attribute of a module that
-            holds it, if there is one.
-        ledger: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``; by default the one the
-            directory was run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
+        target: MODULE:ATTRIBUTE by which a replay locates the topology; by default the module attribute that refers to
+            it, if there is one.
+        ledger: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``; by default the one that the
+            directory was last run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
         standby: if another process runs this directory, start the engine, wait until that run ends, and take over;
-            `run` returns then. A function is called with messages about the run waited for; True: they are logged.
+            `run` returns only then. If it is a function, it is called with messages about the other run; True: they are
+            logged.
         drop: names of states, sinks, maps, outlets and sources that earlier runs had and the topology no longer has.
-            Without this, such a start is refused. A dropped table stays as of the last committed transaction, and its
-            name cannot be reused in this directory.
+            Unless they are named here, the start is refused. A dropped table stays as of the last committed
+            transaction, and its name cannot be reused in this directory.
 
     Raises:
-        InputError: something is wrong with the topology, the settings, the source or the directory.
+        InputError: the topology, a setting, the source or the directory is invalid.
         StateError: a declaration differs from its table, or the topology lacks a recorded table or source.
         HeldError: another process runs this directory, and `standby` is False.
-        FencedError: another process has taken over this directory before this run could begin.
+        FencedError: another process took over this directory before this run could begin.
         KilledError: the topology was ended with ``txstorm kill`` while this run was on standby.
     """
     _check_topology(topology)
@@ -98,7 +99,7 @@ def launch(
     listeners: Sequence[Listener] = (),
     commands: Sequence[CommandHandler[Any]] = (),
 ) -> RunHandle:
-    """Start a run for `run` or for another front end, which may add life-cycle commands; raises what `run` raises.
+    """Start a run for `run` or another front end, which may add life-cycle commands; raises the same errors as `run`.
 
     A live run of the same directory in this process is stopped first.
 
@@ -128,7 +129,7 @@ def launch(
 
 
 def _check_topology(topology: Topology) -> None:
-    """Raise `InputError` if this is not a built topology; log its warnings."""
+    """Raise `InputError` if `topology` is not a built topology; log its warnings."""
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
@@ -137,7 +138,7 @@ def _check_topology(topology: Topology) -> None:
 
 
 def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
-    """Create the named engine; return an engine object unchanged.
+    """Create the engine named `engine`; an engine object is returned unchanged.
 
     Args:
         engine: ``spark``, ``local``, or an engine object.
@@ -145,7 +146,7 @@ def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
         jobs: maximum number of concurrent jobs.
 
     Raises:
-        InputError: the name is unknown.
+        InputError: the engine name is unknown.
         MissingDependency: pyspark is not installed.
     """
     if engine is not None and not isinstance(engine, str):
@@ -188,7 +189,7 @@ def _forget(directory: Path, handle: RunHandle) -> None:
 
 
 def _stop_all() -> None:
-    """Stop all live runs when the program exits without `stop`, while threads can still be used."""
+    """Stop all live runs when the program exits without `stop`; runs while threads can still be used."""
     for handle in list(_live.values()):
         handle.stop()
 

@@ -1,4 +1,4 @@
-"""Session: the parts of an opened topology that the driver works with, and how they are closed."""
+"""Session: the parts of an opened topology that the driver works with, and their shutdown."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Session:
         gate: admission of new transactions.
         window: limits on the txids in flight.
         committer: finishes and concludes commit groups.
-        currtx: the next txid to commit when the session was opened.
+        currtx: the txid to commit next, as of the opening of the session.
         monotonic: a clock in seconds, for timers and timeouts.
-        journal: file that records events and commands; None: no journal.
-        retention: removes data older than the retained history; None: history is kept for ever.
+        journal: file in which events and commands are recorded; None: no journal.
+        retention: removes data older than the retained history; None: history is kept forever.
     """
 
     data_dir: Path
@@ -80,7 +80,7 @@ class Session:
         )
 
     def housekeeping(self, last: int) -> list[Op]:
-        """Ledger deletions for P8 (complete) of a group up to `last`: metadata before it, failure counts up to it."""
+        """Return the ledger deletions for P8 of a group up to `last`: metadata before it, failure records up to it."""
         failed = [Delete(names.failure_path(txid)) for txid in self.retry.forget(last)]
         return [*self.planning.outlived(last), *failed]
 
@@ -92,7 +92,7 @@ class Session:
             self.flush_history()
 
     def flush_history(self) -> None:
-        """Move the history rows from the ledger to the history table. Idempotent."""
+        """Move all history rows from the ledger to the history table. Idempotent."""
         groups = self.books.history()
         if groups:
             faults.point("history.before")
@@ -102,7 +102,7 @@ class Session:
             faults.point("history.after")
 
     def rebalance(self, topology: Topology) -> None:
-        """Continue with `topology`, which differs only in its numbers of tasks. Nothing may be in flight."""
+        """Continue with `topology`, which differs only in its numbers of tasks. No transaction may be in flight."""
         program = self.program.with_plan(compile_plan(topology))
         if topology.spout.parallelism != self.topology.spout.parallelism:
             self.planning.reopen(topology.spout, program)
@@ -117,11 +117,13 @@ class Session:
         """End the run cleanly: write the history table, compact the state tables, then close everything.
 
         Args:
-            compact: asked before each step of this; returns False to skip the rest, for example after a second Ctrl-C.
-            ended: called with the error that this raises, or None, while the ledger can still be written.
+            compact: called before each compaction step; returns False to skip the rest, for example after a second
+                Ctrl-C.
+            ended: called with the error that this method is about to raise, or None, while the ledger can still be
+                written.
 
         Raises:
-            FencedError: another run has taken over; also raised in place of the errors that this led to.
+            FencedError: another run has taken over; also replaces the errors that result from this.
         """
         failure: BaseException | None = None
         try:
@@ -147,7 +149,7 @@ class Session:
             self.release()
 
     def release(self) -> None:
-        """Close spout, engine, tables and ledger; the ledger last, as its lease protects the others."""
+        """Close spout, engine, tables and ledger, the ledger last, as its lease protects the others."""
         for close in (self.planning.planner.close, self.engine.close, self.store.close, self._close_journal):
             try:
                 close()

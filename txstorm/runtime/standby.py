@@ -20,7 +20,7 @@ PAUSE = 0.1
 
 
 def teller(standby: bool | Tell) -> Tell | None:
-    """Return the function that reports the progress of the standby: the user's, or the log; None without standby."""
+    """Return the function that reports messages of the standby: the user's, or one that logs; None without standby."""
     if not standby:
         return None
     return standby if callable(standby) else log.warning
@@ -28,7 +28,7 @@ def teller(standby: bool | Tell) -> Tell | None:
 
 @contextmanager
 def closed_on_error(engine: Engine, *, standby: bool) -> Iterator[None]:
-    """Close the engine of a run on standby if an error keeps it from leading: it may have been started meanwhile."""
+    """Close the engine if an error keeps a run on standby from taking the lead, as it may have been started already."""
     try:
         yield
     except BaseException:
@@ -44,19 +44,19 @@ def take_lease(
     make_ready: Callable[[], None],
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Acquire the lease of the ledger for `owner`; return whether this had to wait for another run.
+    """Acquire the ledger's lease for `owner`; return whether it had to wait for another run.
 
     Args:
-        books: books of the topology; only read here.
+        books: the ledger's content; only read here.
         owner: the topology's id.
-        tell: called with a message about the holder, and again when the holder changes; None: do not wait.
-        make_ready: called once before waiting, to prepare everything that does not need the lease.
-        sleep: blocks for some seconds.
+        tell: called with a message about the lease holder, and again whenever the holder changes; None: do not wait.
+        make_ready: called once before waiting, to prepare everything that does not require the lease.
+        sleep: blocks for the given number of seconds.
 
     Raises:
         HeldError: another run holds the lease, and `tell` is None.
-        KilledError: the run waited for was ended with ``txstorm kill``, which ends this one too.
-        InputError: the ledger is unusable. A ledger that is only unavailable is retried.
+        KilledError: the other run was ended with ``txstorm kill``, which ends this one too.
+        InputError: the ledger is unusable. If it is merely unavailable, the attempt is repeated.
     """
     try:
         books.ledger.acquire(owner)
@@ -71,7 +71,7 @@ def take_lease(
 
 
 class _Watch:
-    """One wait for the lease."""
+    """A single wait for the lease, polling until it is acquired."""
 
     def __init__(self, books: Books, owner: str, tell: Tell, sleep: Callable[[float], object]) -> None:
         self._books = books
@@ -119,7 +119,7 @@ class _Watch:
             self._tell(message)
 
     def _check_killed(self) -> None:
-        """Raise `KilledError` if the run waited for was killed: a kill ends the topology, not only one process."""
+        """Raise `KilledError` if the other run was killed: a kill ends the topology, not just one process."""
         status = self._books.status() or {}
         if status.get("mode") != "killed":
             return
@@ -134,7 +134,7 @@ class _Watch:
 def real_end(error: BaseException, books: Books) -> BaseException:
     """Return the root cause of `error`: `FencedError` if the run has lost its lease, else `error` itself.
 
-    A run that was frozen while another one took over may meet any error: files that were swept, jobs that timed out.
+    A run that was frozen while another one took over may encounter any error, such as a deleted file or a job timeout.
     """
     if isinstance(error, FencedError | KeyboardInterrupt):
         return error

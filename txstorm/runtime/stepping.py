@@ -1,4 +1,4 @@
-"""Stepper: runs one transaction at a time on the caller's thread; each phase ends when the caller says so."""
+"""Stepper: runs one transaction at a time on the caller's thread; each phase ends only when the caller says so."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ONE_AT_A_TIME = {"max_pack_txids": 1, "max_group_txids": 1}
 
 @dataclass(frozen=True)
 class _Held:
-    """An attempt whose phase has done its work and awaits `ack` or `fail`.
+    """An attempt that has done the work of its current phase and awaits `ack` or `fail`.
 
     Attributes:
-        since: when it began to wait, by the session's monotonic clock.
-        finished: in the commit phase, the group whose committers have finished; else None.
+        since: the time at which it began to wait, by the session's monotonic clock.
+        finished: in the commit phase, the turn of the group whose committers have finished; otherwise None.
     """
 
     attempt: TransactionAttempt
@@ -36,7 +36,7 @@ class _Held:
     finished: CommitTurn | None = None
 
     def drop(self) -> None:
-        """Drop the rows that committers wrote."""
+        """Drop the rows that the committers of this attempt have written."""
         if self.finished is not None:
             self.finished.tables.drop_from(self.attempt.txid)
 
@@ -44,15 +44,15 @@ class _Held:
 class Stepper:
     """Steps through the transactions of an opened session. Not thread-safe.
 
-    The driver of a run decides, plans, processes, commits and recovers. Only the two moments at
-    which an attempt leaves a phase are held back: processing is done at once, and committers finish at once when their
-    turn comes, but the transaction is processed, or decided and published, only after `ack`.
+    As in any run, the driver decides, plans, processes, commits and recovers. Only the two moments at which an attempt
+    leaves a phase are delayed: a batch is processed at once, and committers finish at once when their turn comes, but
+    the transaction counts as processed, or is decided and published, only after `ack`.
 
     Args:
         session: opened with the settings `ONE_AT_A_TIME`, on an engine that runs packs on the caller's thread.
         monitor: observes the transactions.
 
-    Every method that takes a step raises the error that ends the topology when it happens, and again once the
+    Every method that takes a step raises the error that ends the topology when it occurs, and again once the
     transactions before the failed one are committed.
     """
 
@@ -75,7 +75,7 @@ class Stepper:
         return self._driver.state.currtx - 1
 
     def open(self) -> None:
-        """Start: emit the transactions that are stored and those that the source has. Called once."""
+        """Start by emitting the stored transactions, then new ones if the source has data. Call once."""
         self._step(self._driver.open)
 
     def wake(self) -> None:
@@ -83,19 +83,19 @@ class Stepper:
         self._step(lambda: None)
 
     def ack(self, attempt: TransactionAttempt) -> None:
-        """End the current phase of `attempt`. Only the current attempt of a txid has an effect."""
+        """End the current phase of `attempt`. Ignored unless it is the current attempt of its txid."""
         self._step(lambda: self._acked(attempt))
 
     def fail(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
-        """Fail the current phase of `attempt`. Only the current attempt of a txid has an effect."""
+        """Fail the current phase of `attempt`. Ignored unless it is the current attempt of its txid."""
         self._step(lambda: self._failed(attempt, row))
 
     def pass_time(self) -> None:
-        """Take note of an advanced clock: run the timers that are due, and fail the phases that took too long."""
+        """React to an advanced clock: run the timers that are due, and fail the phases that have timed out."""
         self._step(self._time_passed)
 
     def close(self) -> None:
-        """Drop everything undecided, as a process that is killed does. The caller releases the session afterwards."""
+        """Drop everything undecided, as if the process had been killed. The caller releases the session afterwards."""
         for held in self._held.values():
             held.drop()
         self._held.clear()

@@ -1,4 +1,4 @@
-"""Watcher of a run: provides its current state to the live displays of the command line and of notebooks."""
+"""Watcher of a run: provides its current state to the live displays of command line and notebooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Watcher:
 
     Args:
         handle: the run.
-        since: start of the run by the clock `monotonic`; None: now.
+        since: start of the run, by the clock `monotonic`; None: now.
         monotonic: a clock in seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Planning and admission of transactions, and packing them into jobs (P1, plan; P2, emit; P4, processed).
+"""Plan and admit transactions, and pack them into jobs (P1, plan; P2, emit; P4, processed).
 
 May import: runtime, engine, spouts, books, ledger, topology.
 Start: planning.py.

@@ -1,4 +1,4 @@
-"""Admission of new transactions, and the window of those in flight. Replays are always admitted."""
+"""Admission control for new transactions, and the in-flight window. Replays are always admitted."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from txstorm.spouts.port import SpoutPlanner
 
 @dataclass
 class InFlightWindow:
-    """Limits on the txids in flight and on the txids of one job: fixed by the settings, or learnt from finished jobs.
+    """Limits on the number of txids in flight and per job, either fixed by the settings or learnt from finished jobs.
 
-    A job costs tens of milliseconds before it does any work. Packs therefore grow while less than `SHARE` of a job's
-    time is work and a pack of twice the size would still finish within `LONG` seconds. A job that takes longer than
-    `LONG` halves the next packs. The window is wider than a pack, and shrinks more slowly: otherwise the batches that
-    wait for their commit would fill it as soon as packs shrink, and no job could run meanwhile.
+    A job has a fixed overhead of tens of milliseconds. Packs therefore grow while user code accounts for less than
+    `SHARE` of a job's duration and a pack of twice the size would still finish within `LONG` seconds. After a job that
+    takes longer than `LONG`, the next packs are half its size. The window is wider than a pack and shrinks more slowly:
+    otherwise the batches that await their commit would fill it as soon as packs shrink, and no job could run meanwhile.
 
     Attributes:
-        pending: the setting `max_spout_pending`; None: learnt.
+        pending: the setting `max_spout_pending`; None: the limit is learnt.
         pack_limit: the setting `max_pack_txids`; None: no limit.
         pack: the pack size learnt so far.
-        reached: the pack size that the width of the window follows.
+        reached: the pack size from which the width of the window is calculated; it shrinks more slowly than `pack`.
     """
 
     SHARE = 0.7
@@ -43,7 +43,8 @@ class InFlightWindow:
     def pack_size(self) -> int:
         """Maximum number of transactions in one job.
 
-        Half of a fixed window, so that jobs overlap; more if the fixed cost of a job is most of its time.
+        If the window is fixed, this is half of it, so that jobs overlap, or more if overhead dominates the duration of
+        a job.
         """
         if self.pending is None:
             most = self.pack
@@ -52,7 +53,7 @@ class InFlightWindow:
         return min(most, self.pack_limit or most)
 
     def job_took(self, seconds: float, work: float, txids: int) -> None:
-        """Learn from a finished job: it took `seconds`, of which `work` were spent on running user code."""
+        """Adapt the limits to a finished job of `txids` txids: it took `seconds`, of which user code ran for `work`."""
         if seconds > self.LONG:
             # Half of the job's own txids, not of `pack`: overlapping slow jobs must not halve it repeatedly.
             self.pack = min(self.pack, max(1, txids // 2))
@@ -62,19 +63,19 @@ class InFlightWindow:
 
 
 class Admission:
-    """Admission control: whether limits allow another transaction to be planned; the source itself is asked afterwards.
+    """Admission control: decides whether the limits allow another transaction; the source is only asked after that.
 
     Args:
         planner: the spout's planner.
         monotonic: a clock in seconds, for `min_interval`.
         min_interval: minimum number of seconds between the starts of two transactions.
-        until_txid: the last txid of the run.
-        max_bytes: limit of the bytes of processed batches that wait for their commit.
+        until_txid: the last txid of the run; None: no limit.
+        max_bytes: maximum total size, in bytes, of the processed batches that await their commit.
 
     Attributes:
-        closed: the run has reached its end: no new transaction will be admitted.
-        blocked: a decided group cannot be published; no new transaction is admitted meanwhile (R13, blocked). Set by
-            the publishing thread.
+        closed: True once the run has reached its end; no new transaction will be admitted.
+        blocked: True while a decided group cannot be published; no new transaction is admitted then (R13, blocked). Set
+            by the publishing thread.
     """
 
     def __init__(
@@ -102,41 +103,41 @@ class Admission:
 
     @property
     def ends(self) -> bool:
-        """Whether the run ends by itself (`available_now`, `until_txid`)."""
+        """True if the run ends by itself (`available_now` or `until_txid`)."""
         return self._bounded or self._until is not None
 
     def ask(self, planner: SpoutPlanner) -> None:
-        """Ask the source through `planner` from now on."""
+        """Use `planner` from now on to ask the source for data."""
         self._planner = planner
 
     def bound(self) -> None:
-        """End the run once everything the source holds now is read (``--available-now``)."""
+        """End the run once everything that the source currently holds has been read (``--available-now``)."""
         self._mark = self._planner.latest()
         self._bounded = True
 
     def data_only(self) -> None:
-        """Admit transactions from now on only if the source holds something new."""
+        """From now on, admit a transaction only if the source has new data."""
         self._data_only = True
 
     def saw(self, tuples: int) -> None:
-        """Note the number of tuples of a processed batch; 0 means the end of a source that cannot tell its end."""
+        """Record a processed batch's number of tuples; 0 marks the end of a source that has no known latest offset."""
         self._seen_empty = self._seen_empty or tuples == 0
 
     def hold(self, txid: int, size: int) -> None:
-        """Count the `size` bytes of the processed batch of `txid`, which are held until it commits or is discarded."""
+        """Count the `size` bytes of the processed batch of `txid`, held until it is committed or discarded."""
         self._held[txid] = size
 
     def release(self, txid: int) -> None:
-        """Release the bytes of `txid`, which was committed or discarded."""
+        """Stop counting the bytes of `txid`, which has been committed or discarded."""
         self._held.pop(txid, None)
 
     @property
     def full(self) -> bool:
-        """Whether processed batches hold more bytes than `max_bytes`."""
+        """True if the processed batches take up more than `max_bytes` in total."""
         return sum(self._held.values()) > self._max_bytes
 
     def opens(self, txid: int, previous: Any, *, in_flight: int, width: int) -> bool:
-        """Return whether the new transaction `txid` may be planned now; `previous` is the document before it."""
+        """Return whether the new txid `txid` may be planned now; `previous` is the document of its predecessor."""
         if self._ended(txid, previous):
             self.closed = True
             return False
@@ -148,11 +149,11 @@ class Admission:
         return True
 
     def past(self, txid: int) -> bool:
-        """Return whether `txid` is beyond `until_txid`; this also holds for replays."""
+        """Return whether `txid` is beyond `until_txid`, the limit that applies to replays too."""
         return self._until is not None and txid > self._until
 
     def wait(self) -> float:
-        """Return the seconds until `min_interval` allows the next transaction to start."""
+        """Return the seconds until `min_interval` allows the next transaction to start; 0.0 if it already does."""
         return max(0.0, self._next_start - self._monotonic()) if self._min_interval else 0.0
 
     def _ended(self, txid: int, previous: Any) -> bool:

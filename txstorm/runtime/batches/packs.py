@@ -1,4 +1,4 @@
-"""Packs and jobs: emitted attempts are put together into packs, and each pack runs as one job of the engine."""
+"""Packs and jobs: emitted attempts are grouped into packs, and each pack runs as one job of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.runtime.batches.admission import InFlightWindow
 
 @dataclass(frozen=True)
 class Job:
-    """A pack that was submitted to the engine."""
+    """A pack that has been submitted to the engine as a job."""
 
     number: int
     pack: Pack
@@ -29,17 +29,17 @@ class Job:
 
 
 class PackQueue:
-    """The queue of emitted attempts, and the running jobs. Call from the driver thread only.
+    """Queue of emitted attempts, together with the running jobs. Call from the driver thread only.
 
     Args:
-        make_pack: turns attempts into a pack when it is submitted.
+        make_pack: builds a pack from attempts at the moment it is submitted.
         done: called with a finished job, on a thread of the engine.
-        limit: maximum number of concurrent jobs; 1 for task-planned spouts, where each job needs the extents of the
-            one before.
+        limit: maximum number of concurrent jobs; 1 for task-planned spouts, where each job needs the extents read by
+            the previous one.
         monotonic: a clock in seconds.
-        full: back-pressure: returns whether the processed batches that wait for their commit hold too many bytes; no
-            job starts then. This cannot block for ever: those batches precede the queued ones, and their commits make
-            room.
+        full: back-pressure: returns whether the processed batches that await their commit take up too much memory; no
+            job starts while it returns True. This cannot block forever: those batches precede the queued ones, and
+            their commits free memory.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class PackQueue:
 
     @property
     def running(self) -> list[Job]:
-        """Unfinished jobs, without those that were given up."""
+        """The unfinished jobs, except those that were given up."""
         return list(self._running.values())
 
     @property
     def queued(self) -> int:
-        """Number of attempts that wait for a job."""
+        """Number of attempts that wait to be submitted in a job."""
         return len(self._queue)
 
     def add(self, attempt: TransactionAttempt) -> None:
@@ -79,11 +79,11 @@ class PackQueue:
         self._queue.append(attempt)
 
     def cap(self, size: int, upto: int) -> None:
-        """Limit packs that begin at or before `upto` to `size` txids, as a job with these txids has failed."""
+        """After a failed job, limit the packs that start at or before the txid `upto` to `size` txids."""
         self._cap = (size, upto)
 
     def submit(self) -> None:
-        """Submit packs until the queue is empty or no further job may start."""
+        """Submit packs as jobs until the queue is empty or no further job may start."""
         while self._queue and len(self._running) < self._limit and not self._full():
             self._submit_one()
 
@@ -101,11 +101,11 @@ class PackQueue:
         job.future.add_done_callback(lambda _: self._done(job))
 
     def finish(self, job: Job) -> bool:
-        """Remove a finished job from the running ones; return False if it had been given up."""
+        """Remove a finished job from the running jobs; return False if it had already been given up."""
         return self._running.pop(job.number, None) is not None
 
     def discard(self, dead: Iterable[TransactionAttempt]) -> None:
-        """Remove discarded attempts from the queue, and give up the jobs that hold no other attempts."""
+        """Remove discarded attempts from the queue, and give up the jobs that consist of discarded attempts only."""
         discarded = set(dead)
         self._queue = deque(attempt for attempt in self._queue if attempt not in discarded)
         for job in self.running:
@@ -118,7 +118,7 @@ class PackQueue:
         self._engine.cancel(job.future)
 
     def give_up_since(self, moment: float) -> list[Job]:
-        """Give up the jobs that started before `moment`; return them."""
+        """Give up the jobs that started before `moment`, a time of the monotonic clock; return those jobs."""
         late = [job for job in self.running if job.started < moment]
         for job in late:
             self.give_up(job)

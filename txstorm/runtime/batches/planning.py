@@ -1,6 +1,6 @@
-"""Planning of transactions (P1, plan) and the extents they really read (P4, processed), in memory and in the ledger.
+"""Transaction planning (P1, plan) and the extents actually read (P4, processed), in memory and in the ledger.
 
-Plans are made one at a time and stored many at a time.
+Transactions are planned one at a time; their plans are stored in bulk.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _TASK = re.compile(r"(.*/)?task \d+ of \d+", re.DOTALL)
 
 
 class Planning:
-    """Metadata (spout document, stamp, digests) of undecided txids and of the last committed one.
+    """Metadata (spout document, timestamp, digests) of the undecided txids and of the last committed one.
 
     Args:
         source: the spout's planner.
         clock: returns the current time in UTC microseconds.
         external: whether the commit phase has effects outside the tables.
-        wrap: returns the planner to use, given that of the spout; called again if the spout is rebalanced.
+        wrap: returns the planner to use instead of the spout's own, which it is given; called again after a rebalance.
 
     Attributes:
         planner: the spout's planner.
         metas: txid → its metadata.
-        pinned: called with a txid and the document before it; returns the document this txid must have, or None if
-            the spout is to plan it. See `RetryPolicy.pinned`.
+        pinned: called with a txid and the document of the txid before it; returns the document that this txid must get,
+            or None if the spout is to plan it. See `RetryPolicy.pinned`.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Planning:
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
 
     def reopen(self, spout: Component, program: Program) -> None:
-        """Recreate the spout's coordinator for a new number of tasks. Nothing may be in flight."""
+        """Recreate the spout's coordinator after a rebalance. No transaction may be in flight."""
         self.planner.close()
         self.planner = self._wrap(planner(spout.object, program.driver_context(spout.id)))
 
     def open(self, currtx: int) -> tuple[int, ...]:
-        """Return the txids from `currtx` on that are replayed with their stored metadata.
+        """Load the stored metadata; return the txids from `currtx` on that are replayed with it.
 
-        The stored metadata of an opaque spout is deleted instead: it plans those txids afresh (R3, replay).
+        For an opaque spout, which plans those txids afresh, the stored metadata is deleted instead (R3, replay).
         """
         stored = tuple(sorted(txid for txid in self.metas if txid >= currtx))
         if not self.planner.opaque:
@@ -81,12 +81,12 @@ class Planning:
         return ()
 
     def document(self, txid: int) -> Any:
-        """Return the spout document of `txid`; None before the first txid."""
+        """Return the spout document of `txid`; None for the txid before the first."""
         meta = self.metas.get(txid)
         return None if meta is None else meta.document
 
     def plan(self, txid: int, *, replay: bool) -> bool:
-        """Plan `txid`; return False if the source has no data. The plan is durable only after `save`."""
+        """Plan the transaction `txid`; return False if the source has no data. The plan becomes durable in `save`."""
         if replay and not self.planner.opaque and txid in self.metas:
             return True
         previous = self.metas.get(txid - 1)
@@ -102,7 +102,7 @@ class Planning:
         return True
 
     def save(self) -> None:
-        """Store the new plans in one write (P1, plan). Must be called before any of them is processed."""
+        """Store the new plans in the ledger with one write (P1, plan). Call before any of them is processed."""
         if self._unsaved:
             faults.point("p1.before")
             self._books.write_metas(self._unsaved)
@@ -117,7 +117,7 @@ class Planning:
     def pack(
         self, attempts: Sequence[TransactionAttempt], committed: int, divert: Callable[[int], tuple[str, ...]]
     ) -> Pack:
-        """Build the pack of consecutive `attempts`; `divert` gives, per txid, the kinds of errors to dead-letter."""
+        """Build the pack of consecutive `attempts`; `divert` returns the kinds of errors to dead-letter for a txid."""
         inputs = []
         for attempt in attempts:
             recorded = self.planner.recorded(attempt.txid)
@@ -128,12 +128,12 @@ class Planning:
         return Pack(tuple(inputs), self.carried(attempts[0].txid), committed)
 
     def carried(self, txid: int) -> Mapping[str, Any]:
-        """Return the partition metadata that a task-planned spout had before `txid`."""
+        """Return the partition metadata of a task-planned spout as of the txid before `txid`."""
         document = self.document(txid - 1)
         return {} if document is None else self.planner.carried(document)
 
     def misread(self, outcome: Processed) -> SpoutError | None:
-        """Return an error if a recorded transaction has read other extents than were recorded."""
+        """Return an error if a recorded transaction has read extents other than the recorded ones; None otherwise."""
         txid = outcome.attempt.txid
         if not self.planner.task_planned or self.planner.recorded(txid) is None:
             return None
@@ -146,10 +146,10 @@ class Planning:
         )
 
     def processed(self, outcomes: Iterable[Processed]) -> None:
-        """Store the extents that were really read and their digests, in one write (P4, processed).
+        """Store the extents that were actually read and their digests, in one write (P4, processed).
 
-        If only digests are added, they are stored with the next write instead: at the latest when the txid is decided.
-        Until then no effect of the batch is visible that a replay would have to reproduce.
+        If only digests are new, they are stored with the next write instead, at the latest when the txid is decided.
+        Until then the batch has no visible effect that a replay would have to reproduce.
 
         Raises:
             SpoutError: a transactional spout emitted a different batch in a replay.
@@ -170,7 +170,7 @@ class Planning:
             faults.point("p4.after")
 
     def emitted(self, outcome: Processed) -> None:
-        """Store what the spout emitted for a txid that then failed, so that the replay is checked against it.
+        """Store the extents and digests of an emitted batch whose txid then failed, so that its replay can be verified.
 
         Raises:
             SpoutError: a transactional spout emitted a different batch in a replay.
@@ -201,25 +201,25 @@ class Planning:
                 raise SpoutError(msg)
 
     def pin(self, txid: int) -> tuple[Any, Any] | None:
-        """Return the document of `txid` and the one before it; None if a replay always has the same document."""
+        """Return the documents of `txid` and of the txid before it; None if a replay always has the same document."""
         if not self.planner.opaque or self.planner.task_planned:
             return None
         return self.document(txid), self.document(txid - 1)
 
     def committed(self, last: int) -> None:
-        """Notify the spout that everything up to `last` is committed, and forget the documents before it."""
+        """Notify the spout that all txids up to `last` are committed, and discard the earlier documents."""
         self.planner.committed(self.document(last))
         self.forget(last)
 
     def outlived(self, last: int) -> list[Op]:
-        """Ledger deletions for P8 (complete) of a group up to `last`: the metadata of all txids before `last`.
+        """Return the ledger deletions for P8 (complete) of a group ending at `last`: the metadata of all earlier txids.
 
-        The metadata of `last` stays, as the next txid is planned from it.
+        The metadata of `last` is kept, as the next txid is planned from it.
         """
         return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
 
     def forget(self, before: int) -> list[int]:
-        """Forget the metadata of txids below `before`; return those txids."""
+        """Discard the metadata of the txids below `before`; return those txids."""
         old = [txid for txid in self.metas if txid < before]
         for txid in old:
             del self.metas[txid]

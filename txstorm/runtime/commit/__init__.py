@@ -1,4 +1,4 @@
-"""Committing (P5 to P8): committers finish in txid order, then the group is decided, published and completed.
+"""Commit phase (P5 to P8): committers finish in txid order; then the group is decided, published and completed.
 
 May import: runtime, engine, monitor, spouts, state, books, storage, ledger.
 Start: finisher.py.

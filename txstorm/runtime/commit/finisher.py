@@ -1,7 +1,7 @@
-"""P5, a group's turn: committers finish its txids in order, and their rows are staged.
+"""P5, a group's turn to commit: committers finish its txids in order, and their rows are staged.
 
-P6 to P8 are in `txstorm.runtime.commit.publisher`. Committers run on the commit thread, and groups are published on
-another one: while a group is published, the committers may already finish the following txids (`EarlyFinish`).
+For P6 to P8, see `txstorm.runtime.commit.publisher`. Committers run on the commit thread and groups are published on
+another thread, so that committers may already finish the following txids while a group is published (`EarlyFinish`).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 
 class EarlyFinish:
-    """Txids whose committers finish before their turn, while the group before them is published. Commit thread only.
+    """Txids whose committers finish early, while the previous group is being published. Call on the commit thread only.
 
-    Order is kept by one number: a txid finishes early only if it directly follows the txid that finished last. After a
-    failure no txid finishes early until the failed one is attempted again.
+    A single number, `reached`, preserves the order: a txid finishes early only if it directly follows the txid that
+    finished last. After a failure, no txid finishes early until the failed one has been retried.
 
     Args:
         begin: creates the turn of a group, given its first txid.
-        allowed: whether txids may finish early at all.
+        allowed: False: no txid may finish early.
 
     Attributes:
-        reached: the last txid that has finished, in its turn or early; None before the first.
+        reached: the last txid that has finished, early or in its turn; None before the first.
     """
 
     def __init__(self, begin: Callable[[int], CommitTurn], *, allowed: bool) -> None:
@@ -68,9 +68,9 @@ class EarlyFinish:
         return turn if turn.outcome.failed is None else None
 
     def take(self, group: Sequence[ProcessedBatch]) -> CommitTurn | None:
-        """Begin the turn of `group`: return the turn in which its first txids finished early; None if none did.
+        """Begin the turn of `group`; return the turn in which its first txids finished early, or None if none did.
 
-        If other attempts than those of `group` finished early, their rows are dropped.
+        If attempts other than those of `group` finished early, their rows are dropped.
         """
         turn, self._turn = self._turn, None
         if turn is None:
@@ -83,7 +83,7 @@ class EarlyFinish:
         return None
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
-        """Drop the rows that these discarded attempts, and all later ones, wrote early."""
+        """Drop the rows that these discarded attempts, and all attempts after them, wrote early."""
         turn = self._turn
         dead = [attempt for attempt in turn.tried if attempt in attempts] if turn is not None else []
         if turn is None or not dead:
@@ -101,8 +101,8 @@ class FinishOptions:
     """Options of the commit phase of one run.
 
     Attributes:
-        ahead: whether committers may finish before the group before theirs is decided.
-        letter_limit: how many dead letters the run may have.
+        ahead: whether committers may finish a group while the previous one is still undecided.
+        letter_limit: maximum number of dead letters of the run.
         observe: called with everything that a task of the commit phase emitted.
         monotonic: a clock in seconds.
     """
@@ -114,9 +114,10 @@ class FinishOptions:
 
 
 class GroupFinisher:
-    """Commits groups, one at a time.
+    """Finishes, stages and concludes commit groups (P5 to P8), one at a time.
 
-    Call `execute` to `leave`, which run user code, on the commit thread only, and `conclude` on the publishing thread.
+    Call the methods that run user code, `execute` to `leave`, on the commit thread only, and `conclude` on the
+    publishing thread.
 
     Args:
         program: the compiled topology.
@@ -128,8 +129,8 @@ class GroupFinisher:
         options: see `FinishOptions`.
 
     Attributes:
-        letter_limit: the limit of dead letters.
-        turn: the turn of the group that is finishing (P5), or of the last one.
+        letter_limit: the limit on dead letters.
+        turn: the turn of the group in P5, or of the last group that was.
     """
 
     def __init__(
@@ -160,9 +161,9 @@ class GroupFinisher:
         self._publisher = publisher
 
     def execute(self, ready: ProcessedBatch) -> None:
-        """Let committers execute the input of `ready` before its turn.
+        """Have the committers execute the input of `ready` before its turn.
 
-        This leaves no lasting effect, as committers write only in `finish_batch`. A large commit waits for its turn.
+        This has no lasting effect, as committers write only in `finish_batch`. A large commit is not executed early.
 
         Raises:
             CommitFailed: a committer raised.
@@ -180,10 +181,10 @@ class GroupFinisher:
         self._early[ready.attempt] = run, tables.resources
 
     def finish_ahead(self, ready: ProcessedBatch) -> None:
-        """Let committers finish `ready` before its turn; they read the unpublished rows of the txids before it.
+        """Have the committers finish `ready` before its turn; they read the unpublished rows of earlier txids.
 
-        Does nothing unless `ready` directly follows the txid that finished last. Nothing is finished early behind a
-        large commit, whose rows are not in memory. An exception of a committer is reported when the turn comes.
+        Does nothing unless `ready` directly follows the txid that finished last, and nothing is finished early after a
+        large commit, whose rows are not in memory. An exception raised by a committer is reported in its turn.
         """
         turn = None if self._large.of(ready) else self._ahead.turn_of(ready.attempt)
         if turn is not None:
@@ -192,32 +193,32 @@ class GroupFinisher:
                 self._finish([ready], turn)
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
-        """Drop the work that committers did early for these discarded attempts."""
+        """Drop all early work of the committers on these discarded attempts."""
         for attempt in attempts:
             self._early.pop(attempt, None)
         self._ahead.forget(attempts)
 
     def use(self, program: Program) -> None:
-        """Finish later groups with `program`. No group may be in P5."""
+        """Use `program` for all later groups. No group may be in P5."""
         self.close()
         self._program = program
         self._large.use(program)
         self._spout = _spout_committer(program)
 
     def close(self) -> None:
-        """Close the emitters of a committing spout; the last call on the commit thread."""
+        """Close the emitters of a committing spout. Make this the last call on the commit thread."""
         if self._spout is not None:
             self._spout.close()
 
     def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> GroupOutcome:
-        """Commit as much of `group` as succeeds; `housekeeping(last)` gives further ledger operations for P8."""
+        """Commit `group` up to the first failure; `housekeeping(last)` returns further ledger operations for P8."""
         return self.conclude(self.finish(group), housekeeping)
 
     def finish(self, group: Sequence[ProcessedBatch]) -> CommitTurn:
-        """P5 without the staging: let committers finish in txid order, except for the txids that finished early.
+        """Have committers finish `group` in txid order, except txids that finished early; this is P5 without staging.
 
-        A large commit is always a group by itself. If `group` is cut short for that, the coordinator commits the rest
-        as a later group.
+        A large commit always forms a group by itself. If `group` is cut short for this reason, the coordinator commits
+        the rest as a later group.
         """
         group = self._large.together(group)
         if self.letter_limit.limit is not None:
@@ -232,9 +233,10 @@ class GroupFinisher:
         return turn
 
     def leave(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> CommitTurn:
-        """Fail `attempt`, at which the thread of `turn` was abandoned, and drop what it wrote.
+        """Fail `attempt`, during which the thread of `turn` was abandoned, and drop the rows it wrote.
 
-        All that was executed early is dropped too: it would be finished on another thread than it was prepared on.
+        Everything that was executed early is dropped too, as it must be finished on the thread on which it was
+        prepared.
         """
         self._large.cancel()
         self._early.clear()
@@ -245,7 +247,7 @@ class GroupFinisher:
         return turn
 
     def conclude(self, turn: CommitTurn, housekeeping: Housekeeping) -> GroupOutcome:
-        """Stage the rows of the txids that finished, the end of P5; then decide, publish and complete (P6 to P8)."""
+        """Stage the rows of the finished txids (end of P5), then decide, publish and complete the group (P6 to P8)."""
         outcome = turn.outcome
         if not outcome.committed:
             return outcome
@@ -271,7 +273,7 @@ class GroupFinisher:
                 self._failed(turn, ready.attempt, failure.row)
 
     def _failed(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
-        """End the group before the failed `attempt`, and drop the rows that it and later txids wrote."""
+        """End the group before the failed `attempt`; drop the rows written by this attempt and by later txids."""
         turn.tables.drop_from(attempt.txid)
         turn.outcome.failed = (attempt, row)
         self._ahead.reached = attempt.txid - 1
@@ -307,7 +309,7 @@ class GroupFinisher:
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
 
     def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
-        """Raise `CommitFailed` if the dead letters of the run, with those of `attempt`, exceed the limit."""
+        """Raise `CommitFailed` if the dead letters of the run, including those of `attempt`, exceed the limit."""
         rows = [] if letters is None else letters.select(["what", "component", "type", "message"]).to_pylist()
         unread = sum(row["what"] != TUPLE for row in rows)  # input that the spout has not emitted
         excess = self.letter_limit.add(attempt.txid, len(rows), emitted + unread)
@@ -358,7 +360,7 @@ def _spout_committer(program: Program) -> SpoutCommitter | None:
 
 
 def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
-    """Dead letters of both phases; if the whole batch is one dead letter, also its extents."""
+    """Return the dead letters of both phases, including the extents if the whole batch is one dead letter."""
     whole = Letters()
     if SOURCE in ready.txid_input.divert and ready.failure is not None:
         whole.add_metadata(ready.failure, spout, None, ready.extents)

@@ -1,7 +1,8 @@
-"""Commit jobs: if committers get more input from one txid than the bounds allow, tasks of a job finish it.
+"""Commit jobs: if the committers' input of one txid exceeds the bounds, the tasks of a job finish it.
 
-The driver divides the work: each task of a committer gets its input, in files, and the current rows of the keys in
-that input. The tasks let the committer finish and stage its rows; the driver decides and publishes them as usual.
+The driver divides the work: each task of a committer gets its input, in files, and the current rows of the keys in that
+input. The task runs the committer's `finish_batch` and stages its rows; the driver then decides and publishes them as
+usual.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class JobResult:
     """Result of a commit job: the part of a txid's commit phase that ran in tasks.
 
     Attributes:
-        staged: committer → table → the staged files of its rows.
-        sent: committer → its emitted tuples for downstream bolts.
-        counts: component → number of emitted tuples.
-        reported: errors that were reported without failing the batch.
+        staged: committer → table → the staged files with its rows.
+        sent: committer → the tuples it emitted for downstream bolts.
+        counts: component → number of tuples it emitted.
+        reported: errors that were reported without making the batch fail.
     """
 
     staged: Mapping[str, Mapping[str, Sequence[Staged]]] = field(default_factory=dict)
@@ -51,14 +52,14 @@ class JobResult:
 
 
 class CommitJobs:
-    """Runs the large commits of one run as jobs. `cancel` is thread-safe; call all else on the commit thread only.
+    """Runs the large commits of one run as jobs. `cancel` is thread-safe; call the rest on the commit thread only.
 
     Args:
         program: the compiled topology.
         engine: runs the jobs.
-        data_dir: where the tables are; workers must see it under the same path.
+        data_dir: directory of the tables; workers must see it under the same path.
         epoch: the coordinator's epoch.
-        allowed: whether commits may run as jobs at all.
+        allowed: False: no commit may run as a job.
     """
 
     def __init__(self, program: Program, engine: Engine, data_dir: Path, epoch: int, *, allowed: bool) -> None:
@@ -70,11 +71,11 @@ class CommitJobs:
         self._running: Future[list[ShareDone]] | None = None
 
     def use(self, program: Program) -> None:
-        """Commit later txids with `program`."""
+        """Use `program` for the commits of all later txids."""
         self._program = program
 
     def of(self, ready: ProcessedBatch) -> tuple[str, ...]:
-        """Return the committers whose input in `ready` is beyond the bounds, and whose commit can run as a job."""
+        """Return the committers whose input in `ready` exceeds the bounds and whose commit can run as a job."""
         program = self._program
         if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
             return ()
@@ -92,16 +93,17 @@ class CommitJobs:
         )
 
     def together(self, group: Sequence[ProcessedBatch]) -> Sequence[ProcessedBatch]:
-        """Return the first batches of `group` that may be one group: a large commit is a group by itself."""
+        """Return the leading batches of `group` that may commit together: a large commit forms a group by itself."""
         for number, ready in enumerate(group):
             if self.of(ready):
                 return group[: max(1, number)]
         return group
 
     def run(self, ready: ProcessedBatch, turn: CommitTurn) -> JobResult:
-        """Run the large part of the commit phase of `ready` as a job, in its turn; the job stages its rows.
+        """Run the large part of the commit phase of `ready` as a job, in its group's turn; the job stages its rows.
 
-        The caller adds the staged files to the turn after `CommitTurn.leave`: from then on it cannot be taken away.
+        The caller adds the staged files to the turn after `CommitTurn.leave`: from then on the turn cannot be taken
+        away.
 
         Raises:
             CommitFailed: a committer raised, a worker died, or the job was cancelled.
@@ -177,7 +179,7 @@ class CommitJobs:
     def _current_rows(
         self, name: str, cargo: Sequence[Cargo], ready: ProcessedBatch, turn: CommitTurn
     ) -> dict[str, str]:
-        """Write the current rows of the keys in `cargo` to files; return state → file name."""
+        """Write the current rows of the keys in `cargo` to files, one per state; return state → file name."""
         files = {}
         for state in self._program.spread[name]:
             if isinstance(state, KeyedState):

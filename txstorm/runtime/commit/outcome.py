@@ -1,4 +1,4 @@
-"""Input and outcome of a commit: the processed batch, the committed txid, the outcome of a group, its progress."""
+"""Values of a commit: the processed batch, the committed txid, the outcome of a group and its progress records."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from txstorm.monitor.progress import TransactionProgress
 
 @dataclass(frozen=True)
 class ProcessedBatch:
-    """A processed txid that waits for its turn to commit.
+    """A processed txid awaiting its turn to commit.
 
     Attributes:
-        digest: digest of its input.
-        extents: the ranges of the source it read, for the history.
+        digest: digest of its input batch.
+        extents: the ranges of the source that it read, for the history.
         job_seconds: duration of the job that processed it.
         pack: number of txids in that job.
-        failure: the error because of which the whole batch is one dead letter; None if it is not.
+        failure: the error that made the whole batch one dead letter; None if it is not one.
         failures: number of earlier failures of the txid, over all runs.
-        cause: the last of these; None if there are none.
+        cause: the error of the last of these failures; None if there were none.
     """
 
     txid_input: TxidInput
@@ -45,12 +45,12 @@ class ProcessedBatch:
 
 @dataclass(frozen=True)
 class CommittedTxid:
-    """A committed txid, for progress and history.
+    """A committed txid, as needed for its progress record and the history.
 
     Attributes:
         ready: its processed batch.
-        counts: component → number of emitted tuples, of both phases.
-        reported: errors that were reported without failing the batch.
+        counts: component → number of tuples it emitted in both phases.
+        reported: errors that were reported without making the batch fail.
         letters: number of dead letters.
     """
 
@@ -60,7 +60,7 @@ class CommittedTxid:
     letters: int = 0
 
     def empty(self, spout: str) -> bool:
-        """Return whether the source had no data for this txid. A batch of which records were dead-lettered had some."""
+        """Return whether the source had no data for this txid. A batch with dead-lettered records is not empty."""
         return self.counts.get(spout, 0) == 0 and not self.ready.txid_input.divert
 
 
@@ -69,10 +69,10 @@ class GroupOutcome:
     """Outcome of a group: the txids that are committed, and the failure that ended it early.
 
     Attributes:
-        committed: in txid order.
-        failed: the failed attempt and its error, or None as the error if the end of the run cut it short; None if no
-            txid failed.
-        milliseconds: step of the commit → its duration.
+        committed: the committed txids, in txid order.
+        failed: the failed attempt and its error; the error is None if the attempt was cut short by the end of the run.
+            None if no txid failed.
+        milliseconds: step of the commit → its duration in milliseconds.
     """
 
     committed: list[CommittedTxid] = field(default_factory=list)
@@ -81,19 +81,19 @@ class GroupOutcome:
 
 
 def batch_digest(digests: Mapping[str, str]) -> str:
-    """Combine the digests of the partitions of a batch into one."""
+    """Combine the digests of a batch, keyed by partition, into one."""
     text = json.dumps(digests, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def progress_list(outcome: GroupOutcome, spout: str, notices: Sequence[str] = ()) -> list[TransactionProgress]:
-    """Progress records of the committed transactions.
+    """Build the progress records of the committed transactions.
 
     Args:
         outcome: outcome of the group.
         spout: the spout's id.
-        notices: messages of the spout since the last group. They go into the record of the last transaction, as they
-            belong to no batch: a processed batch may still be discarded.
+        notices: messages of the spout since the last group. They are put into the record of the last transaction, as
+            they are not tied to a batch: a processed batch may still be discarded.
     """
     records = [_progress(done, outcome, spout) for done in outcome.committed]
     return [*records[:-1], *(replace(record, reported=(*record.reported, *notices)) for record in records[-1:])]

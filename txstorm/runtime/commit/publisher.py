@@ -1,4 +1,4 @@
-"""P6 to P8 of a group: decide its intent (the commit point), publish to its tables, complete it in the ledger."""
+"""P6 to P8 of a group: decide its intent (the commit point), publish its rows, complete it in the ledger."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Housekeeping = Callable[[int], list[Op]]
 
 
 class PublishTarget(Protocol):
-    """Port: tables, maps and outlets that groups are published to. `StateStore` and the simulation implement it."""
+    """Port: tables, maps and outlets to which groups are published; implemented by `StateStore` and the simulation."""
 
     def last_txids(self) -> dict[str, int]:
-        """Return table → the last txid published to it."""
+        """Return the last txid published to each table, keyed by table."""
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to everything it touches; return table → version. Idempotent."""
+        """Publish a decided group to all its tables, maps and outlets; return table → new version. Idempotent."""
 
     def forget(self, before: int) -> None:
-        """Release the staged rows of groups before `before`."""
+        """Release the staged rows of the groups before the txid `before`."""
 
 
 class timed:  # noqa: N801 - a context manager, used like a function
-    """Context manager that adds the duration of a step to `milliseconds`."""
+    """Context manager that adds the duration of a step to its entry in `milliseconds`."""
 
     def __init__(self, milliseconds: dict[str, float], step: str) -> None:
         self._milliseconds = milliseconds
@@ -45,19 +45,19 @@ class timed:  # noqa: N801 - a context manager, used like a function
 
 
 def pause_after(attempt: int) -> float:
-    """Return the back-off in seconds after publishing has failed; `attempt` counts from 0."""
+    """Return the back-off, in seconds, after a failed attempt to publish; `attempt` counts from 0."""
     return float(min(5.0, 0.05 * 2**attempt))
 
 
 class Publisher:
-    """Decides, publishes and completes groups, one at a time.
+    """Decides, publishes and completes commit groups (P6 to P8), one at a time.
 
     Args:
         store: the tables, maps and outlets.
         books: the ledger's content.
-        keep_intents: number of completed intents that stay in the ledger.
-        blocked: called with the cause while a decided group cannot be published, and with None once it can again.
-        sleep: waits between attempts; returns True if the run is to stop.
+        keep_intents: number of completed intents to keep in the ledger.
+        blocked: called with the cause while a decided group cannot be published, and with None as soon as it can be.
+        sleep: waits some seconds between attempts; returns True if the run is to stop.
     """
 
     TRIES = 8
@@ -92,11 +92,11 @@ class Publisher:
         """Decide, publish and complete the group of `intent` (P6 to P8).
 
         Args:
-            intent: names the staged rows of the group, all of which are durable.
+            intent: the intent of the group, which names its staged rows; all of them are durable.
             tuples: txid → number of tuples, for the history.
             housekeeping: returns further ledger operations for the completion (P8), given the group's last txid.
-            published: called with the last txid between P7 and P8.
-            milliseconds: the duration of each step is added here.
+            published: called with the group's last txid between P7 and P8.
+            milliseconds: receives the duration of each step.
 
         Raises:
             FencedError: another coordinator has taken over.
@@ -113,7 +113,7 @@ class Publisher:
             self._store.forget(before=self._kept[0] if self._kept else last)
 
     def _decide_and_publish(self, intent: Intent, milliseconds: dict[str, float]) -> dict[str, int]:
-        """Run P6 (decide) and P7 (publish). A group that changed no table skips both: P8 alone commits it."""
+        """Run P6 (decide) and P7 (publish). A group that changes no table skips both: P8 alone commits it."""
         if not intent.tables:
             return {}
         with timed(milliseconds, "decide"):

@@ -1,6 +1,6 @@
-"""The commit thread: runs the committers of one group after the other, and is replaced when a committer hangs.
+"""The commit thread: runs the committers of one group after another, and is replaced when a committer hangs.
 
-A second thread publishes the groups that have finished, so that the commit thread can go on with the next ones.
+A second thread publishes the finished groups, so that the commit thread can continue with the following ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ STOP_SECONDS = 5.0
 
 
 class CommitThread:
-    """Runs commit groups in order on the commit thread, publishes them on another. Call from the driver thread only.
+    """Runs commit groups in order on one thread and publishes them on another. Call from the driver thread only.
 
     Args:
         committer: finishes and concludes the groups.
         done: called with the future of a group's outcome once it is completed, on the thread that completed it.
-        failed_ahead: called with an attempt that failed before its turn, and the error; on any thread.
+        failed_ahead: called, on any thread, with an attempt that failed before its turn, and the error.
         monotonic: a clock in seconds.
     """
 
@@ -55,7 +55,7 @@ class CommitThread:
         self._housekeeping: Housekeeping | None = None
 
     def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> None:
-        """Queue `group` to be committed in its turn."""
+        """Queue `group`, to be committed in its turn."""
         self._housekeeping = housekeeping
         attempts = [ready.attempt for ready in group]
         self._tried.difference_update(attempts)
@@ -63,10 +63,10 @@ class CommitThread:
         self._submit(lambda: self._committer.finish(group), housekeeping)
 
     def execute(self, ready: Iterable[ProcessedBatch]) -> None:
-        """Let the committers of the lowest txid in `ready` execute before its turn. Call while no commit is due.
+        """Have the committers execute the lowest txid in `ready` before its turn. Call while no commit is due.
 
-        One txid at a time, so that a commit that becomes due waits for at most one; and on the commit thread, so that
-        a resource that a committer opens in `prepare` is used on the same thread.
+        Only one txid is executed at a time, so that a commit that falls due waits for at most one. This runs on the
+        commit thread, so that a resource that a committer opens in `prepare` is always used on the same thread.
         """
         if self._ahead is not None and not self._ahead.done():
             return
@@ -78,9 +78,9 @@ class CommitThread:
             self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))
 
     def finish_ahead(self, following: Iterable[ProcessedBatch]) -> None:
-        """Let the committers of `following` finish while the group before them is published. Call while one commits.
+        """Have the committers finish `following` while the group before them is published. Call while a group commits.
 
-        `following` are the processed txids directly after the committing group, in order. Repeated calls with the
+        `following` holds the processed txids directly after the committing group, in order. Repeated calls with the
         same txids have no further effect.
         """
         for ready in following:
@@ -101,29 +101,29 @@ class CommitThread:
             self._failed_ahead(attempt, error)
 
     def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """Drop the early work on these discarded attempts."""
+        """Drop the work that was done early on these discarded attempts."""
         dead = set(attempts)
         self._tried.difference_update(dead)
         self._behind.difference_update(dead)
         self.run(lambda: self._committer.forget(dead))  # queued behind the one that may be executing now
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
-        """Queue any other call for the commit thread."""
+        """Queue any other call for the commit thread; return a future of its result."""
         return self._worker.submit(call)
 
     def in_turn(self, call: Callable[[], Any]) -> Future[Any]:
-        """Queue a call for the publishing thread: it runs while no group is being decided or published."""
+        """Queue a call for the publishing thread, where it runs between two groups; return a future of its result."""
         return self._publisher.submit(call)
 
     def is_current(self, future: Future[GroupOutcome]) -> bool:
-        """Return whether `future` is the outcome of the current group, not that of an abandoned thread."""
+        """Return whether `future` belongs to the current group, and not to an abandoned thread."""
         return future is self._current
 
     def expire(self, timeout: float | None, *, stopping: bool) -> None:
-        """Abandon the commit thread if its committers have been at one txid for more than `timeout` seconds.
+        """Abandon the commit thread if its committers have been busy with one txid for more than `timeout` seconds.
 
-        None: never. The txids before it are decided on a new thread; it and the later ones have failed. A stopping run
-        waits for at most `STOP_SECONDS`, and does not count this as a failure of the txid.
+        With None there is no limit. The txids before that one are decided on a new thread; it and the later ones fail.
+        A stopping run waits for at most `STOP_SECONDS`, and does not count this as a failure of the txid.
         """
         if stopping:
             self._stopped_at = self._stopped_at or self._monotonic()
@@ -152,7 +152,7 @@ class CommitThread:
         self._worker.take_over(waiting)
 
     def close(self) -> None:
-        """Wait for the work under way to end, but not for user code that hangs."""
+        """Wait until the work in progress has ended, but do not wait for user code that hangs."""
         self._behind.clear()
         self._worker.end()
         while not self._worker.join(STOP_SECONDS):

@@ -1,4 +1,4 @@
-"""A group's turn in P5: its progress, and whether it was taken away from a commit thread that hangs."""
+"""A group's turn in P5: its progress, and whether it was taken away from a hanging commit thread."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from txstorm.state.commit_group import CommitGroup
 
 
 class Abandoned(BaseException):
-    """Ends an abandoned commit thread; a BaseException, so that `except Exception` in user code does not catch it."""
+    """Raised to end an abandoned commit thread; a BaseException, so that `except Exception` in user code misses it."""
 
 
 class CommitTurn:
-    """One group in P5, shared by the commit thread that runs it and the driver thread that may take it away.
+    """One group's turn in P5, shared by the commit thread that runs it and the driver thread, which may take it away.
 
     For each txid, the commit thread calls `enter`, then `begins` before the code of each task, then `leave`. The group
     can be taken away only between `enter` and `leave`, while user code runs.
 
     Args:
-        tables: the group's rows.
-        outcome: the outcome so far.
+        tables: the rows that the group writes.
+        outcome: the group's outcome so far.
         monotonic: a clock in seconds.
         ahead: whether this work is done before the group's turn.
-        executes: whether committers only execute, without finishing.
+        executes: whether committers only execute their input, without finishing.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class CommitTurn:
         return [*(done.ready.attempt for done in self.outcome.committed), *failed]
 
     def enter(self, attempt: TransactionAttempt) -> None:
-        """Note that the commit phase of `attempt` begins."""
+        """Record that the commit phase of `attempt` begins."""
         with self._lock:
             self._check()
             self._attempt, self._since = attempt, self._monotonic()
 
     def begins(self, component: str, task: int) -> None:
-        """Note that the code of this task is about to run."""
+        """Record that the user code of this task is about to run."""
         with self._lock:
             self._check()
             self._place = (component, task)
 
     def leave(self) -> None:
-        """Note that the user code of this txid has ended.
+        """Record that the user code of the current txid has ended.
 
         Raises:
             Abandoned: the group was taken away meanwhile.
@@ -77,10 +77,10 @@ class CommitTurn:
             self._since = None
 
     def take(self, limit: float) -> tuple[TransactionAttempt, tuple[str, int]] | None:
-        """Take the group away if its user code has been running for more than `limit` seconds.
+        """Take the group away from its thread if user code has been running for more than `limit` seconds.
 
-        From then on that code can no longer change any table. Returns the attempt and the (component, task) whose code
-        was running; None if the group was not taken away.
+        From then on that code can no longer change any table. Returns the attempt and the (component, task index) whose
+        code was running; None if the group was not taken away.
         """
         with self._lock:
             if self._since is None or self._attempt is None or self._monotonic() - self._since <= limit:
