@@ -1,4 +1,4 @@
-"""The coordinator's state machine: `step(state, event)` returns the next state and commands. Pure.
+"""The coordinator's state machine: the pure function `step(state, event)` returns the next state and commands.
 
 May import: nothing else.
 Start: machine.py.

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Plan:
     """Make the metadata of `txid` durable and answer `Planned`, or answer `NotReady`.
 
-    At most one `Plan` is unanswered at any time, and each must be answered.
+    Every `Plan` must be answered; at most one is unanswered at any time.
 
     Attributes:
-        replay: `txid` was started before: do not ask `is_ready`; use the stored metadata or, for an opaque
-            spout, plan it again from the end of ``txid - 1``.
+        replay: True if `txid` was started before: do not call `is_ready`; use the stored metadata or, for an opaque
+            spout, plan the txid again from the end of ``txid - 1``.
     """
 
     txid: int
@@ -30,7 +30,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Run the commit phase of one group: consecutive txids from `currtx`, all processed."""
+    """Run the commit phase of one group: consecutive txids from `currtx` on, all of them processed."""
 
     txids: tuple[int, ...]
     attempt_ids: tuple[int, ...]
@@ -38,7 +38,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Abandon these attempts: cancel or ignore them, and drop their results and overlays. Their metadata stays."""
+    """Abandon these attempts: cancel or ignore them, and drop their results and overlays. Keep their metadata."""
 
     txids: tuple[int, ...]
     attempt_ids: tuple[int, ...]
@@ -46,7 +46,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete the metadata of txids below `before`: it is no longer needed."""
+    """Delete the metadata of the txids below `before`, which is no longer needed."""
 
     before: int
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The ledger is loaded (P0, take over, is done). Must be the first event; discards any earlier state.
+    """The ledger has been loaded and P0 (lead) is complete. Must be the first event; discards any earlier state.
 
     Attributes:
         currtx: the next txid to commit.
@@ -49,7 +49,7 @@ class Processed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The transactions up to `txid` are published and completed (P8, complete).
+    """The transactions up to `txid` have been published and completed (P8, complete).
 
     `txid` belongs to the group that is committing. If it is not the last of the group, the rest return to
     `PROCESSED`; send `Failed` for the txid that ended the group, or `Wake`, next.
@@ -74,14 +74,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The back-off of `txid` is over."""
+    """The back-off of the failed `txid` has elapsed."""
 
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deactivated:
-    """Start no new transactions; those already started finish."""
+    """New transactions must not be started; those already started finish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Stopping:
     """Finish the group that is committing, then stop.
 
     Attributes:
-        drain: first commit every transaction that was started, replays included, but start none.
+        drain: first commit all transactions already started, including replays, but start no new ones.
     """
 
     drain: bool = False

@@ -1,7 +1,7 @@
 """Journal of the state machine: events and commands as JSON lines, and their replay.
 
-Each run begins with the line of `header`; every step appends the line of `record`. A file may hold several runs.
-An incomplete last line, left by a killed process, is ignored.
+Each run starts with the line built by `header`; every step appends the line built by `record`. A file may hold several
+runs. An incomplete last line, left by a killed process, is ignored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Difference:
-    """The first line for which the machine now returns other commands.
+    """The first journal line for which the state machine now returns commands other than the recorded ones.
 
     Attributes:
-        line: counted from 1.
-        event: the event of that line.
+        line: line number, counted from 1.
+        event: the event in that line.
         expected: the recorded commands.
         got: the commands that the machine returns now.
     """
@@ -52,21 +52,21 @@ class Replayed:
 
 
 def header(config: Config) -> str:
-    """The first line of a run, without a line ending."""
+    """Return the first journal line of a run, without a line ending."""
     return json.dumps({"format": FORMAT, "version": VERSION, "config": _values(config)})
 
 
 def record(event: Event, commands: Sequence[Command]) -> str:
-    """The line of one step, without a line ending."""
+    """Return the journal line of one step, without a line ending."""
     return json.dumps({"event": _pair(event), "commands": [_pair(command) for command in commands]})
 
 
 def replay(lines: Iterable[str], config: Config | None = None) -> Replayed:
-    """Run the recorded events through the machine up to the first difference.
+    """Feed the recorded events to the state machine, up to the first difference.
 
     Args:
         lines: the journal, with or without line endings.
-        config: used instead of the recorded one.
+        config: configuration to use instead of the recorded one; None: use the recorded one.
 
     Raises:
         InputError: the lines are not a journal, or one in a newer format.
@@ -116,7 +116,7 @@ def _parse(lines: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _config(number: int, value: dict[str, Any]) -> Config:
-    """The configuration in a header line."""
+    """Return the configuration given by a header line."""
     if value.get("format") != FORMAT:
         raise _bad(number, f"a header of format {FORMAT!r}", value)
     version = _int(number, value.get("version"))

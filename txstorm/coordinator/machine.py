@@ -31,7 +31,7 @@ from txstorm.errors import LedgerCorrupt, SettingError, TxstormError
 
 
 class AttemptStatus(Enum):
-    """Status of the current attempt of a txid, in Storm's words; a txid without one is not started, or committed."""
+    """Status of a txid's current attempt, in Storm's terms; a txid without an attempt is not started, or committed."""
 
     PROCESSING = "processing"
     PROCESSED = "processed"
@@ -60,15 +60,15 @@ FIRST_TXID = 1
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Constants of a run.
+    """Configuration of the state machine, constant during a run.
 
     Attributes:
         max_pending: width of the window ``[currtx, currtx + max_pending)``; Storm's ``topology.max.spout.pending``.
-        max_group: the largest number of txids committed under one intent.
+        max_group: the maximum number of txids committed with one intent.
         opaque: whether an undecided batch may change when it is planned again.
 
     Raises:
-        SettingError: a number below 1.
+        SettingError: one of the limits is less than 1.
     """
 
     max_pending: int
@@ -93,26 +93,26 @@ class Mode(Enum):
 
 
 class Entry(NamedTuple):
-    """The current attempt of one active txid."""
+    """The current attempt at one active txid, with its status."""
 
     attempt_id: int
     status: AttemptStatus
 
 
 class State(NamedTuple):
-    """The complete state of the machine, immutable; a named tuple, since every step makes a changed copy.
+    """The complete, immutable state of the machine; a named tuple, since every step creates a modified copy.
 
     Attributes:
         config: the limits given to `initial`.
         mode: which transactions may still be started.
         currtx: the next txid to commit; everything below it is committed.
         entries: the active txids from `currtx` on, in order.
-        committing: the size of the group that is committing, the first of `entries`; 0 if there is none.
-        started: every lower txid has been started before: planning it again is a replay.
-        planning: the txid of the unanswered `Plan`, if there is one.
-        void: the answer to that `Plan` is to be discarded.
-        not_ready: the txid for which the source has had no batch since the last `Wake`, if there is one.
-        held: failed txids waiting for their `Resume`.
+        committing: the size of the group that is committing, at the start of `entries`; 0 if there is none.
+        started: every txid below this one has been started before, so planning it again is a replay.
+        planning: the txid of the unanswered `Plan`; None if there is none.
+        void: whether the answer to that `Plan` is to be discarded.
+        not_ready: the txid for which the source has had no batch since the last `Wake`; None if there is none.
+        held: the failed txids that await their `Resume`.
     """
 
     config: Config
@@ -128,12 +128,12 @@ class State(NamedTuple):
 
     @property
     def committed(self) -> int | None:
-        """The last committed txid, which Storm sends along with every batch; None before the first."""
+        """The last committed txid, which Storm sends along with every batch; None before the first commit."""
         return self.currtx - 1 if self.currtx > FIRST_TXID else None
 
     @property
     def active(self) -> Mapping[int, tuple[int, AttemptStatus]]:
-        """Txid → (attempt id, status) of each active transaction, in txid order."""
+        """The active transactions, as txid → (attempt id, status), in txid order."""
         return {txid: (entry.attempt_id, entry.status) for txid, entry in enumerate(self.entries, self.currtx)}
 
     @property
@@ -149,22 +149,22 @@ class State(NamedTuple):
 
     @property
     def holding(self) -> tuple[int, ...]:
-        """The txids waiting for their `Resume`, in order; no txid from the first of them on is active."""
+        """The txids that await their `Resume`, in order; no txid from the first of them on is active."""
         return tuple(sorted(self.held))
 
     @property
     def idle(self) -> bool:
-        """Whether no transaction is active."""
+        """True if no transaction is active."""
         return not self.entries
 
     @property
     def drained(self) -> bool:
-        """Whether every transaction ever started is committed and no `Plan` is unanswered."""
+        """True if every transaction ever started is committed and no `Plan` is unanswered."""
         return not self.entries and self.planning is None and self.started <= self.currtx
 
     @property
     def stopped(self) -> bool:
-        """Whether everything that `Stopping` waits for has finished."""
+        """True if everything that `Stopping` waits for has finished."""
         if self.mode is Mode.DRAINING:
             return self.drained
         return self.mode is Mode.STOPPING and not self.entries and self.planning is None
@@ -174,7 +174,7 @@ Result = tuple[State, tuple[Command, ...]]
 
 
 def initial(config: Config) -> State:
-    """The state before `Opened`."""
+    """Return the state of the machine before `Opened`."""
     return State(config)
 
 
@@ -306,7 +306,7 @@ def _stopping(state: State, *, drain: bool) -> Result:
 
 
 def _cut(state: State, index: int) -> tuple[State, tuple[Command, ...]]:
-    """Drop the active txids from `index` on, and the answer to an unanswered `Plan`, which would follow them."""
+    """Drop the active txids from `index` on, and void an unanswered `Plan`, which would follow them."""
     dead, first = state.entries[index:], state.currtx + index
     after = state._replace(
         entries=state.entries[:index], committing=min(state.committing, index), void=state.planning is not None
@@ -326,7 +326,7 @@ def _forget(committed: int) -> Forget:
 
 
 def _sync(state: State) -> Result:
-    """Storm's sync: first start the commit that is due, then plan the next batch."""
+    """Storm's sync: first start a commit that is due, then plan the next batch."""
     size = _due(state)
     if not size:
         return _then_plan(state)
@@ -342,7 +342,7 @@ def _due(state: State) -> int:
 
 
 def _processed_from(state: State, index: int) -> int:
-    """The size of the group that could be committed from `index` on: consecutive processed txids."""
+    """Return the size of the group that could commit from `index` on: the number of consecutive processed txids."""
     if state.mode is Mode.STOPPING:
         return 0
     size = 0

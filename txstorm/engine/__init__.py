@@ -1,4 +1,4 @@
-"""Engines that run packs: their port, the program shipped to workers, both engines, data sent between tasks.
+"""Engines that run packs: the engine port, its two implementations, the program shipped to workers, data exchange.
 
 May import: spouts, state, storage, clients, plan, topology.
 Start: port.py.

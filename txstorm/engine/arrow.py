@@ -1,7 +1,8 @@
 """Lossless conversion of tuples to Arrow record batches and back.
 
-Columns of one plain type become Arrow columns of that type. What Arrow would coerce (an int among floats, a tuple
-into a list, dicts into one struct) travels as tagged JSON, marked in the field's metadata, and comes back as it was.
+Columns of a single plain type become Arrow columns of that type. Values that Arrow would coerce (an int among floats, a
+tuple into a list, dicts into one struct) are encoded as tagged JSON, marked in the field's metadata, and decoded to
+exactly the same values.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NONE = type(None)
 
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
-    """Convert `rows`, each with one value per field, to a record batch; `EmitError` if one cannot be sent."""
+    """Convert `rows`, each with one value per field, to a record batch; raises `EmitError` if one cannot be sent."""
     if not fields:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     return batch_of_columns([list(values) for values in zip(*rows, strict=True)], fields)
@@ -90,7 +91,7 @@ def text_of(value: Any, name: str) -> str:
 
 
 def _tag(value: Any, name: str) -> Any:
-    """Encode `value` as JSON; values that JSON lacks are wrapped in an object with one key."""
+    """Encode `value` as JSON; values of types that JSON lacks are wrapped in an object with a single key, their tag."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -166,17 +167,17 @@ def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
 
 
 def is_tagged(batch: pa.RecordBatch) -> bool:
-    """Whether `batch` has a tagged column: one with values that Arrow would coerce."""
+    """Return whether `batch` has a tagged column, that is, one with values that Arrow would coerce."""
     return any(field.metadata == _TAGGED for field in batch.schema)
 
 
 def is_tagged_column(batch: pa.RecordBatch, index: int) -> bool:
-    """Whether this column of `batch` is tagged."""
+    """Return whether the column of `batch` at `index` is tagged."""
     return bool(batch.schema.field(index).metadata == _TAGGED)
 
 
 def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Convert the tagged columns of `batch` to the types that Arrow infers, for bolts that take record batches.
+    """Convert the tagged columns of `batch` to the types that Arrow infers, for bolts that process record batches.
 
     Raises:
         EmitError: the values of a column have no common type.
@@ -198,7 +199,7 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
 
 
 def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.RecordBatch]:
-    """Arrange the columns of what a user emitted as the declared `fields`; raises `EmitError` if they differ."""
+    """Reorder the columns of an emitted batch or table as the declared `fields`; raises `EmitError` if they differ."""
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         msg = f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}"
         raise EmitError(msg)

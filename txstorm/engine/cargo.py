@@ -1,4 +1,4 @@
-"""Cargo: rows and reports that cross from task to task and from tasks to the driver, in memory or as bytes."""
+"""Cargo: rows and reports sent between tasks and from tasks to the driver, in memory or as bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER = struct.Struct("<BB6xqqIIII")
 
 
 class Kind(IntEnum):
-    """Kind of a piece of cargo."""
+    """Kind of a piece of cargo: rows, or one of the reports of a task."""
 
     DATA = 1
     """Rows of one edge; `batch` is set."""
@@ -36,13 +36,13 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cargo:
-    """One piece of cargo.
+    """One piece of cargo: rows of one edge, or a report of a task, for one attempt.
 
     Attributes:
         txid, attempt_id: the attempt it belongs to.
-        edge: index of the plan's edge (DATA, SPILLED); for the other kinds the level of the reporting stage.
+        edge: index of the edge in the plan (DATA, SPILLED); for other kinds, the level of the reporting stage.
         source, target: indices of the sending and receiving task.
-        sequence: order among the cargo of one attempt, edge and source task.
+        sequence: position among the cargo of the same attempt, edge and source task.
     """
 
     kind: Kind
@@ -57,7 +57,7 @@ class Cargo:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sort key of the order in which a receiver executes cargo; edges are numbered in the order of subscription."""
+        """Sort key for the order in which a receiver executes cargo; edges are numbered in order of subscription."""
         return (self.edge, self.source, self.sequence)
 
 
@@ -76,7 +76,7 @@ def encode(cargo: Cargo) -> bytes:
 
 
 def decode(data: pa.Buffer) -> Cargo:
-    """Decode the cargo in `data`; the record batch refers to the buffer, uncopied, if its address is aligned."""
+    """Decode the cargo in `data`; if the buffer's address is aligned, the record batch refers to it without copying."""
     if data.address % _ALIGNMENT:
         data = pa.py_buffer(data.to_pybytes())
     view = memoryview(data)

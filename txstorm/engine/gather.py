@@ -1,4 +1,4 @@
-"""Exchange of cargo between stages, and the outcomes that the driver gathers from it."""
+"""Exchange of cargo between stages, and gathering the outcomes of transactions from it in the driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txstorm.errors import EngineError
 
 
 def destinations(program: Program, level: int, task: int, cargo: Cargo) -> Iterable[int]:
-    """The tasks of the stage after `level` that receive `cargo` from `task`; that stage must exist."""
+    """Return the tasks of the stage after `level`, which must exist, that receive `cargo` from `task`."""
     following = program.stages[level + 1]
     if cargo.kind is Kind.ERROR:
         return range(following.tasks)
@@ -21,7 +21,7 @@ def destinations(program: Program, level: int, task: int, cargo: Cargo) -> Itera
 
 
 def gather(program: Program, pack: Pack, arrived: Iterable[Cargo]) -> list[Processed]:
-    """Gather the outcomes of the txids of `pack`, up to and including the first that failed.
+    """Gather the outcomes of the txids of `pack` from their cargo, up to and including the first failed txid.
 
     Raises `EngineError` if a task's report is missing: Storm's check that all tuples of a batch have arrived.
     """
@@ -64,13 +64,13 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
 
 
 def _take_parts(outcome: Processed, cargo: Cargo) -> None:
-    """Take the parts that emitters report in the first stage, also if a later bolt failed."""
+    """Add the parts that emitters reported in the first stage, even if a downstream bolt failed."""
     if cargo.edge == 0 and cargo.data["parts"] is not None:
         outcome.emitters += 1
         outcome.parts.update(cargo.data["parts"])
 
 
 def _take_error(outcome: Processed, row: ErrorRow) -> None:
-    """Record an error row; if a txid has several, that of the earliest stage is the cause."""
+    """Record an error row; if a txid has several, the one of the earliest stage counts as the cause."""
     if outcome.error is None or (row.level, row.task) < (outcome.error.level, outcome.error.task):
         outcome.error = row

@@ -1,4 +1,4 @@
-"""Pauses of the garbage collector: collections are rare during a batch or a commit."""
+"""Make garbage collections rare during a batch or a commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BETWEEN = (100_000, 20, 100)
 
 
 class _Inside:
-    """Threads inside a batch or commit, and inside a run; the last one to leave restores the collector."""
+    """Counts of the threads inside a batch or commit, and inside a run; the last to leave restores the collector."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -48,12 +48,12 @@ _INSIDE = _Inside()
 
 @contextmanager
 def seldom_collected(how: tuple[int, int, int] = SELDOM) -> Iterator[None]:
-    """Make collections rare while a thread is inside this context; with `BETWEEN` (a run), somewhat less rare.
+    """Make garbage collections rare while a thread is inside this context; with `BETWEEN` (a run), somewhat less rare.
 
-    A batch or a commit creates thousands of objects that all survive. Traversing them repeatedly, with everything else
-    that the process has loaded, took a fifth of the time of commits and of reading from Kafka. Restoring the collector
-    fully after each commit cost an eighth of its time, so a run restores it only in part. Has no effect where the user
-    has disabled the collector, or already made it rarer.
+    A batch or a commit creates thousands of objects, all of which survive. Traversing them repeatedly, along with
+    everything else that the process has loaded, took a fifth of the time of commits and of reading from Kafka. Fully
+    restoring the collector after each commit cost an eighth of its time, so a run restores it only partially. Has no
+    effect if the user has disabled the collector or already made collections rarer.
     """
     _INSIDE.enter(how)
     try:

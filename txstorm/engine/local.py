@@ -1,4 +1,4 @@
-"""The local engine: the same tasks on threads, without a JVM."""
+"""The local engine: runs the same tasks as the Spark engine, but on threads and without a JVM."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ A = TypeVar("A")
 
 
 class LocalEngine:
-    """Engine that runs each pack on a thread, several packs at once.
+    """Engine that runs each pack on one thread, and several packs concurrently.
 
-    More threads per pack would only wait for the interpreter lock. For tests, the test driver, and batches too small to
-    be worth a Spark job.
+    More threads per pack would only wait for the interpreter lock. Intended for tests, the test driver, and batches too
+    small to be worth a Spark job.
 
     Args:
         observe: called with the emissions of every task of the processing phase, on the thread that runs the task.
@@ -40,7 +40,7 @@ class LocalEngine:
         self._cancelled: dict[Future[Any], threading.Event] = {}
 
     def start(self, program: Program) -> None:
-        """Keep the program."""
+        """Keep the program for later packs."""
         self._program = program
 
     def warm_up(self) -> None:
@@ -59,17 +59,17 @@ class LocalEngine:
         return future
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
-        """Finish the shares of a large commit, one after the other on a thread."""
+        """Finish the shares of a large commit one after another on a single thread."""
         return self._on_thread(f"commit-{work.input.attempt.txid}", lambda cancelled: self._shares(work, cancelled))
 
     def cancel(self, future: Future[Any]) -> None:
-        """Stop after the current txid or share; a bolt that never returns keeps its thread, and is ignored."""
+        """Stop after the current txid or share; a bolt that never returns keeps its thread and is ignored."""
         cancelled = self._cancelled.get(future)
         if cancelled is not None:
             cancelled.set()
 
     def describe(self) -> Mapping[str, Any]:
-        """Engine name and number of cores."""
+        """Return the name of the engine and the number of cores."""
         return {"engine": self.name, "cores": os.cpu_count()}
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class LocalEngine:
         return done
 
     def run(self, pack: Pack, cancelled: threading.Event | None = None) -> list[Processed]:
-        """Process `pack` on the caller's thread; raises `EngineError` when `cancelled` is set meanwhile."""
+        """Process `pack` on the caller's thread; raises `EngineError` if `cancelled` is set meanwhile."""
         assert self._program is not None
         program = self._program
         arrived: dict[int, list[Cargo]] = {}

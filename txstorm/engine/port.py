@@ -24,15 +24,15 @@ LIMIT = "limit"
 
 @dataclass(frozen=True)
 class TxidInput:
-    """One txid of a pack.
+    """Input of one txid of a pack.
 
     Attributes:
         document: the spout document created by the planner.
-        stamp: processing time, UTC microseconds.
-        payload: rows shipped with the batch, for sources in the driver's memory.
-        divert: kinds of errors that lead to dead letters instead of failing the batch: of tuples whose handling
-            fails with one of these kinds (``failed``, ``other``), or with `SOURCE` of the whole source. Empty:
-            nothing, a failure fails the batch.
+        stamp: processing time in UTC microseconds.
+        payload: rows shipped with the batch, for sources held in the driver's memory.
+        divert: kinds of errors that lead to dead letters instead of failing the batch. With ``failed`` or ``other``,
+            tuples whose handling fails with an error of that kind become dead letters; with `SOURCE`, the whole input
+            does. Empty: any failure fails the batch.
     """
 
     attempt: TransactionAttempt
@@ -47,8 +47,8 @@ class Pack:
     """Consecutive txids that are processed by one job.
 
     Attributes:
-        carried: for task-planned spouts, every partition's metadata before the first txid.
-        committed: last committed txid, for the emitters' `cleanup_before`.
+        carried: for task-planned spouts, the metadata of every partition as of the txid before the first.
+        committed: the last committed txid, for the emitters' `cleanup_before`.
     """
 
     inputs: tuple[TxidInput, ...]
@@ -61,9 +61,9 @@ class ErrorRow:
     """Report of a failure of user code, which a task returns instead of raising (design.md, R11: errors are rows).
 
     Attributes:
-        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, ``lost`` when there
-            was no answer: the worker died, or the batch timed out; or `LIMIT`.
-        frame: ``file:line in function`` of the innermost frame of the user's code.
+        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, ``lost`` if there was no
+            answer because the worker died or the batch timed out, or `LIMIT`.
+        frame: innermost frame of user code, as ``file:line in function``.
         input: the tuple being handled, shortened, or the rows of a record batch; empty in `finish_batch`.
     """
 
@@ -94,13 +94,13 @@ class Processed:
         parts: for task-planned spouts, the metadata of every partition; for committer spouts, what the emitter of
             every task returned.
         digests: source partition → digest of the input read from it.
-        counts: component → tuples emitted.
+        counts: component → number of tuples it emitted.
         reported: errors reported without failing the batch.
-        diverted: dead letters, as `txstorm.storage.rows.dead_letters.SCHEMA` has them.
+        diverted: dead letters, with the schema `txstorm.storage.rows.dead_letters.SCHEMA`.
         busy: stage level → seconds of work, summed over its tasks.
-        reports, emitters: tasks that reported, and tasks of the spout that emitted.
-        error: set when the txid failed; everything else is void then, but for `digests`, and `parts` when all
-            emitters had emitted: a transactional spout's replay emits the same again.
+        reports, emitters: the tasks that have reported, and the tasks of the spout that have emitted.
+        error: set if the txid failed. All other fields are then invalid except `digests` and, if all emitters have
+            emitted, `parts`: the replay of a transactional spout must match them.
     """
 
     attempt: TransactionAttempt
@@ -118,11 +118,11 @@ class Processed:
 
 @dataclass(frozen=True)
 class CommitShare:
-    """Share of one committer task in a large commit.
+    """The share of one committer task in a large commit.
 
     Attributes:
-        cargo: its input, in files.
-        given: state → the file, in the same directory, with the rows of the keys of that input.
+        cargo: the task's input, in files.
+        given: state → file, in the same directory, with the current rows of the keys in that input.
     """
 
     component: str
@@ -136,9 +136,9 @@ class LargeCommit:
     """The part of one txid's commit phase that a job carries out.
 
     Attributes:
-        input: the attempt, its stamp and divert settings; without document and payload.
+        input: the attempt, its processing time and its `divert`; document and payload are omitted.
         epoch: the coordinator's epoch, for the names of staged files.
-        shares: every task of every committer that takes part, also those without input.
+        shares: one per task of each participating committer, including tasks without input.
     """
 
     input: TxidInput
@@ -152,12 +152,12 @@ class ShareDone:
     """Result of one share of a large commit.
 
     Attributes:
-        staged: table → its file, durable.
-        counts: component → tuples emitted.
+        staged: table → its staged file, which is durable.
+        counts: component → number of tuples it emitted.
         sent: files with the rows emitted for downstream bolts, in order.
         reported: errors reported without failing the batch.
-        error: set if its code raised, or violated a rule of the state.
-        refused: set if a file could not be read or written: number, text and file of the `OSError`.
+        error: set if the committer's code raised, or violated a rule of a state.
+        refused: set if a file could not be read or written: errno, message and file name of the `OSError`.
     """
 
     component: str
@@ -171,7 +171,7 @@ class ShareDone:
 
 
 class Engine(Protocol):
-    """Runs the processing phase of packs, several at once, and large commits, one at a time."""
+    """Port: runs the processing phase of packs, several concurrently, and large commits, one at a time."""
 
     name: str
 
@@ -179,10 +179,10 @@ class Engine(Protocol):
         """Prepare to run `program`. Called before `submit`, and again with another program while nothing runs."""
 
     def warm_up(self) -> None:
-        """Warm up before the first packs. Called after `start`, for a run that waits to lead.
+        """Warm up before the first packs. Called after `start` if the run is on standby.
 
         Raises:
-            InputError, SessionLost: this engine cannot process anything. Other failures are left to the packs.
+            InputError, SessionLost: this engine cannot process anything. Other failures are ignored until a pack runs.
         """
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
@@ -192,14 +192,14 @@ class Engine(Protocol):
         """
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
-        """Finish the shares of a large commit and stage their rows, each in a task; one result per share, in order.
+        """Finish the shares of a large commit, one per task, and stage their rows; the results are in share order.
 
-        The future raises `EngineError` if the job itself failed or was cancelled. Nothing refers to files that tasks
-        have staged by then, or stage later.
+        The future raises `EngineError` if the job itself failed or was cancelled. Files that tasks have staged by then,
+        or stage later, are unreferenced.
         """
 
     def cancel(self, future: Future[Any]) -> None:
-        """Cancel a submitted pack or commit; any later result of it is ignored."""
+        """Cancel a submitted pack or commit; any result it still returns is ignored."""
 
     def describe(self) -> Mapping[str, Any]:
         """Describe the engine, for status and logs."""

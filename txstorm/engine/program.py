@@ -1,4 +1,4 @@
-"""Program of a topology: everything tasks need to run it, shipped to each worker once."""
+"""Program of a topology: everything that tasks need to run it, shipped once to each worker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from txstorm.user_code import copied
 
 @dataclass(frozen=True)
 class ComponentSpec:
-    """A component of a program.
+    """One component of a program, with its pickled user object.
 
     Attributes:
         settings: the topology's settings, overridden by the component's own configuration.
-        nested: the settings whose values are lists, dicts or sets.
+        nested: names of the settings whose values are lists, dicts or sets.
         blob: the pickled user object, unpickled for every task and batch.
     """
 
@@ -37,7 +37,7 @@ class ComponentSpec:
     blob: bytes = field(repr=False)
 
     def task_settings(self) -> dict[str, Any]:
-        """Copy the settings for one task, whose code may change them."""
+        """Copy the settings for one task, as user code may modify them."""
         settings = dict(self.settings)
         for name in self.nested:
             settings[name] = copied(settings[name])
@@ -61,12 +61,12 @@ class Program:
 
     Attributes:
         topology: the topology's id.
-        stages: the processing phase, one Spark stage each.
+        stages: the stages of the processing phase, each of which runs as one Spark stage.
         commit: components of the commit phase in topological order; they run in the driver.
         edges: all edges; `Cargo.edge` is an index into them.
         settings: the topology's settings, as plain values.
         spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
-        spread: the committers whose large transactions can be committed by a job, and their tables.
+        spread: committer → its tables, for the committers whose large transactions a job can commit.
     """
 
     topology: str
@@ -83,18 +83,18 @@ class Program:
         return tuple(edge for edge in self.edges if edge.source == component)
 
     def level(self, component: str) -> int:
-        """The stage of a processing-phase component; the number of stages for the commit phase."""
+        """Return the stage level of a component; for a component of the commit phase, the number of stages."""
         for stage in self.stages:
             if component in stage.components:
                 return stage.level
         return len(self.stages)
 
     def work_of(self, busy: Mapping[int, float]) -> float:
-        """Seconds of work on the longest path through a job, from the busy seconds per stage."""
+        """Return the seconds of work on the critical path of a job, given the busy seconds per stage."""
         return sum(busy.get(stage.level, 0.0) / stage.tasks for stage in self.stages)
 
     def with_plan(self, plan: Plan) -> Program:
-        """Return the same code with another plan, of different parallelism."""
+        """Return a program with the same code but another plan, with different parallelism."""
         tasks = {one.id: one.parallelism for one in plan.topology.components}
         components = {name: replace(spec, parallelism=tasks[name]) for name, spec in self.components.items()}
         return replace(
@@ -107,7 +107,7 @@ class Program:
         )
 
     def driver_context(self, component: str) -> TaskContext:
-        """The context of `component` for code that runs in the driver: a coordinator, or emitters that commit."""
+        """Return the context of `component` for code that runs in the driver: a coordinator, or committing emitters."""
         spec = self.components[component]
         return TaskContext(self.topology, component, 0, spec.parallelism, spec.task_settings())
 
@@ -118,7 +118,7 @@ class Program:
 
 
 def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
-    """The program of a compiled plan."""
+    """Build the program of a compiled plan."""
     topology = plan.topology
     settings = topology.settings.model_dump()
     return Program(

@@ -1,4 +1,4 @@
-"""The Spark engine: a pack is a job, a stage of the plan is a Python stage, and a Storm task is a partition."""
+"""The Spark engine: a pack runs as a Spark job, a stage of the plan as a Python stage, a Storm task as a partition."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ A = TypeVar("A")
 class SparkEngine:
     """Engine that runs packs on a Spark session, classic or Connect.
 
-    A session that is passed in, or that the process already has, is used as it is and not stopped; otherwise `start`
-    creates one, which is stopped when its last user ends.
+    A session that is passed in, or that already exists in the process, is used as it is and never stopped; otherwise
+    `start` creates one, which is stopped when its last engine is closed.
 
     Raises:
         MissingDependency, InputError: pyspark or Java is missing.
@@ -57,7 +57,7 @@ class SparkEngine:
         self._shipped = b""
 
     def start(self, program: Program) -> None:
-        """Create the session, or take the existing one."""
+        """Create the Spark session, or use the existing one."""
         self._program = program
         self._shipped = cloudpickle.dumps(program)
         if self._session is None:
@@ -66,7 +66,7 @@ class SparkEngine:
             client.check_session(self._session)
 
     def warm_up(self) -> None:
-        """Run an empty job shaped like a pack, so that Spark loads its classes and workers the program."""
+        """Run an empty job shaped like a pack, so that Spark loads its classes and the workers load the program."""
         assert self._program is not None
         program, shipped = self._program, self._shipped_program()
         future = self._submit(
@@ -113,7 +113,7 @@ class SparkEngine:
                 log.warning("job group %s could not be cancelled: %s", group, error)
 
     def describe(self) -> Mapping[str, Any]:
-        """Spark's version and master."""
+        """Return the name of the engine, Spark's version and its master."""
         return {"engine": self.name, **client.describe(self._session)}
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class SparkEngine:
         return gather(program, pack, self._collected(frame, group))
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
-        """Run the shares of a large commit and collect their results; there is no shuffle, as its input is divided."""
+        """Run the shares of a large commit and collect their results; no shuffle, as the input is already divided."""
         shares = len(work.shares)
 
         def frame() -> Any:
@@ -149,7 +149,7 @@ class SparkEngine:
         return [done[number] for number in range(shares)]
 
     def _collected(self, frame: Callable[[], Any], group: str) -> Iterator[Cargo]:
-        """Collect the rows of the data frame made by `frame`, which may itself raise, since it calls the JVM."""
+        """Collect the rows of the data frame that `frame` builds, a call that may itself fail, as it calls the JVM."""
         try:
             with client.job_group(self._session, group):
                 table = frame().toArrow()
@@ -158,7 +158,7 @@ class SparkEngine:
         return (decode(value.as_buffer()) for value in table.column("cargo"))
 
     def _failure(self, error: Exception) -> TxstormError:
-        """Convert the error of a job; an `InputError` first raised in a worker remains one."""
+        """Convert the error of a job to a `TxstormError`; an `InputError` raised in a worker keeps its class."""
         if not client.is_alive(self._session):
             msg = (
                 f"the Spark session has ended ({client.explain_failure(error)}); nothing that was committed is lost: "
@@ -185,7 +185,7 @@ class SparkEngine:
 
 
 class Shipped:
-    """A program shipped to workers, which unpickle it once each."""
+    """A program shipped to workers, each of which unpickles it once."""
 
     def __init__(self, digest: str, program: bytes) -> None:
         self.digest = digest
@@ -211,7 +211,7 @@ class Shipped:
 
 
 def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
-    """Make the function that Spark runs in every partition of the stage at `level`."""
+    """Return the function that Spark runs in every partition of the stage at `level`."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()
@@ -223,7 +223,7 @@ def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
 
 
 def warm_function(shipped: Shipped, level: int) -> StageFunction:
-    """Make the function that Spark runs in every partition of the stage at `level` to warm up."""
+    """Return the function that Spark runs in every partition of the stage at `level` during warm-up."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -237,7 +237,7 @@ def warm_function(shipped: Shipped, level: int) -> StageFunction:
 
 
 def share_function(shipped: Shipped, work: LargeCommit) -> StageFunction:
-    """Make the function that Spark runs in every partition of a large commit."""
+    """Return the function that Spark runs in every partition of a large commit."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()

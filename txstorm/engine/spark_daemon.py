@@ -1,10 +1,10 @@
-"""Spark's Python daemon, without the work that costs every task more than the task itself.
+"""Spark's Python daemon, minus per-task overhead that takes longer than the tasks themselves.
 
 Spark calls ``importlib.invalidate_caches()`` before each task, which rereads the directories of pyspark.zip, py4j.zip
-and the jars, and ``gc.collect()`` after it, which traverses everything imported. Modules that every worker needs are
+and the jars, and ``gc.collect()`` after it, which traverses all imported modules. Modules that every worker needs are
 imported here, before workers are forked: Spark forks new ones after a minute without work, and after one has died. The
-hash seed is 0 unless another was chosen, so that all workers iterate sets of strings in the same order. Spark starts
-this module through ``spark.python.daemon.module``; nothing else imports it.
+hash seed is 0 unless another one was chosen, so that all workers iterate sets of strings in the same order. Spark
+starts this module through ``spark.python.daemon.module``; nothing else imports it.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Code that runs inside a task, the same in both engines: stages, bolts, routing, dead letters, the commit phase.
+"""Code that runs inside tasks, shared by both engines: stages, bolts, routing, dead letters, the commit phase.
 
 May import: engine, and what engine may import.
 Start: stage.py.

@@ -1,4 +1,4 @@
-"""Run of one component for one task and attempt, the same in workers and in the driver."""
+"""One run of a component for one task and attempt, shared by workers and the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txstorm.engine.task.error_rows import At, shortened
 
 
 class Arrival:
-    """Rows received by a task: a record batch and its origin."""
+    """Rows received by a task: a record batch with its origin."""
 
     __slots__ = ("batch", "component", "stream", "task")
 
@@ -27,16 +27,16 @@ class Arrival:
         self.batch = batch
 
     def part(self, first: int, count: int) -> Arrival:
-        """Slice out `count` of its rows."""
+        """Return a slice of `count` rows, starting at row `first`, without copying."""
         return Arrival(self.component, self.stream, self.task, self.batch.slice(first, count))
 
     def taken(self, rows: Sequence[int]) -> Arrival:
-        """Take the rows with these indices."""
+        """Return only the rows with these indices."""
         return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
 
 
 class BoltRun:
-    """Run of one bolt object on one batch: prepares it at once; then call `execute` and `finish`."""
+    """One run of a bolt object on one batch: the constructor prepares the bolt; then call `execute` and `finish`."""
 
     def __init__(
         self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector, at: At | None = None
@@ -56,9 +56,10 @@ class BoltRun:
             bolt.prepare(context, collector, context.attempt)
 
     def execute(self, arrivals: Iterable[Arrival]) -> None:
-        """Hand the rows to the bolt, in order.
+        """Pass the rows to the bolt, in order.
 
-        A bolt that has both forms gets record batches, and tuples where columns would change the values.
+        A bolt that overrides both `execute` and `execute_batch` gets record batches, but single tuples if Arrow columns
+        would change their values.
         """
         for arrival in arrivals:
             if self.by_tuple(arrival):
@@ -68,12 +69,12 @@ class BoltRun:
             self._seen += arrival.batch.num_rows
 
     def by_tuple(self, arrival: Arrival) -> bool:
-        """Whether the bolt gets the rows of `arrival` one by one; called before they are handed to it."""
+        """Return whether the bolt gets the rows of `arrival` one by one; called before they are passed to it."""
         self.context.source = (arrival.component, arrival.stream, arrival.task)
         return not self._batches or (self._tuples and is_tagged(arrival.batch))
 
     def tuples(self, arrival: Arrival) -> Iterator[Tuple]:
-        """The rows of `arrival` as tuples."""
+        """Yield the rows of `arrival` as tuples."""
         assert self.context.attempt is not None
         origin = Origin(
             self.context.attempt, arrival.component, arrival.stream, arrival.task, tuple(arrival.batch.schema.names)
@@ -81,7 +82,7 @@ class BoltRun:
         return map(Tuple, rows_of_batch(arrival.batch), repeat(origin))
 
     def execute_rows(self, arrival: Arrival) -> None:
-        """Hand the rows of `arrival` to the bolt as one record batch."""
+        """Pass the rows of `arrival` to the bolt as one record batch."""
         try:
             batch = arrival.batch
             if is_tagged(batch):
@@ -99,7 +100,7 @@ class BoltRun:
             raise
 
     def execute_tuple(self, one: Tuple) -> None:
-        """Hand one tuple to the bolt."""
+        """Pass one tuple to the bolt."""
         if isinstance(self.bolt, BasicBolt):
             self.bolt.execute(one, self.collector)
         else:
@@ -121,6 +122,6 @@ class BoltRun:
             raise
 
     def finish(self) -> None:
-        """Finish the batch: all input has arrived."""
+        """Finish the batch, once all its input has been executed."""
         if isinstance(self.bolt, BatchBolt):
             self.bolt.finish_batch()

@@ -1,4 +1,4 @@
-"""The collector through which bolts and spouts emit: it buffers tuples, and returns them as record batches."""
+"""The collector through which bolts and spouts emit: buffers tuples, and returns them as record batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLUSH_VALUES = 131072
 
 
 class Emitted(NamedTuple):
-    """A run of rows a task emitted; `direct` is the receiving task of a direct stream."""
+    """A sequence of rows that a task emitted; `direct` is the receiving task if the stream is direct."""
 
     stream: str
     batch: pa.RecordBatch
@@ -30,10 +30,10 @@ Observe = Callable[[str, int, TransactionAttempt, Sequence[Emitted]], None]
 
 
 class _Buffer:
-    """Emitted values of one stream, row after row in one flat list.
+    """Buffer of the values emitted to one stream, row after row in a single flat list.
 
-    A list of row tuples would cost more than twice as much: the garbage collector traverses every tuple again and
-    again, but never strings and numbers.
+    A list of row tuples would take more than twice as long: the garbage collector repeatedly traverses every tuple, but
+    never strings and numbers.
     """
 
     __slots__ = ("arity", "direct", "fields", "flat", "rows")
@@ -47,7 +47,7 @@ class _Buffer:
         self.rows = 0
 
     def take(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
-        """Take and clear the buffer; `refuse` is called with each tuple that cannot be sent."""
+        """Return the buffered rows, and clear the buffer; `refuse` is called with each tuple that cannot be sent."""
         flat, rows, width = self.flat, self.rows, len(self.fields)
         self.flat, self.rows = [], 0
         if width == 0:
@@ -72,8 +72,8 @@ class OutputCollector:
 
     Args:
         component: the component that emits.
-        streams: the streams it declares.
-        eager: whether `emit` checks values itself, which takes much longer than checking whole batches.
+        streams: the streams that it declares.
+        eager: whether `emit` checks values immediately, which takes much longer than checking whole batches.
     """
 
     def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False) -> None:
@@ -103,7 +103,7 @@ class OutputCollector:
             self._flush(stream)
 
     def _emit_rare(self, stream: str, values: tuple[Any, ...]) -> None:
-        """Emit a tuple without fields, one that is refused, or one that is checked."""
+        """Emit a tuple in one of the rare cases: it has no fields, is invalid, or must be checked immediately."""
         buffer = self._buffers.get(stream)
         if buffer is None or buffer.direct or len(values) != len(buffer.fields):
             self._refuse(stream, values, direct=False)
@@ -114,7 +114,7 @@ class OutputCollector:
                 self._flush(stream)
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple to the task with index `task` of the direct subscribers."""
+        """Emit one tuple to the task with index `task` of each direct subscriber."""
         buffer = self._buffers.get(stream)
         if buffer is None or len(values) != len(buffer.fields) or not buffer.direct:
             self._refuse(stream, values, direct=True)
@@ -138,7 +138,7 @@ class OutputCollector:
                 self._add(stream, piece)
 
     def report_error(self, error: BaseException) -> None:
-        """Show `error` without failing the batch."""
+        """Report `error` without failing the batch."""
         self.errors.append(error)
 
     def digest(self, partition: str, digest: str) -> None:
@@ -146,7 +146,7 @@ class OutputCollector:
         self.digests[partition] = digest
 
     def refuse(self, error: BaseException, record: Any) -> None:
-        """Refuse a record that a spout cannot emit: raise `error`, unless `divert` takes the record."""
+        """Reject a record that a spout cannot emit: raise `error`, unless `divert` makes the record a dead letter."""
         if not self.divert(error, record):
             raise error
 
@@ -155,7 +155,7 @@ class OutputCollector:
     reportError = report_error  # noqa: N815
 
     def take(self) -> list[Emitted]:
-        """Take everything emitted so far, in order per stream; the collector is empty afterwards."""
+        """Return everything emitted so far, in order for each stream, and empty the collector."""
         self._flush_direct()
         for stream in self._buffers:
             self._flush(stream)
@@ -163,7 +163,7 @@ class OutputCollector:
         return out
 
     def close(self, attempt: TransactionAttempt) -> None:
-        """End the batch of `attempt`: any later emission through this collector is refused."""
+        """End the batch of `attempt`: any later emission through this collector raises an error."""
         self._over = attempt
         self._buffers = {}
 

@@ -1,4 +1,4 @@
-"""Share of a large commit: the work of one committer task, the same code in both engines."""
+"""Share of a large commit: the work of one committer task, with the same code in both engines."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from txstorm.storage.tables.staging import StagedName, stage
 
 
 def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
-    """Finish the task on its rows of input and state, and stage the rows it writes, in one file per table.
+    """Run the committer task on its input and its state rows, and stage the rows it writes, in one file per table.
 
-    Nothing is raised: exceptions of the committer and errors of the disk are in the result.
+    Never raises: exceptions of the committer and disk errors are part of the result.
     """
     try:
         return _done(program, work, share)
@@ -57,20 +57,20 @@ def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
 
 
 class _ShareRun(CommitRun):
-    """Commit phase of one task of one committer: its output is spilled for downstream bolts."""
+    """Commit phase of one task of one committer; its output for downstream bolts is spilled to files."""
 
     def __init__(self, program: Program, txid_input: TxidInput, cargo: Sequence[Cargo], tables: Resources) -> None:
         super().__init__(program, txid_input, cargo, tables)
         self.sent: list[Cargo] = []
 
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        """Spill rows of `edge`."""
+        """Spill rows of `edge` to a file, for the downstream bolt."""
         cargo = Cargo(Kind.DATA, *self.input.attempt, edge.index, source, target, len(self.sent), batch)
         self.sent.append(spill(cargo, _spilled(self.program)))
 
 
 class _ShareTables:
-    """Tables of the task, in memory: states with the rows of the keys in its input, and sinks."""
+    """In-memory tables of the task: states, with the rows of the keys in its input, and sinks."""
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
         self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
@@ -88,10 +88,10 @@ class _ShareTables:
         self.tables.begin(self._txid, work.input.stamp)
 
     def staged(self, name: StagedName) -> dict[str, Staged]:
-        """Stage everything written; return table → its file, if it has one.
+        """Stage all rows that were written; return table → its staged file, for tables with rows.
 
         Raises:
-            StateError: a row does not fit, or a key was written that is not in the input.
+            StateError: a row does not match its table, or a key was written that is not in the input.
             OSError: the disk is full.
         """
         files = {}
@@ -111,7 +111,7 @@ def _spilled(program: Program) -> Path:
 
 
 def as_cargo(work: LargeCommit, number: int, done: ShareDone) -> Cargo:
-    """Encode the result of share `number` as a piece of cargo, to cross from a worker to the driver."""
+    """Encode the result of share `number` as a piece of cargo, to be sent from a worker to the driver."""
     staged = {uri: one.to_json() for uri, one in done.staged.items()}
     data = {**asdict(done), "staged": staged}
     return Cargo(Kind.RESULT, *work.input.attempt, 0, number, 0, 0, data=data)

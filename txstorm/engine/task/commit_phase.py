@@ -1,4 +1,4 @@
-"""Commit phase of one txid: committers and the bolts after them, as logical tasks in the driver."""
+"""Commit phase of one txid: committers and the bolts downstream of them, as logical tasks in the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.plan.stages import Edge
 
 
 class CommitFailed(Exception):
-    """A bolt of the commit phase raised; carries its error row."""
+    """Raised if a bolt of the commit phase fails; carries the error row."""
 
     def __init__(self, row: ErrorRow) -> None:
         self.row = row
@@ -29,16 +29,16 @@ class CommitFailed(Exception):
 class CommitRun(PhaseRun):
     """Run of the commit phase of one attempt.
 
-    Components finish in topological order: every committer when its turn in the graph comes, a bolt behind a
-    committer after it, all in this one commit phase (storm.md, items 37–40).
+    Components finish in topological order, so a bolt downstream of a committer finishes after it, all within this one
+    commit phase (storm.md, items 37–40).
 
     Args:
         program: the topology.
-        txid_input: the attempt.
+        txid_input: the attempt and its input.
         cargo: the input of the committers.
-        resources: their tables.
+        resources: the committers' tables.
         begins: called with (component, task) before any code of that task runs.
-        elsewhere: committers finished by a job → the rows they sent to downstream bolts, in order.
+        elsewhere: committer finished by a job → the rows it sent to downstream bolts, in order.
 
     Attributes:
         resources: their tables.
@@ -75,14 +75,14 @@ class CommitRun(PhaseRun):
         self.arrive(edge, cargo.source, cargo.target, batch)
 
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        """Hand rows of `edge` to a downstream bolt."""
+        """Pass rows of `edge` to a downstream bolt."""
         self.arrive(edge, source, target, batch)
 
     def execute(self) -> None:
-        """Let every task execute the input that the processing phase sent it; may be called before the txid's turn.
+        """Have every task execute the input that the processing phase sent to it; may be called before the txid's turn.
 
-        Raises `CommitFailed` if user code raises. Nothing runs early if failures become dead letters: finding the
-        tuples that a task cannot handle needs all of its input.
+        Raises `CommitFailed` if user code raises. Does nothing if failures become dead letters, as finding the tuples
+        that a task cannot handle requires all of its input.
         """
         for name, task in [] if self.diversion is not None else list(self.arrivals):
             component = self._begin(name, task)
@@ -105,7 +105,7 @@ class CommitRun(PhaseRun):
 
     @property
     def letters(self) -> list[pa.RecordBatch]:
-        """Take the dead letters of the commit phase; called once, after `run`."""
+        """Return the dead letters of the commit phase; call once, after `run`."""
         return [self.diversion.letters.take()] if self.diversion is not None else []
 
     def run_task(self, component: str, task: int) -> None:
@@ -125,5 +125,5 @@ class CommitRun(PhaseRun):
 
 
 def input_bytes(cargo: Sequence[Cargo]) -> int:
-    """Count the bytes of committers' input held in memory."""
+    """Return the size, in bytes, of the committers' input that is held in memory."""
     return sum(one.batch.nbytes for one in cargo if one.batch is not None)

@@ -1,4 +1,4 @@
-"""Run of one component of a batch in one task, the same in both phases: input, dead letters, routing of the output."""
+"""One component's run on a batch in one task, shared by both phases: input, dead letters, routing of the output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Resources(CommitResources, Protocol):
         """Allow or forbid the use of handles."""
 
     def settle(self, component: str, task: int) -> None:
-        """Raise `StateError` now for values written by the task that no table can hold."""
+        """Raise `StateError` now if the task has written a value that its table cannot store."""
 
     def undo(self, component: str, task: int) -> None:
         """Undo the writes of the task in this txid."""
@@ -45,14 +45,14 @@ class Sent(NamedTuple):
 
 
 class PhaseRun(ABC):
-    """Run of one phase of an attempt: what its components share, and what they report.
+    """Run of one phase of an attempt: the data its components share, and their reports.
 
     Attributes:
-        at: the tuple for which user code raised.
-        diversion: dead letters; None if the policy has failures fail the attempt.
+        at: position at which user code raised, with the tuple.
+        diversion: diverts failures to dead letters; None if the policy is that a failure fails the attempt.
         arrivals: (component, task) → its input so far.
         counts: component → number of tuples it emitted.
-        reported: errors that components reported without failing.
+        reported: errors that components reported without failing the attempt.
     """
 
     def __init__(self, program: Program, txid_input: TxidInput, level: int, observe: Observe | None) -> None:
@@ -68,7 +68,7 @@ class PhaseRun(ABC):
 
     @abstractmethod
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        """Hand rows of `edge` from a source task to a target task."""
+        """Pass rows of `edge` from a source task to a target task."""
 
     def arrive(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
         """Add rows to the input of a task of this phase."""
@@ -79,11 +79,11 @@ class ComponentRun:
     """Run of one component in one task for one attempt; can be restarted any number of times.
 
     Args:
-        phase: the phase it is part of.
+        phase: the run of the phase to which it belongs.
         spec: the component.
         task: index of the task.
         resources: the tables, in the commit phase; None in the processing phase, where a failed run may be repeated
-            at once, to find the line at fault.
+            immediately to find the line at fault.
     """
 
     def __init__(self, phase: PhaseRun, spec: ComponentSpec, task: int, resources: Resources | None = None) -> None:
@@ -93,7 +93,7 @@ class ComponentRun:
         self.resources = resources
 
     def context(self) -> TaskContext:
-        """The context of a fresh object."""
+        """Return the task context for a new user object."""
         return TaskContext(
             topology=self.phase.program.topology,
             component=self.spec.id,
@@ -110,13 +110,13 @@ class ComponentRun:
         return collector_kind(self.phase.observe)(self.spec.id, self.spec.streams)
 
     def begin(self, bolt: BasicBolt | BatchBolt, collector: OutputCollector | None = None) -> BoltRun:
-        """Prepare `bolt`, a new object."""
+        """Prepare `bolt`, a newly created object, and return its run."""
         return BoltRun(bolt, self.context(), collector or self.collector(), self.phase.at)
 
     def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> Sent | None:
-        """Run the component on its input, or on the rest of it after `begun`; None if all of it became dead letters.
+        """Run the component on its input, or continue the run `begun`; None if all of the input became dead letters.
 
-        Exceptions of user code propagate unless they are diverted.
+        Exceptions raised by user code propagate unless they are diverted.
         """
         if self.phase.diversion is not None:
             return self.phase.diversion.run(self, arrivals)
@@ -134,7 +134,7 @@ class ComponentRun:
             raise
 
     def finish(self, run: BoltRun) -> Sent:
-        """Finish the batch, all of whose input has arrived, and route the output."""
+        """Finish the batch after all its input has been executed, and route the output."""
         if self.resources is None:
             run.finish()
         else:
@@ -148,12 +148,12 @@ class ComponentRun:
         return self.routed(run.collector, run.collector.take())
 
     def undo(self) -> None:
-        """Undo the writes of `finish` to tables."""
+        """Undo the writes to tables made in `finish`."""
         if self.resources is not None:
             self.resources.undo(self.spec.id, self.task)
 
     def routed(self, collector: OutputCollector, emitted: Sequence[Emitted]) -> Sent:
-        """Route the output; nothing is sent before all of it is routed, since a grouping is user code too."""
+        """Route the output; nothing is sent until all of it is routed, since a grouping is user code and may raise."""
         phase = self.phase
         sent: list[tuple[Edge, int, pa.RecordBatch]] = []
         for edge in phase.program.out_edges(self.spec.id):
@@ -163,7 +163,7 @@ class ComponentRun:
         return Sent(collector, emitted, sent)
 
     def hand_on(self, sent: Sent) -> None:
-        """Close the collector, send the output to the next components, and count it."""
+        """Close the collector, send the output to the downstream components, and count it."""
         phase, id = self.phase, self.spec.id
         sent.collector.close(phase.input.attempt)
         if phase.observe is not None:
@@ -174,7 +174,7 @@ class ComponentRun:
         phase.reported += [f"{id}[{self.task}]: {error!r}" for error in sent.collector.errors]
 
     def failure(self, error: BaseException, *, trace: bool = True) -> ErrorRow:
-        """Make the error row of an exception of the component's code."""
+        """Build the error row for an exception raised by the component's code."""
         return error_row(self.spec.id, self.task, self.phase.level, error, self.phase.at.input, trace=trace)
 
 
@@ -183,9 +183,9 @@ Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
 
 
 class DeadLetterRun:
-    """Processing of one attempt in one task that diverts failures to dead letters.
+    """Runs the components of one attempt in one task, diverting failures to dead letters.
 
-    Only for transactions whose failures the policy sends to the dead-letter table; they have failed before.
+    Used only for transactions that have failed before and whose failures the policy sends to the dead-letter table.
 
     Args:
         kinds: the kinds of errors that divert; see `TxidInput.divert`.
@@ -197,16 +197,16 @@ class DeadLetterRun:
         self._kinds = kinds
 
     def takes(self, error: BaseException) -> bool:
-        """Whether a failure with `error` is diverted; otherwise the attempt fails."""
+        """Return whether a failure with `error` is diverted; if not, the attempt fails."""
         kind = "failed" if kind_of(error) == "reported" else kind_of(error)
         return self.whole or kind in self._kinds
 
     def run(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> Sent | None:
-        """Run `component` on those of `arrivals` that can be handled.
+        """Run `component` on the rows of `arrivals` that it can handle; the others become dead letters.
 
-        A tuple whose `execute` raises is left out and the component restarted without it, so that nothing of that call
-        remains: neither its emissions nor its effects on the bolt. A task whose `prepare`, `finish_batch` or emissions
-        raise contributes nothing: all its input is left out, and None is returned.
+        A tuple whose `execute` raises is omitted and the component restarted without it, so that no trace of that call
+        remains: neither its emissions nor its effects on the bolt. If `prepare`, `finish_batch` or the emissions of a
+        task raise, all its input is omitted, and None is returned.
         """
         before = len(self.letters)
         while True:
@@ -229,7 +229,7 @@ class DeadLetterRun:
             before = len(self.letters)
 
     def spout(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
-        """Leave out a record that the collector of a spout refuses."""
+        """Return the function that dead-letters a record refused by a spout's collector."""
 
         def divert(error: BaseException, record: Any) -> bool:
             if not self.takes(error):
@@ -240,7 +240,7 @@ class DeadLetterRun:
         return divert
 
     def grouping(self, component: ComponentRun, stream: str) -> Divert:
-        """Leave out a tuple for which a custom grouping raises; for `Router`."""
+        """Return the function with which a `Router` dead-letters a tuple for which a custom grouping raises."""
 
         def divert(batch: pa.RecordBatch, row: int, error: BaseException) -> bool:
             if not self.takes(error):
@@ -264,7 +264,7 @@ class DeadLetterRun:
         return bad
 
     def _rows(self, component: ComponentRun, run: BoltRun, arrival: Arrival, first: int, count: int) -> Bad:
-        """Find them among `count` rows passed as one record batch, by halving it."""
+        """Find the rows that `run` cannot handle among `count` rows passed as one record batch, by bisection."""
         try:
             run.execute_rows(arrival.part(first, count))
         except RAISED as error:
@@ -281,7 +281,7 @@ class DeadLetterRun:
         return bad or dict.fromkeys(range(first, first + count), row)
 
     def _without(self, arrival: Arrival, bad: Bad) -> Arrival:
-        """Remove the `bad` rows from `arrival`; they become dead letters."""
+        """Return `arrival` without the `bad` rows, which become dead letters."""
         if not bad:
             return arrival
         for row, error in bad.items():
@@ -289,7 +289,7 @@ class DeadLetterRun:
         return arrival.taken([row for row in range(arrival.batch.num_rows) if row not in bad])
 
     def _row(self, component: ComponentRun, error: BaseException) -> ErrorRow:
-        """Make the error row; reraises `error` if it is not diverted."""
+        """Build the error row of `error`; re-raises `error` if it is not diverted."""
         if not self.takes(error):
             raise error
         return component.failure(error, trace=False)

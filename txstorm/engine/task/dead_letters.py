@@ -1,4 +1,4 @@
-"""Dead letters: records that were left out of a batch because they failed, with the reason."""
+"""Dead letters: records that were omitted from a batch because they failed, each with the reason."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Letters:
             self._add(error, origin, TUPLE, text)
 
     def add_metadata(self, error: ErrorRow, spout: str, task: int | None, metadata: Any) -> None:
-        """Add a letter for a batch, or one emitter's part of it (`task`), described by `metadata` (JSON values)."""
+        """Add a dead letter for a batch, or the part of one emitter (`task`), described by `metadata` (JSON values)."""
         self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
-        """Add a record of the source that the spout could not emit; `record` (JSON values) describes it."""
+        """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
         self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
@@ -44,11 +44,11 @@ class Letters:
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:
-        """Drop all letters after the first `length`."""
+        """Drop all dead letters after the first `length`."""
         del self._rows[length:]
 
     def take(self) -> pa.RecordBatch:
-        """Take all letters, in the order in which they were added."""
+        """Return all dead letters, in the order in which they were added, and clear the collector."""
         rows, self._rows = self._rows, []
         columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
@@ -56,7 +56,7 @@ class Letters:
 
 
 def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt, stamp: int) -> pa.Table:
-    """Rows of the dead-letter table for one txid, in an order that does not depend on which task reported first."""
+    """Build the dead-letter rows of one txid, in an order independent of which task reported first."""
     found = pa.Table.from_batches(list(batches), SCHEMA)
     order = sorted(range(found.num_rows), key=_order(found))
     found = found.take(pa.array(order, pa.int64()))
@@ -68,13 +68,13 @@ def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt
 
 
 def _order(found: pa.Table) -> Any:
-    """Sort key of a letter; the stable sort keeps the order within a task."""
+    """Return the sort order of dead letters; the sort is stable, so the order within a task is preserved."""
     component, task = found["component"].to_pylist(), found["task"].to_pylist()
     return lambda row: (component[row], task[row])
 
 
 def _texts(batch: pa.RecordBatch) -> Iterable[str]:
-    """Convert the rows of `batch` to JSON objects; values that JSON lacks are tagged as between tasks."""
+    """Convert the rows of `batch` to JSON objects; types that JSON lacks are tagged, as in data sent between tasks."""
     names = batch.schema.names
     for values in rows_of_batch(batch):
         fields = (f"{json.dumps(name)}:{text_of(value, name)}" for name, value in zip(names, values, strict=True))

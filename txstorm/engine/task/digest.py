@@ -1,7 +1,7 @@
-"""Digest of the rows that a spout's task emitted, for spouts that provide none themselves.
+"""Digest of the rows that a task of a spout has emitted, for spouts that provide none themselves.
 
-It depends on the rows alone: a replay may emit them in other pieces, or as slices of other batches, of which Arrow
-keeps the bytes outside the slice.
+It depends only on the rows: a replay may emit them in different chunks, or as slices of other batches, of which Arrow
+also keeps the bytes outside the slice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def digest_of_rows(emitted: Iterable[Emitted]) -> str:
-    """Digest the rows of every stream, in order; for direct streams those of every target."""
+    """Compute the digest of the emitted rows, by stream and, for direct streams, by target, each in order."""
     streams: dict[tuple[str, int], _Rows] = {}
     for one in emitted:
         key = (one.stream, -1 if one.direct is None else one.direct)
@@ -37,14 +37,14 @@ def missing_digests(
     sources: Sequence[str],
     source_of: Callable[[str], str],
 ) -> dict[str, str]:
-    """Digest the emissions of `task` of a spout, for each of `sources` that has not provided a digest itself.
+    """Compute digests of the emissions of `task` of a spout, for each of `sources` that has not provided a digest.
 
     Args:
-        task: names the digests.
-        emitted: everything it emitted.
-        given: the partitions with known digests; those of a named source have its name as a prefix.
+        task: index of the task, used to name the digests.
+        emitted: everything that the task emitted.
+        given: the partitions with known digests; for a named source, they are prefixed with its name.
         sources: the names of the spout's sources, or one empty name.
-        source_of: the source that emits to a stream.
+        source_of: returns the source that emits to a given stream.
     """
     digests = {}
     for source in sources:
@@ -74,7 +74,7 @@ class _Rows:
 
 
 class _Column:
-    """Digests of the values, of the lengths of those that have one, and of where nulls are."""
+    """Digests of one column: of its values, of the lengths of variable-length values, and of the null positions."""
 
     def __init__(self) -> None:
         self._kind = ""
@@ -96,7 +96,7 @@ class _Column:
 
 
 def _contents(column: pa.Array) -> tuple[Any, Any]:
-    """Bytes of the values, and their lengths if they vary; bytes in the place of nulls are left out."""
+    """Return the bytes of the values, and their lengths if they vary; bytes at null positions are omitted."""
     kind = column.type
     if pa.types.is_null(kind):
         return b"", None

@@ -15,7 +15,7 @@ SHOWN = 300
 
 
 class At:
-    """Position of one attempt in one task; set only when user code has raised, so it costs nothing per tuple.
+    """Position of one attempt in one task, set only after user code has raised, so that it costs nothing per tuple.
 
     Attributes:
         input: the current tuple, shortened, or the rows of the current record batch; empty if there is neither.
@@ -28,7 +28,7 @@ class At:
 
 
 def kind_of(error: BaseException) -> str:
-    """The kind of `error`: ``failed``, ``reported`` or ``other``."""
+    """Return the kind of `error`: ``failed``, ``reported`` or ``other``."""
     if isinstance(error, ReportedFailedException):
         return "reported"
     return "failed" if isinstance(error, FailedException) else "other"
@@ -37,15 +37,15 @@ def kind_of(error: BaseException) -> str:
 def error_row(
     component: str, task: int, level: int, error: BaseException, given: str = "", *, trace: bool = True
 ) -> ErrorRow:
-    """Make the error row of an exception raised by user code.
+    """Build the error row for an exception raised by user code.
 
     Args:
         component: the component whose code raised.
         task: index of its task.
-        level: the stage.
+        level: level of its stage.
         error: the exception.
-        given: the tuple or rows it was raised for.
-        trace: whether to keep the traceback, which takes most of the time.
+        given: the tuple or rows for which it was raised.
+        trace: whether to include the traceback, which takes most of the time.
     """
     return ErrorRow(
         component=component,
@@ -67,7 +67,7 @@ def shortened(value: object) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """The message of an exception as storable text, even if the exception cannot format it."""
+    """Return the message of an exception as storable text, even if the exception fails to format it."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception as failure:  # noqa: BLE001 - a __str__ of the user's

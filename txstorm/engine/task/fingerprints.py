@@ -1,7 +1,7 @@
-"""Fingerprints: checks of the test driver that user code does not change emitted values and payloads afterwards.
+"""Fingerprints: in the test driver, detect user code that changes emitted values or payloads.
 
-Copying every emitted value, and every row of a payload for every task, would cost more than the rest of `emit`. So the
-rule is that such values must not be changed; comparing fingerprints from before and after finds a violation.
+Copying every emitted value, and every row of a payload for every task, would cost more than the rest of `emit`. So such
+values must not be changed; violations are found by comparing fingerprints from before and after.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Given(NamedTuple):
 
 
 class CheckedCollector(OutputCollector):
-    """A collector that raises `EmitError` when a value, or the memory of a batch, changed after it was emitted."""
+    """A collector that raises `EmitError` if a value, or the memory of a batch, was changed after its emission."""
 
     def __init__(self, component: str, streams: Mapping[str, StreamDeclaration]) -> None:
         super().__init__(component, streams)
@@ -57,7 +57,7 @@ class CheckedCollector(OutputCollector):
     emitBatch = emit_batch  # noqa: N815
 
     def take(self) -> list[Emitted]:
-        """Take everything emitted so far; raises `EmitError` if any of it was changed since."""
+        """Return everything emitted so far; raises `EmitError` if any of it has been changed since."""
         given, self._given = self._given, []
         for one in given:
             self._check(one)
@@ -86,7 +86,7 @@ class CheckedCollector(OutputCollector):
 
 
 def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
-    """Call `emit` and return its result; raises `SpoutError` if it changed the payload of the batch."""
+    """Call `emit` and return its result; raises `SpoutError` if the call changed the payload of the batch."""
     before = fingerprint(payload)
     result = emit()
     if fingerprint(payload) != before:
@@ -99,7 +99,7 @@ def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
 
 
 def fingerprint(value: Any) -> str | None:
-    """Fingerprint `value` as text; None for objects that cannot be sent, which are refused or ignored elsewhere."""
+    """Return the fingerprint of `value`; None if it cannot be sent and is therefore refused or ignored elsewhere."""
     try:
         return text_of(value, "")
     except (EmitError, RecursionError, ValueError, TypeError):
@@ -107,7 +107,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def collector_kind(observe: Observe | None) -> type[OutputCollector]:
-    """Return the collector class for tasks that `observe` watches; that of the test driver checks values."""
+    """Return the collector class for tasks observed by `observe`; with the test driver, it checks values."""
     return OutputCollector if observe is None else CheckedCollector
 
 

@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def row_hashes(batch: pa.RecordBatch, columns: Iterable[int]) -> keys.Hashes:
-    """Hash each row's values in these columns; the hash is that of `keys.hash_values` if they can be keys."""
+    """Hash each row's values in these columns; if the values can be keys, as `keys.hash_values` does."""
     return keys.chained([_column_hashes(batch, index) for index in columns], batch.num_rows)
 
 
@@ -59,7 +59,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the canonical form of `value` among equal values, also within tuples, lists, dicts and sets."""
+    """Return the canonical form of `value` among equal values, including those in tuples, lists, dicts and sets."""
     if isinstance(value, float):
         return value + 0.0  # no negative zero
     if isinstance(value, Decimal):
@@ -86,8 +86,8 @@ class Router:
         edge: the edge.
         txid: the transaction.
         task: index of the source task.
-        at: set to the tuple for which a custom grouping raised.
-        divert: called with (batch, row, exception); whether that tuple is left out instead of failing the batch.
+        at: receives the tuple for which a custom grouping raised.
+        divert: called with (batch, row, exception); returns whether that tuple is omitted instead of failing the batch.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Router:
             self._custom.prepare(edge.source, edge.stream, edge.targets)
 
     def route(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Divide rows into (task, rows) pairs, tasks ascending, rows in their order."""
+        """Divide the rows of `batch` into (task, rows) pairs by ascending task; the order of rows is preserved."""
         edge = self.edge
         if edge.grouping.kind == "all":
             yield from ((target, batch) for target in range(edge.targets))
@@ -136,7 +136,7 @@ class Router:
         return (np.arange(start, start + rows, dtype=np.int64)) % edge.targets
 
     def _two_choices(self, hashes: keys.Hashes, first: Targets) -> Targets:
-        """Give every key two tasks, and divide its rows between them pseudo-randomly."""
+        """Assign two tasks to every key, and divide the rows of a key between them pseudo-randomly."""
         second = _tasks(hashes * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019), self.edge.targets)
         begin = (self._start >> 2) + self._rows
         lots = keys.hash_column(pa.array(np.arange(begin, begin + len(first), dtype=np.int64)))
@@ -165,7 +165,7 @@ class Router:
 
 
 def routes(edge: Edge, router: Router, emitted: Iterable[Emitted]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The (task, rows) pairs of everything sent over `edge`, in order."""
+    """Yield (task, rows) pairs for everything sent over `edge`, in order."""
     for one in emitted:
         if one.stream != edge.stream:
             continue

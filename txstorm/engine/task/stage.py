@@ -1,4 +1,4 @@
-"""Work of one task in one stage: the code that both engines run."""
+"""Work of one task in one stage: the code shared by both engines."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StageTask:
     # -- the whole pack -----------------------------------------------------------------------------------------
 
     def run(self, arrived: Iterable[Cargo]) -> Iterator[Cargo]:
-        """Process the pack; yields the cargo for the next stage or, in the last stage, for the driver."""
+        """Process the pack; yield the cargo for the next stage or, in the last stage, for the driver."""
         mine: dict[int, list[Cargo]] = defaultdict(list)
         for cargo in arrived:
             forwarded = self._sort_in(cargo, mine)
@@ -76,9 +76,9 @@ class StageTask:
             self._close_spout()
 
     def _close_spout(self, *, last: bool = False) -> None:
-        """Close the emitter; with `last`, raise `EmitError` if it emitted: the tuple belongs to no batch.
+        """Close the emitter; with `last`, raise `EmitError` if it emitted a tuple, which then belongs to no batch.
 
-        Any other exception is logged: all batches are emitted, and an emitter that fails to close changes none.
+        Any other exception is only logged: all batches have been emitted, and a failure to close does not affect them.
         """
         spout, self._spout = self._spout, None
         if spout is None:
@@ -97,7 +97,7 @@ class StageTask:
             raise emitted from None
 
     def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
-        """Keep cargo for this stage; return cargo that only passes through."""
+        """Collect cargo for this stage in `mine`; return cargo that only passes through."""
         if cargo.kind is Kind.ERROR:
             self._failed = min(self._failed, cargo.txid)
             # Every task receives the failure; one of them passes it on.
@@ -131,16 +131,16 @@ class StageTask:
         yield from outcome
 
     def failure(self, component: str, error: BaseException, given: str = "") -> ErrorRow:
-        """Make the error row of an exception of user code; called while its frames still exist."""
+        """Build the error row for an exception raised by user code; call while its stack frames still exist."""
         return error_row(component, self.task, self.stage.level, error, given)
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
-        """Make a piece of cargo that reports on one txid to the driver."""
+        """Build a piece of cargo that reports on one txid to the driver."""
         attempt = txid_input.attempt
         return Cargo(kind, attempt.txid, attempt.attempt_id, self.stage.level, self.task, 0, 0, data=data)
 
     def emit_spout(self, run: ComponentRun, collector: OutputCollector) -> dict[str, Any]:
-        """Let this task's emitter emit its share of a batch; returns the parts of task-planned spouts."""
+        """Have this task's emitter emit its share of a batch; return the parts of task-planned spouts."""
         txid_input = run.phase.input
         if self._spout is None or self._spout_context is None:
             self._spout_context = run.context()
@@ -154,20 +154,20 @@ class StageTask:
         return emit() if self.observe is None else leaving_alone(txid_input.payload, run.spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
-        """Digests of the emissions of the spout's task, for sources that have not provided any."""
+        """Compute digests of the emissions of the spout's task, for sources that have not provided any."""
         assert self._spout is not None
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 
     def skip_spout(self, spec: ComponentSpec, txid_input: TxidInput) -> dict[str, Any] | None:
-        """The parts of a batch of which this task emits nothing; None if the start of the next batch is unknown."""
+        """Return the parts of a batch of which this task emits nothing; None if the next batch's start is unknown."""
         parts = parts_without(txid_input.document, self.task, spec.parallelism)
         self._carried.update(parts or {})
         return parts
 
 
 class TxidRun(PhaseRun):
-    """Run of one attempt at one txid in one stage task: components in topological order, then their output."""
+    """Run of one attempt in one stage task: runs components in topological order, then yields their output."""
 
     def __init__(self, task: StageTask, txid_input: TxidInput, cargo: Sequence[Cargo]) -> None:
         super().__init__(task.program, txid_input, task.stage.level, task.observe)
@@ -180,7 +180,7 @@ class TxidRun(PhaseRun):
             self.arrive(task.program.edges[one.edge], one.source, task.task, one.batch)
 
     def run_component(self, spec: ComponentSpec) -> None:
-        """Run one component on its input, and send its output on."""
+        """Run one component on its input, and send its output downstream."""
         run = ComponentRun(self, spec, self._task.task)
         sent = self._emit(run) if spec.kind == "spout" else run.run(self.arrivals.pop((spec.id, run.task), []))
         self.counts[spec.id] = 0
@@ -188,7 +188,7 @@ class TxidRun(PhaseRun):
             run.hand_on(sent)
 
     def _emit(self, run: ComponentRun) -> Sent | None:
-        """Let the emitter emit its batch; returns its output, or None if all of it is diverted."""
+        """Have the emitter emit its batch; return its output, or None if all of it is diverted."""
         spec, diversion = run.spec, self.diversion
         if diversion is not None and diversion.whole:
             self.parts = self._task.skip_spout(spec, self.input)
@@ -217,7 +217,7 @@ class TxidRun(PhaseRun):
             return None
 
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        """Hand rows of `edge` to the next component of this task, or keep them as cargo."""
+        """Pass rows of `edge` to the next component of this task, or keep them as cargo."""
         if edge.local and self._task.levels[edge.index] == self.level:
             self.arrive(edge, source, target, batch)
             return
@@ -227,7 +227,7 @@ class TxidRun(PhaseRun):
             self._sent.append(cargo)
 
     def finished(self, seconds: float) -> Iterator[Cargo]:
-        """The output of the task for this txid: the rows, then its report."""
+        """Yield the output of the task for this txid: the rows, followed by its report."""
         yield from self._spill(self._sent)
         if self.diversion is not None and len(self.diversion.letters):
             letters = self._task.report(Kind.DIVERTED, self.input, None)
@@ -243,7 +243,7 @@ class TxidRun(PhaseRun):
         yield self._task.report(Kind.RESULT, self.input, data)
 
     def _spill(self, sent: Sequence[Cargo]) -> Iterator[Cargo]:
-        """Spill committers' input beyond the bound to a file; only its name is sent to the driver."""
+        """Spill committers' input that exceeds the bound to files; only the file names are sent to the driver."""
         program = self.program
         boundary = [one for one in sent if program.edges[one.edge].boundary]
         size = sum(one.batch.nbytes for one in boundary if one.batch is not None)
@@ -256,14 +256,14 @@ class TxidRun(PhaseRun):
 
 
 def _emission(error: BaseException | None) -> EmitError | None:
-    """Find the refused emission among `error` and its chained exceptions."""
+    """Find an `EmitError` among `error` and its chained exceptions; None if there is none."""
     while error is not None and not isinstance(error, EmitError):
         error = error.__context__
     return error
 
 
 def spill(cargo: Cargo, directory: Path) -> Cargo:
-    """Write the rows of `cargo` to a uniquely named, unreferenced file and return cargo that names it."""
+    """Write the rows of `cargo` to a new, uniquely named file; return cargo that contains only the file name."""
     name = f"{cargo.txid}-{cargo.attempt_id}-{cargo.edge}-{cargo.source}-{uuid.uuid4().hex}.arrow"
     path = directory / name
     assert cargo.batch is not None
@@ -282,9 +282,9 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
 
 
 def sweep_spilled(directory: str | None, upto: int) -> None:
-    """Remove the files of SPILLED cargo of txids up to `upto`, which are committed, whatever attempt wrote them.
+    """Remove the files of SPILLED cargo of committed txids up to `upto`, regardless of the attempt that wrote them.
 
-    A task whose attempt was abandoned, or whose pack failed elsewhere, leaves files that the driver does not know.
+    A task whose attempt was abandoned, or whose pack failed elsewhere, leaves behind files unknown to the driver.
     """
     if directory is None:
         return
@@ -296,6 +296,6 @@ def sweep_spilled(directory: str | None, upto: int) -> None:
 
 
 def unspill(cargo: Cargo, directory: Path) -> pa.RecordBatch:
-    """Map the rows of SPILLED cargo from their file."""
+    """Memory-map the rows of SPILLED cargo from their file."""
     with pa.memory_map(os.fspath(directory / cargo.data["file"])) as source:
         return pa.ipc.open_file(source).get_batch(0)
