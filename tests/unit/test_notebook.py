@@ -11,7 +11,7 @@ from txstorm.monitor.progress import Snapshot
 
 
 class Handle:
-    """A run that ends after a few looks."""
+    """A fake run handle that ends after a few polls."""
 
     name, engine, ends = "words", "local", False
 

@@ -1,4 +1,4 @@
-"""The line of the user's that an error names: never one of txstorm, of Python, or of an installed package."""
+"""The user's line that an error names: never a line of txstorm, of Python, or of an installed package."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_missing_file_names_the_line_that_asked_for_it(tmp_path):
 
 
 def test_code_that_is_installed_itself_is_named_where_txstorm_called_it(tmp_path):
-    """A job may be a package in site-packages: then the frame below txstorm's is the best there is."""
+    """A job may be a package in site-packages: then the frame below txstorm's is the best choice."""
     site = tmp_path / "lib" / "site-packages"
     (site / "installed_job").mkdir(parents=True)
     (site / "installed_job" / "__init__.py").write_text(

@@ -36,7 +36,7 @@ SIZE, STEP = 24, 2
 
 
 def spoil(value: Any) -> None:
-    """Change everything in `value` that can be changed."""
+    """Modify everything in `value` that is mutable."""
     if isinstance(value, dict):
         for inner in value.values():
             spoil(inner)
@@ -49,7 +49,7 @@ def spoil(value: Any) -> None:
 
 
 class InPlace(SpoutCoordinator):
-    """Moves the range of the transaction before on, in place; spoils all else that it is given."""
+    """A coordinator that advances the previous transaction's range in place, and modifies its other arguments."""
 
     def __init__(self):
         self.mark = [SIZE]
@@ -110,7 +110,7 @@ class OpaqueRanges(Ranges):
 
 
 class CommittedRanges(CommitterTransactionalSpout):
-    """Its emitter returns a list that it goes on to change, and spoils what `commit` is told."""
+    """A committer spout whose emitter returns a list, modifies it later, and modifies the arguments of `commit`."""
 
     fields = ("n",)
 
@@ -137,7 +137,7 @@ class CommittingEmitter(CommitterEmitter):
 
 
 class Partitions(PartitionedTransactionalSpout):
-    """One partition; positions are moved on in place."""
+    """A partitioned spout of one partition that advances positions in place."""
 
     fields = ("n",)
 
@@ -192,7 +192,7 @@ class OpaqueMovingEmitter(MovingEmitter, OpaquePartitionedEmitter):
 
 
 class FailsTwice(BatchBolt):
-    """Every third transaction fails twice, wherever it runs."""
+    """Fails at the first two attempts at every third transaction, in whatever process it runs."""
 
     fields = ("n",)
 
@@ -218,7 +218,7 @@ KINDS = [Ranges, OpaqueRanges, CommittedRanges, Partitions, OpaquePartitions]
 
 
 def numbers(place: Path, spout: Any, engine: Engine, stream: str = "default", **settings: Any) -> list[int]:
-    """All numbers that are committed, sorted."""
+    """Run the spout; return all committed numbers, sorted."""
     place.mkdir()
     builder = TransactionalTopologyBuilder("kept", "spout", spout)
     builder.set_bolt("fails", FailsTwice(place)).shuffle_grouping("spout", stream)
@@ -257,7 +257,7 @@ def test_restarts_find_what_was_stored(kind, tmp_path):
 
 
 def test_a_coordinator_that_waits_for_its_mark_is_told_of_the_right_one(tmp_path):
-    """`latest` returns a list that the coordinator changes later, and `reached` spoils it."""
+    """`latest` returns a list that the coordinator modifies later, and `reached` modifies its argument."""
     builder = TransactionalTopologyBuilder("kept", "spout", Ranges())
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout")
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path)
@@ -269,7 +269,7 @@ def test_a_coordinator_that_waits_for_its_mark_is_told_of_the_right_one(tmp_path
 
 
 class SettingsChanger(BatchBolt, Committer):
-    """Changes its settings, and its own nested configuration; emits what it found."""
+    """Modifies its settings and its own nested configuration; emits the values that it found."""
 
     def prepare(self, context, collector, attempt):
         found = [context.settings["mine"], context.settings["cargo_bytes"]]
@@ -282,7 +282,7 @@ class SettingsChanger(BatchBolt, Committer):
 
 
 class SettingsSpout(Ranges):
-    """Its coordinator and its emitters change the settings."""
+    """A spout whose coordinator and emitters modify the settings."""
 
     def coordinator(self, context):
         self.spoil_settings(context)

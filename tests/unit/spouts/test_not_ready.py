@@ -1,4 +1,4 @@
-"""`NOT_READY`: one object, wherever it travels; and what a source that cannot tell more means by it."""
+"""`NOT_READY`: a singleton, even after pickling; and its meaning for a source that reports nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`close()` of emitters and coordinators: a tuple emitted there is an error, and not only a line in the log."""
+"""`close()` of emitters and coordinators: emitting a tuple there is an error, not merely a log line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Numbers(SpoutCoordinator):
 
 
 class Late(Emitter):
-    """Emits one tuple more when it is closed."""
+    """Emits one more tuple when it is closed."""
 
     def emit_batch(self, attempt, metadata, collector):
         self.collector = collector
@@ -92,7 +92,7 @@ class LateOpaquePartitions(OpaquePartitionedTransactionalSpout):
 
 
 class LateAndBroken(Late):
-    """Hides the refused tuple behind another exception."""
+    """Masks the rejected tuple with another exception."""
 
     def close(self):
         try:
@@ -107,7 +107,7 @@ class LateAndBrokenSpout(LateSpout):
 
 
 class Pass(BatchBolt):
-    """Passes on what it gets."""
+    """Passes its input on."""
 
     fields = ("text",)
 

@@ -1,4 +1,4 @@
-"""Composite spouts: what they declare, what is refused, and how the documents of their sources are kept."""
+"""Composite spouts: their declarations, rejected combinations, and the documents of their sources."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_is_opaque_when_one_source_is() -> None:
 
 
 class Asked(TransactionalSpout):
-    """Gives the numbers it is told, each once; None is "not ready" and an exception is raised."""
+    """Emits the given numbers once each; for None it is not ready, and an exception is raised."""
 
     fields = ("n",)
 

@@ -25,7 +25,7 @@ from txstorm.spouts.user_calls import storable
 
 
 class Numbers:
-    """A source of numbered tuples per partition; what a cluster of brokers would be."""
+    """A source of numbered tuples per partition, in the place of a cluster of brokers."""
 
     def __init__(self, *sizes: int, take: int = 2) -> None:
         self.partitions = [[f"{p}-{i}" for i in range(size)] for p, size in enumerate(sizes)]
@@ -40,7 +40,7 @@ class Numbers:
 
 
 class LocalBench(Bench):
-    """Task-planned test spouts share one source, as emitters would share a broker."""
+    """A bench whose task-planned spouts share one source, as emitters share a broker."""
 
     ships = False
 

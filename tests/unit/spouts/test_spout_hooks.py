@@ -24,7 +24,7 @@ HEARD: list = []
 
 
 class Numbers(TransactionalSpout):
-    """Emits the txid, three times; of each batch the record 2 cannot be emitted if it is to be."""
+    """Emits the txid three times; if configured, record 2 of each batch cannot be emitted."""
 
     fields = ("n",)
 
@@ -92,7 +92,7 @@ def test_notices_are_in_the_progress(tmp_path):
 
 
 class FailsOnce(BatchBolt, Committer):
-    """Its first turn fails, when all that is planned may have been processed."""
+    """Fails in its first commit phase, when all planned txids may have been processed."""
 
     def __init__(self, mark):
         self.mark = mark

@@ -1,4 +1,4 @@
-"""A transactional spout that does not replay exactly is found out, whatever its kind, also when it gives no digest."""
+"""A transactional spout of any kind that does not replay exactly is detected, even if it declares no digest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from txstorm.errors import SpoutError
 
 
 def emissions() -> int:
-    """Number of earlier calls."""
+    """Return the number of earlier calls."""
     before = len(list(Path.cwd().glob("emitted-*")))
     Path(f"emitted-{before}").touch()
     return before
@@ -38,7 +38,7 @@ class Numbers(SpoutCoordinator):
 
 
 class Unsteady(TransactionalSpout):
-    """Emits how often it has emitted before."""
+    """Emits the number of its earlier emissions, so that a replay differs."""
 
     fields = ("n",)
 
@@ -55,7 +55,7 @@ class Counts(Emitter):
 
 
 class UnsteadyCommitter(CommitterTransactionalSpout):
-    """The same, as a committer spout."""
+    """The same unsteady emissions from a committer spout."""
 
     fields = ("n",)
 
@@ -75,7 +75,7 @@ class CountsAndCommits(CommitterEmitter):
 
 
 class UnsteadyPartitions(PartitionedTransactionalSpout):
-    """The same, planned by the task."""
+    """The same unsteady emissions from a spout planned in the tasks."""
 
     fields = ("n",)
 
@@ -101,7 +101,7 @@ class CountsPartition(PartitionedEmitter):
 
 
 class Forgets(Unsteady):
-    """Reads partition ``p`` the first time, and nothing at all afterwards."""
+    """Reads partition ``p`` the first time, and nothing afterwards."""
 
     def emitter(self, context):
         return ForgetsPartition()
@@ -115,7 +115,7 @@ class ForgetsPartition(Emitter):
 
 
 class FailsOnce(BatchBolt):
-    """Fails where it is, once."""
+    """Fails once, in the configured place."""
 
     fields = ("n",)
 
@@ -168,7 +168,7 @@ ANOTHER = r"txid 1: the spout emitted another batch for task 0 of 1 than the fir
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
 @pytest.mark.parametrize("spout", [Unsteady, UnsteadyCommitter, UnsteadyPartitions])
 def test_another_batch_under_the_same_metadata_ends_the_topology(spout, bolt, in_tmp):
-    """T17: the source must replay the exact batch; found by digest where it does not."""
+    """T17: the source must replay the exact batch; otherwise the digest reveals the difference."""
     refuses(spout(), bolt(FailedException), ANOTHER)
 
 

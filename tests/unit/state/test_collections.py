@@ -1,4 +1,4 @@
-"""Collections per key: appended, scanned in order over a range, removed by range, under the rules of all states."""
+"""Collections per key: appends, ordered range scans, range removals, and the rules common to all states."""
 
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -33,7 +33,7 @@ AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Bench:
-    """One collection state with its index, on disk where there is a path."""
+    """One collection state with its index, which is on disk if a path is given."""
 
     def __init__(self, state, path=None, bounds=FEW):
         make = RowStores(path, state, belonging(state, INCARNATION, 0)).make if path else None
@@ -55,7 +55,7 @@ class Bench:
 
 @pytest.fixture(params=["memory", "disk", "unpublished"])
 def bench(request, tmp_path):
-    """Makes a bench whose earlier txids are in memory, on disk, or in no index yet."""
+    """Return a function that creates a bench whose earlier txids are in memory, on disk, or not in any index yet."""
 
     def make(state):
         made = Bench(state, tmp_path if request.param == "disk" else None, Bounds(kept_from=1, behind=1, seconds=1e9))
@@ -103,7 +103,7 @@ def test_ranges_include_both_ends(bench, start, end, expected):
 
 @pytest.mark.parametrize(("limit", "reverse"), [(1, False), (1, True), (3, True), (4, False), (9, True)])
 def test_a_limit_counts_the_rows_that_are_there(bench, limit, reverse):
-    """Behind those that are removed, in this txid or earlier ones, and with those that come between."""
+    """Rows removed in this txid or earlier ones do not count, and rows added in between do."""
     made = bench(EVENTS)
     made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in range(40)]))
     made.commit(2, lambda h: [h.remove("a", 2, 9), h.remove("a", 30, 38), h.append("a", 5, "again", 5)])
@@ -122,7 +122,7 @@ def test_a_limit_counts_the_rows_that_are_there(bench, limit, reverse):
 
 
 class Plain:
-    """A model: every row that is there, and the columns of a table of them."""
+    """Model: all current rows, and the columns of a table of them."""
 
     def __init__(self):
         self.rows = {}
@@ -162,7 +162,7 @@ def test_any_reads_and_writes_show_what_a_plain_model_shows(bench, run):
 
 
 def test_a_table_has_the_columns_that_are_appended(bench):
-    """Of every type, with nulls; it can be appended elsewhere as it is."""
+    """Columns of every type, with nulls; the table can be appended elsewhere unchanged."""
     kinds = {"s": str, "i": int, "f": float, "t": bool, "y": bytes, "d": date, "m": Decimal, "w": pa.int16(),
              "l": pa.list_(pa.int64()), "r": pa.struct([("x", pa.string())]), "g": pa.float32(), "at2": datetime}  # fmt: skip
     wide = CollectionState("wide", key={"k": str, "n": int}, order={"at": pa.int32()}, value=kinds)

@@ -1,4 +1,4 @@
-"""Rows that tasks of a job have staged: decided, published and looked up like those of the driver, kept while written."""
+"""Rows staged by tasks of a job: decided, published and looked up like the driver's, and retained during writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 
 def task(path, group, number, words, txid, *, gone=()):
-    """One task of a large commit: counts `words`, all of which are its input, and removes those that are `gone`."""
+    """Run one task of a large commit: count `words`, which are all of its input, and remove those in `gone`."""
     file = path / f"given-{number}"
     write_given(given_rows(group.keyed("counts"), words, txid), file)
     counts, out = StateGroup(COUNTS, ShippedRowsIndex(COUNTS, file, f"count[{number}], txid {txid}")), SinkGroup(OUT)
@@ -56,7 +56,7 @@ def taken(group, txid, *done):
 
 
 def large(path, store, txid, words=WORDS, gone=()):
-    """A group of one txid that two tasks have committed."""
+    """Return a group of one txid that was committed by two tasks."""
     group = store.group(txid)
     expected(group, txid)
     half = len(words) // 2

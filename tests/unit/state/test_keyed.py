@@ -22,7 +22,7 @@ def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid():
 
 
 def test_storms_opaque_map_example():
-    """storm.md 68: tx1 reads nil, +1, +2 → 3; its replay starts from nil again; tx2 goes on from 2."""
+    """storm.md 68: tx1 reads nil, +1, +2 → 3; its replay starts from nil again; tx2 continues from 2."""
     bench = Bench()
     handle = bench.open(1)
     assert handle.get("k") is None

@@ -1,4 +1,4 @@
-"""The column form of updates: record batches folded into a state."""
+"""Updates in column form: record batches folded into a state."""
 
 import random
 from datetime import UTC, datetime, timedelta

@@ -8,7 +8,7 @@ from keyed_cases import SECOND, Shown, begun, check, check_read, opened, play, p
 
 
 class Schedule:
-    """One run over real tables. `after[n]` is the model after txid n, `stamps[n]` its stamp."""
+    """One schedule over real tables. `after[n]` is the model after txid n, `stamps[n]` its stamp."""
 
     def __init__(self, draw, path):
         self.draw, self.path, self.epoch = draw, path, 1
@@ -21,7 +21,7 @@ class Schedule:
         return len(self.after) - 1
 
     def finish(self):
-        """The next txid; a failed one comes back with other content and, maybe, a later stamp."""
+        """Finish the next txid; a failed one is replayed with other content and possibly a later stamp."""
         txid = self.last + 1
         self.group = self.group or self.store.group(txid)
         stamp = self.stamps[txid - 1] + self.draw.choice([0, 1, 3 * SECOND, 6 * SECOND])
@@ -34,7 +34,7 @@ class Schedule:
         self.stamps[txid] = stamp
 
     def fail(self):
-        """Some undecided txids start again."""
+        """Fail some undecided txids, which then restart."""
         first = self.draw.randint(self.published + 1, self.last + 1)
         if self.group is not None:
             self.group.drop_from(first)
@@ -52,7 +52,7 @@ class Schedule:
         self.store.upkeep.compact()
 
     def restart(self):
-        """Crash: unpublished rows are lost, and perhaps the index is lost or damaged."""
+        """Crash: unpublished rows are lost, and the index may be lost or damaged."""
         del self.after[self.published + 1 :]
         self.group = None
         how = self.draw.choice(["stopped", "killed", "lost", "damaged"])

@@ -1,4 +1,4 @@
-"""Random schedules of writes, failures and publishing, against a dictionary."""
+"""Random schedules of writes, failures and publishing, compared with a dictionary."""
 
 import random
 
@@ -18,7 +18,7 @@ class Model:
         self.after = [{}]
 
     def play(self, draw, handle, task, now):
-        """Random writes of one task to its own keys, done to the handle and to `now`, compared as they go."""
+        """Perform random writes of one task to its own keys on both the handle and `now`, comparing each read."""
         own = [key for i, key in enumerate(KEYS) if i % 2 == task]
         before = dict(self.after[-1])
         for _ in range(draw.randrange(6)):

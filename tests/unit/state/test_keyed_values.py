@@ -1,4 +1,4 @@
-"""Keys and values that fit their declaration, and those that are refused by name."""
+"""Keys and values that match their declaration, and those that are rejected with an error naming them."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal

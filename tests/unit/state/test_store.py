@@ -1,4 +1,4 @@
-"""All tables together: opening, declarations against tables, groups, overlays, and what fails as a whole."""
+"""All tables together: opening, checks against their declarations, groups, overlays, and failures of the whole."""
 
 import shutil
 import threading
@@ -81,7 +81,7 @@ def test_a_group_that_begins_while_another_is_published_reads_over_it(tmp_path):
 
 
 def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path, monkeypatch):
-    """On a slow disk, the driver thread looks for upkeep while the first group of a run loads the states."""
+    """On a slow disk, the driver thread checks for upkeep while a run's first group loads the states."""
     before = open_store(tmp_path, create=True, max_lag=1.0)
     commit(before, 1, {"a": 1, "b": 2})
     before.close()

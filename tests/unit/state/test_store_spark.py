@@ -1,4 +1,4 @@
-"""Plain Spark reads every table, and its maintenance commands do no harm to a run that goes on."""
+"""Plain Spark reads every table, and its maintenance commands do not harm a later run."""
 
 import pytest
 from every_type import KINDS, ROW, WIDE, put, wide

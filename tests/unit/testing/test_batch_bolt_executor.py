@@ -112,7 +112,7 @@ def test_what_was_emitted_in_execute_comes_first_and_streams_are_told() -> None:
 
 
 class Rows(BatchBolt):
-    """Works on record batches."""
+    """A batch bolt that processes record batches."""
 
     fields = ("n",)
 

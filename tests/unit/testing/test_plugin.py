@@ -1,4 +1,4 @@
-"""The pytest plugin, in a project of its own."""
+"""The pytest plugin, used in a separate project."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_driver_of_a_failed_test_is_closed(topology, topology_test_driver):
 
 @pytest.fixture
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entry points as an installation writes them, so that pytest finds the plugin by itself."""
+    """Write entry points as an installation does, so that pytest discovers the plugin."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     points = config["options.entry_points"]["pytest11"].strip()

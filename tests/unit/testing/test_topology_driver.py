@@ -1,4 +1,4 @@
-"""The test driver: what is held back, what is not, and what a test can see."""
+"""The test driver: what it holds back, what it does not, and what a test can observe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transcripts: a step that comes out otherwise is told with what was expected and what came."""
+"""Transcripts: a step with another result raises an error that shows the expected and the actual result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [{"word": "a", "n": 2}, {"word": "b", "n": 1}]
 
 
 class Size(BatchBolt):
-    """Emits its number of tuples on a stream of its own."""
+    """Emits its number of tuples on a separate stream."""
 
     streams = {"size": ("n",)}
 

@@ -23,7 +23,7 @@ class ByFirst:
 
 
 def inputs_of(declare):
-    """The inputs that `declare` makes on a declarer, as built."""
+    """Return the inputs that `declare` adds to a declarer, as built."""
     made = builder()
     made.set_bolt("p", Partial()).shuffle_grouping("lines")
     declare(made.set_bolt("b", Plain()))

@@ -1,4 +1,4 @@
-"""Collections and times to live in a topology: what is wrong with a declaration, and how they are shown."""
+"""Collections and times to live in a topology: invalid declarations, and how valid ones are displayed."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Other numbers of tasks: what may change, what is fixed, and what holds after the code has changed."""
+"""Rebalancing: which parallelism may change, what is fixed, and what applies after a code change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that grow, appear, vanish or change under the spout."""
+"""Input files that grow, appear, vanish or change during a run."""
 
 from __future__ import annotations
 

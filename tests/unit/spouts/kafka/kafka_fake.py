@@ -1,4 +1,4 @@
-"""Brokers in memory, as far as a coordinator asks them."""
+"""In-memory fake of Kafka brokers, limited to the requests of a coordinator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from txstorm.spouts.kafka.options import FIELDS, KafkaSource, listed
 
 
 class Brokers:
-    """Topics with the bounds of their partitions.
+    """Fake brokers: topics with the bounds of their partitions.
 
     Attributes:
         bounds: topic → partition → [first offset, end].
         ids: topic → id.
         down: node ids that fail every request; `silent` ones never answer.
-        requests: what was asked, in order.
-        unreachable: nobody answers at all.
+        requests: the requests received, in order.
+        unreachable: whether no broker answers at all.
     """
 
     def __init__(self, **bounds: dict[int, list[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Plans of the coordinator of a Kafka spout, with brokers in memory."""
+"""Plans of a Kafka spout's coordinator, with in-memory brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def coordinator(brokers: Brokers, *, clock: Clock | None = None, patience: float
 
 
 def plans(planner: KafkaCoordinator, count: int, first: int = 1, meta=None) -> list:
-    """Metadata of `count` txids, or up to the first that there is nothing for."""
+    """Return the metadata of `count` txids, or of fewer if the source is not ready for the next one."""
     found = []
     for txid in range(first, first + count):
         made = planner.initialize_transaction(txid, meta)
@@ -219,7 +219,7 @@ def test_brokers_that_do_not_answer_are_waited_for_and_said_once():
 
 
 class Slow(Brokers):
-    """Does not say which topics there are before `answers` is set."""
+    """Fake brokers that do not list their topics until `answers` is set."""
 
     def __init__(self, **bounds):
         super().__init__(**bounds)
@@ -232,7 +232,7 @@ class Slow(Brokers):
 
 
 def answered(planner: KafkaCoordinator, txid: int, before):
-    """The plan, asked for until there is one."""
+    """Ask for the plan until there is one; return it."""
     while (made := planner.initialize_transaction(txid, before)) is NOT_READY:
         threading.Event().wait(0.001)
     return made

@@ -1,4 +1,4 @@
-"""Keys and values decoded column by column, Avro with a registry that speaks HTTP, and digests."""
+"""Keys and values decoded by column, Avro with a schema registry over HTTP, and digests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VISIT = {
 
 
 class Registry(BaseHTTPRequestHandler):
-    """The answers of a schema registry that are needed here."""
+    """A fake schema registry with the responses needed here."""
 
     asked: list[str] = []
     answers = {

@@ -1,4 +1,4 @@
-"""Ranges of offsets, how a budget is shared, and the metadata of a Kafka spout."""
+"""Offset ranges, the division of a row budget among them, and the metadata of a Kafka spout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of Kafka ranges that a process keeps: which one is lent, how many wait, and for how long."""
+"""Cached readers of Kafka ranges: which one is reused, how many are kept, and for how long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txstorm.spouts.kafka.readers import IDLE, LONGEST_IDLE, Readers
 
 
 class Reader:
-    """Stands at `at`."""
+    """A fake reader, positioned at offset `at`."""
 
     def __init__(self, settings, isolation) -> None:
         self.settings, self.at, self.closed, self.rested = settings, None, False, 0

@@ -1,4 +1,4 @@
-"""Outlets in whole runs, over a writer in memory: exactly once, whatever becomes of its answers."""
+"""Outlets in whole runs, over an in-memory writer: exactly once, even if its responses are lost."""
 
 from __future__ import annotations
 

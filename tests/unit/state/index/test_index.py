@@ -186,7 +186,7 @@ def test_it_is_a_dictionary(steps, tmp_path_factory):
 
 
 def test_readers_beside_writers_see_every_key_before_or_after(tmp_path):
-    """Values of a key only grow, so that a reader must never see one go back."""
+    """The values of a key only grow, so a reader must never see one decrease."""
     index = disk_index(tmp_path, bounds=Bounds(memory=3_000, kept_from=4, behind=20))
     keys = list(words(0, 200))
     apply(index, {key: Row((0,), 1, None) for key in keys})
@@ -215,7 +215,7 @@ def test_readers_beside_writers_see_every_key_before_or_after(tmp_path):
 
 
 class Full:
-    """A disk that takes nothing while it is full."""
+    """A disk that rejects writes while it is full."""
 
     full = True
 

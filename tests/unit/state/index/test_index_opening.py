@@ -1,4 +1,4 @@
-"""The index beside its tables: what is on disk is believed when it may be, and only what is missing is read."""
+"""The index on disk and its tables: the index is trusted if it is valid, and only missing changes are read."""
 
 import os
 
@@ -15,7 +15,7 @@ from txstorm.state.index.disk import FORMAT
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Reads of the tables: table → lower bounds."""
+    """Record reads of the tables: table → lower bounds."""
     seen = []
     batches = DeltaHandle.batches
 
@@ -172,7 +172,7 @@ def test_an_index_that_another_coordinator_has_open_is_left_alone(tmp_path):
 
 
 def test_killed_in_the_middle_of_writing(tmp_path):
-    """Killed at any moment, what is on disk is as of some txid, and the rest is read from the changes."""
+    """Killed at any moment, the index on disk is as of some txid, and the rest is read from the changes."""
     child = start("index", tmp_path / "data")
     eventually(lambda: child.printed.count("\n") >= 25 or child.poll() is not None)
     child.kill()

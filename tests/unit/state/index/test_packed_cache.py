@@ -1,4 +1,4 @@
-"""Rows packed in memory, beside a dictionary of what must be there."""
+"""The cache of packed rows, compared with a dictionary of the expected rows."""
 
 import random
 from datetime import UTC, date, datetime

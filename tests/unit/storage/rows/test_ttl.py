@@ -1,4 +1,4 @@
-"""A time to live: what is gone when, for committers and readers, and that nothing of it depends on the clock."""
+"""Time to live: when keys expire, for committers and readers, independent of the clock."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Tables that somebody else writes to with deltalake: what changes rows or columns is refused, what does not is not."""
+"""Tables that others write to with deltalake: changes of rows or columns are rejected, all others are accepted."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_altered_between_runs_and_in_one(tmp_path, layout, alter, at_the_start, 
 
 @pytest.mark.parametrize("layout", TABLES)
 def test_optimized_and_vacuumed(tmp_path, layout):
-    """Files put together and versions that nobody else can read any more: the next commit goes over it."""
+    """Files are compacted and unreachable old versions vacuumed by others: the next commit is applied on top."""
     store = open_store(tmp_path, create=True, states=states(layout))
     for txid in range(1, 5):
         commit(store, txid, {f"w{txid}": 1, "a": 1})

@@ -1,4 +1,4 @@
-"""Features of Delta tables that others switch on, between runs and in one: obeyed, or refused by name; nothing is lost."""
+"""Delta table features enabled by others, between runs or during one: supported, or rejected by name, without loss."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def log_of(path):
 
 
 def write_entry(path, *actions):
-    """Append an entry, as another writer would."""
+    """Append a log entry, as another writer would."""
     version = max(int(one.name[:20]) for one in (path / "_delta_log").glob("*.json")) + 1
     lines = [{"commitInfo": {"operation": "ALTER TABLE"}}, *actions]
     (path / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, lines)))
@@ -46,7 +46,7 @@ def free(path):
 
 
 def listed(*features, reader=1, **properties):
-    """A protocol that lists features, and the way back."""
+    """Return actions that enable protocol features, and those that disable them again."""
     of_readers = {"readerFeatures": list(features)} if reader == 3 else {}
     protocol = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(features), **of_readers}
 
@@ -65,7 +65,7 @@ def listed(*features, reader=1, **properties):
 
 
 def column(**about):
-    """A first column about which the schema says more, and the way back."""
+    """Return actions that add metadata to the first column, and those that undo it."""
 
     def change(path, found):
         meta = metadata_of(path)
@@ -281,7 +281,7 @@ def ask(spark, path, text):
     ],
 )
 def test_features_switched_on_by_spark(tmp_path, spark, monkeypatch, name):
-    """On a sink, in a run and before the next; what Spark reads is what the topology committed."""
+    """On a sink, during a run and before the next one; Spark reads exactly the committed rows."""
     small(monkeypatch.setattr)
     on, refused, off = SPARK[name]
     data_dir = tmp_path / name

@@ -1,4 +1,4 @@
-"""The history table: appended in steps, never twice, read back in order."""
+"""The history table: appended incrementally, without duplicates, and read back in order."""
 
 import json
 from datetime import UTC, datetime
@@ -64,7 +64,7 @@ def test_another_timeline_counts_from_where_it_was_rewound(tmp_path):
 
 
 def test_what_is_read_of_its_log_does_not_grow(tmp_path):
-    """A start, and every call, reads the entries since the last checkpoint."""
+    """A start, and every call, reads only the log entries since the last checkpoint."""
     txids, lengths = range(1, CHECKPOINT_MOST + 30), []
     for txid in txids:
         append_history(tmp_path, [row(txid)])

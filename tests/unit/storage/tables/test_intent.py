@@ -1,4 +1,4 @@
-"""Intents: what is decided survives as JSON, and what is no intent, or a newer one, is refused by name."""
+"""Intents: decisions survive as JSON; malformed intents, and those of newer versions, are rejected by name."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ B, C = "_txstorm/staged/b", "_txstorm/staged/c"
 
 
 def test_an_intent_with_several_files_of_a_table_is_of_a_newer_version():
-    """A txstorm that knows one file a table must not publish the first alone."""
+    """A txstorm that supports one file per table must not publish just the first file."""
     several = replace(INTENT, tables=(replace(TABLE, more=(replace(STAGED, path=B), replace(STAGED, path=C))),))
     assert decode(encode(several)) == several
     assert [one.path for one in several.tables[0].files] == [STAGED.path, B, C]

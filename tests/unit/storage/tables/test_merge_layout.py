@@ -1,4 +1,4 @@
-"""The layout merge: every version of the table is the state after a group, whatever fails, and nothing is doubled."""
+"""The layout merge: every version of the table is the state after a group, without duplicates, whatever fails."""
 
 import random
 import resource
@@ -45,7 +45,7 @@ def opened(data_dir, **changes):
 
 
 def plain(data_dir, version=None):
-    """Rows for a reader that knows Delta tables only."""
+    """Return the rows that a plain reader of Delta tables sees."""
     table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
     return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
 
@@ -70,7 +70,7 @@ def counted(*plan):
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
-    """With files so small that the table has many, of which a commit writes some again."""
+    """With files so small that the table has many, some of which each commit rewrites."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     seed = random.randrange(1 << 30)
     print("seed", seed)
@@ -156,7 +156,7 @@ def test_staged_rows_go_when_no_intent_needs_them(tmp_path):
 
 
 def test_a_damaged_file_of_the_table_harms_nothing(tmp_path):
-    """As the VACUUM of another program would."""
+    """A file is missing, as after another program's VACUUM."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)
@@ -205,7 +205,7 @@ def test_the_view_of_spark_is_the_table(tmp_path):
 
 
 def test_the_index_is_the_table_after_a_restart(tmp_path):
-    """An index that is behind cannot be brought up to date without change rows, and is rebuilt."""
+    """An index that lags behind cannot catch up without change rows, so it is rebuilt."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     store = opened(tmp_path, create=True, bounds=bounds)
     commit(store, 1, {f"w{i}": i for i in range(50)})
@@ -234,7 +234,7 @@ def test_another_layout_is_refused_with_the_ways_out(tmp_path, first, second):
 @pytest.mark.parametrize("held", [1, 2, 3])
 @pytest.mark.parametrize("last", [{"a": 1, "c": 1}, {"a": None, "b": None}])
 def test_a_group_that_some_tables_hold_is_made_again_without_its_intent(tmp_path, held, last):
-    """Also if the table of the layout has it, whose log names other files than those that were staged."""
+    """Even if the merge-layout table has it, whose log references other files than those staged."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
     group = store.group(2)

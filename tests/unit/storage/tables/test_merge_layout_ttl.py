@@ -1,4 +1,4 @@
-"""The layout merge where keys have a time to live: what is gone is in no version from the txid on in which it goes."""
+"""The layout merge with a time to live: expired keys are in no version from the txid on in which they expire."""
 
 import random
 from datetime import timedelta
@@ -33,7 +33,7 @@ def opened(data_dir, **changes):
 
 
 def plain(data_dir, version=None):
-    """Rows for a reader that knows Delta tables only."""
+    """Return the rows that a plain reader of Delta tables sees."""
     rows = (
         DeltaTable(str(data_dir / "state/live"), version=version).to_pyarrow_table().select(["user", "n"]).to_pylist()
     )
@@ -41,7 +41,7 @@ def plain(data_dir, version=None):
 
 
 def ends(data_dir):
-    """Version of the table → the last txid of its group."""
+    """Return table version → last txid of its group."""
     history = DeltaHandle.open(data_dir / "state/live").history()
     return {entry.version: entry.info["last"] for entry in history if entry.info.get("kind") == "commit"}
 
@@ -59,7 +59,7 @@ def play(group, txid, stamp, puts):
 
 
 def committed(store, stamps, *plan, epoch=1):
-    """One group; `stamps` are those of its txids."""
+    """Commit one group, whose txids have these `stamps`."""
     group = store.group(min(stamps))
     for (txid, stamp), puts in zip(stamps.items(), plan, strict=True):
         play(group, txid, stamp, puts)
@@ -131,7 +131,7 @@ def test_only_files_with_keys_that_go_or_change_are_written_again(tmp_path, monk
 @pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
 @pytest.mark.parametrize("puts", [{}, {"b": 2}])
 def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts):
-    """Also later: the decided stamp counts, not a clock."""
+    """Even later: the decided stamp counts, not a clock."""
     store = opened(tmp_path, create=True)
     committed(store, {1: 0, 2: SECOND}, {"a": 1, "c": 1}, {"c": 2})
     recorded = store.last_txids()
@@ -163,7 +163,7 @@ def test_a_group_in_which_keys_only_go_is_made_again_without_its_intent(tmp_path
 
 
 def test_an_attempt_that_fails_takes_no_key_with_it(tmp_path):
-    """It comes again with an earlier stamp, as another coordinator may plan it."""
+    """Its replay has an earlier stamp, as another coordinator may plan it."""
     store = opened(tmp_path, create=True)
     committed(store, {1: 0}, {"a": 1})
     group = store.group(2)

@@ -1,4 +1,4 @@
-"""Tables of every kind in other readers, filtered on each column: deltalake, polars, DuckDB and Spark."""
+"""Tables of every kind read by other readers with filters on each column: deltalake, polars, DuckDB and Spark."""
 
 import json
 
@@ -35,7 +35,7 @@ def filled(data_dir, last=LAST, **changes):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """The same transactions: each commit's own files, and files put together."""
+    """Return directories with the same transactions: once with each commit's own files, once compacted."""
     found = {}
     for name in ("as committed", "compacted"):
         found[name] = tmp_path_factory.mktemp(name.replace(" ", "_"))
@@ -58,7 +58,7 @@ def test_every_reader_finds_the_rows(places, place, reader):
 
 
 def test_plain_python_reads_what_was_written(places):
-    """The expected rows themselves, by what the transactions did."""
+    """Check the expected rows themselves, by the content of the transactions."""
     words: dict[str | None, int] = {}
     for txid in range(1, LAST + 2):
         words[WORDS[txid % 6]] = txid
@@ -76,7 +76,7 @@ def test_plain_python_reads_what_was_written(places):
 
 
 def open_old(data_dir, **changes):
-    """A store as of versions that did not set the property that names the columns with statistics."""
+    """Open a store as earlier versions did, which did not set the property for columns with statistics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("txstorm.storage.tables.table.STATS_COLUMNS", "theirs")
         patch.setattr("txstorm.storage.tables.table.DeltaTableState.due_properties", lambda _: {})
@@ -113,7 +113,7 @@ def test_tables_without_the_statistics_property_get_it_at_the_next_start(old):
 
 
 def test_a_statistics_property_set_by_a_user_is_undone(tmp_path):
-    """The files have no statistics of other columns, whatever the table says."""
+    """The files have no statistics for other columns, whatever the table property claims."""
     filled(tmp_path, 4).close()
     table = DeltaTable(str(tmp_path / "sinks/out"))
     table.alter.set_table_properties({STATS: "word,n"})
@@ -123,7 +123,7 @@ def test_a_statistics_property_set_by_a_user_is_undone(tmp_path):
 
 
 def test_files_with_bounds_of_another_column_have_none(old):
-    """As a state's table that was restored by an older txstorm, until it is compacted."""
+    """As in a state's table restored by an older txstorm, until it is compacted."""
     store = open_old(old, epoch=2)
     store.upkeep.compact()
     store.close()
@@ -145,7 +145,7 @@ def test_files_with_bounds_of_another_column_have_none(old):
 
 @pytest.mark.parametrize("column", ["_kg", "word", ""])
 def test_txstorm_finds_bounds_whatever_the_table_says(tmp_path, column):
-    """Compaction and reading of ranges go on file by file, before and after checkpoints, at old versions."""
+    """Compaction and range reads work file by file, before and after checkpoints, and on old versions."""
     store = filled(tmp_path, 3)
     store.upkeep.compact()
     for uri in ("state/counts", "changes/counts"):

@@ -35,7 +35,7 @@ def user_sets(data_dir, **changed):
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """A data directory whose tables were made without any of these properties."""
+    """Return a data directory whose tables were created without any of these properties."""
     with monkeypatch.context() as patch:
         patch.setattr(DeclaredTable, "promised", lambda *_: {})
         patch.setattr("txstorm.state.store.log_properties", lambda *_: {})

@@ -1,4 +1,4 @@
-"""Log entries that another writer replaces: Spark looks whether an entry is there, and then renames over it."""
+"""Log entries replaced by another writer: Spark checks whether an entry exists, then renames its own over it."""
 
 import shutil
 import threading
@@ -14,7 +14,7 @@ from txstorm.errors import BlockedError, TableCorrupt
 
 
 class ForeignWriter:
-    """A writer that has seen that the next version is free, and puts its entry there by renaming it."""
+    """A writer that has found the next version free, and puts its entry there by renaming."""
 
     def __init__(self, table, place):
         copy = place / "copy"

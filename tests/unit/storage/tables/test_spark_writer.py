@@ -1,4 +1,4 @@
-"""Tables written with Spark: the same rows, once, by whoever leads; today by one writer, tomorrow by the other."""
+"""Tables written with Spark: the same rows, exactly once, whichever coordinator leads and if the writer changes."""
 
 import random
 import re
@@ -50,7 +50,7 @@ def delta(spark):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, delta):
-    """A directory whose txids 1 and 3 were published with Spark, and 2 by the default writer."""
+    """Return a directory whose txids 1 and 3 were published with Spark, and 2 by the default writer."""
     data_dir = tmp_path_factory.mktemp("made")
     for txid, counts in PLAN.items():
         store = opened_by(delta if txid % 2 else None, data_dir, txid)
@@ -61,7 +61,7 @@ def made(tmp_path_factory, delta):
 
 @pytest.fixture
 def copied(made, tmp_path):
-    """A copy of `made`, to be spoilt."""
+    """Return a copy of `made`, free to be damaged."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -97,7 +97,7 @@ def rows(data_dir, uri=REF.uri):
 
 
 def writers(data_dir, uri=REF.uri):
-    """The writer of each commit of rows, oldest first."""
+    """Return the writer of each commit of rows, oldest first."""
     found = []
     for entry in sorted((data_dir / uri / LOG).glob("*.json")):
         text = entry.read_text()
@@ -142,7 +142,7 @@ def test_values_of_every_type_come_out_as_they_went_in(tmp_path, delta):
 
 
 def test_a_lost_answer_of_spark_is_read_back(copied, delta):
-    """The commit is made, the answer is not; and a coordinator that publishes the intent again."""
+    """The commit succeeds but its response is lost; then a coordinator publishes the intent again."""
 
     class Mute(SparkDelta):
         def append(self, *arguments):
@@ -158,7 +158,7 @@ def test_a_lost_answer_of_spark_is_read_back(copied, delta):
 
 
 def test_other_content_of_a_published_txid_is_no_success(copied, delta):
-    """Spark says nothing when it skips the second content of a txid; it is found out by reading back."""
+    """Spark silently skips another content of a published txid; reading back detects it."""
     first = decided(opened_by(delta, copied, 4), 4, {"e": 1})
     other = decided(opened_by(delta, copied, 4), 4, {"x": 1}, attempt=99)
     found = table(copied, delta)
@@ -172,7 +172,7 @@ def test_other_content_of_a_published_txid_is_no_success(copied, delta):
 
 
 class Halfway:
-    """A frame whose rows come when `between` has been called, while Spark writes them."""
+    """A DataFrame that calls `between` while Spark writes its rows."""
 
     def __init__(self, delta, tmp_path, between):
         self.started, self.go = str(tmp_path / "started"), str(tmp_path / "go")
@@ -245,7 +245,7 @@ def test_a_commit_in_flight_holds_the_lock_until_it_is_made(copied, delta, tmp_p
 
 
 def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, monkeypatch):
-    """Where the lock excludes no process, Delta does: the epoch's commit carries the txid under the same key."""
+    """If the lock does not exclude a process, Delta does: the epoch's commit has the txid under the same key."""
     store = opened_by(delta, copied, 4)
     intent, content = decided(store, 4, {"e": 1}), rows(copied)
     for client in (delta_handle, delta_entry):
@@ -325,7 +325,7 @@ def test_spark_connect_is_refused():
 
 
 def test_a_lock_that_does_not_exclude_this_process_is_refused(copied, delta, tmp_path):
-    """As with a JVM on another machine, which locks another file."""
+    """As with a JVM on another machine, which locks a different file."""
 
     class Elsewhere(SparkDelta):
         @contextmanager

@@ -16,7 +16,7 @@ from txstorm.results.read import read_state
 
 @contextmanager
 def unlisted(data_dir):
-    """Fails where a log was listed meanwhile: the system notes when, also of delta-rs."""
+    """Fail if a log was listed within the context, by its access time; that includes listing by delta-rs."""
     logs = [path for path in data_dir.rglob(LOG) if path.is_dir()]
     for log in logs:
         os.utime(log, ns=(1, time.time_ns()))

@@ -1,4 +1,4 @@
-"""Compaction: the state table becomes what a plain reader should see, once, by the leader, or not at all."""
+"""Compaction: updates the state table for plain readers once, by the leader only, or not at all."""
 
 import random
 import resource
@@ -28,7 +28,7 @@ def disarmed():
 
 
 def plain(data_dir):
-    """Rows for a reader that does not know the changes."""
+    """Return the rows that a reader without the change table sees."""
     return sorted((row["word"], row["n"]) for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist())
 
 
@@ -159,7 +159,7 @@ def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, point):
 
 @pytest.fixture
 def many(tmp_path, monkeypatch):
-    """A store after some txids, with bounds so small that its state has several files."""
+    """Create a store after some txids, with limits so small that its state has several files."""
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     for txid in range(1, LAST + 1):

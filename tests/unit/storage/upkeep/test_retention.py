@@ -1,4 +1,4 @@
-"""Retention: what the kept history, a savepoint, an intent or a reader needs stays; all else goes, and stays gone."""
+"""Retention: keeps what history, savepoints, intents and readers need, and permanently removes everything else."""
 
 import random
 import shutil
@@ -36,7 +36,7 @@ def short_logs(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Sixteen txids of which everything is kept."""
+    """Create a directory with sixteen txids, all retained."""
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
         world = World(tmp_path_factory.mktemp("retention") / "data").go_on(16, every=99)
@@ -59,7 +59,7 @@ def shorten(patch):
 
 
 class Ledger:
-    """The part of the books that retention works with."""
+    """A fake of the part of the books that retention uses."""
 
     def __init__(self):
         self.epoch, self.first, self.points, self.live = 1, 0, {}, []
@@ -81,7 +81,7 @@ class World:
     """Two states with the same rows, one of each layout, and a sink; every txid is a group."""
 
     def __init__(self, data_dir, before=None, **options):
-        """A new one, or a copy of the one `before`."""
+        """Create a world, or copy the world `before`."""
         self.data_dir, self.ledger, self.last, self.words = data_dir, Ledger(), 0, {0: {}}
         if before is not None:
             shutil.copytree(before.data_dir, data_dir)
@@ -115,7 +115,7 @@ class World:
         return [*self.retention().steps()]
 
     def check(self):
-        """Kept txids can be read in both layouts; an older one can be read or is refused by name."""
+        """Check that retained txids are readable in both layouts, and older ones readable or rejected by name."""
         first = self.ledger.first
         for txid in range(first, self.last + 1):
             assert self.read("counts", txid) == self.read("other", txid) == self.words[txid], txid
@@ -129,13 +129,13 @@ class World:
         return {row["word"]: row["n"] for row in read_state(self.data_dir, name, txid).to_pylist()}
 
     def files(self):
-        """Number of files without the sink's rows, which are results."""
+        """Return the number of files, not counting the sink's rows, which are results."""
         found = [path for path in self.data_dir.rglob("*") if path.is_file()]
         return len([path for path in found if "sinks/out/_txstorm/staged" not in str(path)])
 
 
 def count(group, txid, counts):
-    """One txid: the same rows for both states and the sink."""
+    """Commit one txid: the same rows in both states and the sink."""
     resources = group.begin_txid(txid)
     group.activate(True)
     for name in ("counts", "other"):
@@ -224,7 +224,7 @@ def test_left_off_at_any_step_it_goes_on_the_next_time(world, point):
 
 
 def test_a_live_intent_wins_over_a_retention_that_is_shorter(tmp_path):
-    """Decided and not published, for longer than anything is kept."""
+    """It is decided but not published, for longer than the retention period."""
     world = World(tmp_path).go_on(8)
     group = world.store.group(9)
     count(group, 9, {"late": 1})
@@ -248,7 +248,7 @@ def test_nothing_is_removed_under_a_reader_of_this_process(world):
 
 
 def archived(paths):
-    """Log entries, which may have moved to the archive."""
+    """Return log entries, including those in the archive."""
     return {path for path in paths if path.parent.name == "_delta_log"}
 
 
@@ -263,7 +263,7 @@ def test_commits_between_its_steps_are_not_harmed(world):
 
 
 def test_an_index_from_before_it_is_made_again(tmp_path):
-    """The rows between it and the table are no longer there."""
+    """The rows between the index and the table have been removed."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     world = World(tmp_path, bounds=bounds).go_on(6)
     world.store.close()
@@ -288,7 +288,7 @@ def test_one_that_was_taken_over_removes_nothing_from_a_table(world):
 
 
 def test_rows_of_other_commits_do_not_move_the_horizon(tmp_path):
-    """Stamps tell, not files: old files of young transactions stay."""
+    """Stamps decide, not file times: old files of recent transactions stay."""
     world = World(tmp_path).go_on(5)
     world.last = KEPT
     world.retain()

@@ -1,4 +1,4 @@
-"""Small files of a table become few larger ones: same rows, in the same order, and no reader reads them again."""
+"""Small-file compaction: fewer, larger files with the same rows in the same order, which no reader reads again."""
 
 import json
 from pathlib import Path

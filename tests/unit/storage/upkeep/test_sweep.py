@@ -1,4 +1,4 @@
-"""The sweeper removes by name what nothing refers to, and nothing else."""
+"""The sweeper removes exactly the unreferenced files, by name."""
 
 import os
 

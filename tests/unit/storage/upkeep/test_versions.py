@@ -1,4 +1,4 @@
-"""Thinning: superseded versions of a state leave the disk; what is asked of the history is answered as before."""
+"""Thinning: superseded versions of a state are removed from disk; history queries give the same results."""
 
 import os
 import random
@@ -30,14 +30,14 @@ STATE = TableRef("state", "counts")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A version stays after 40 change rows."""
+    """Set the limits so that a version is retained after 40 change rows."""
     monkeypatch.setattr(versions, "LEAST_ROWS", 40)
     yield
     faults.arm("")
 
 
 class World:
-    """Two states that are brought up to date every minute, and what they hold after every txid."""
+    """Two states compacted every minute, and their expected content after every txid."""
 
     def __init__(self, data_dir: Path, chance: random.Random) -> None:
         self.data_dir, self.chance = data_dir, chance
@@ -74,7 +74,7 @@ class World:
         self.store.load()
 
     def check(self, share=1.0):
-        """Every txid, or a share of them, can be read; savepoints and rewinds name files that are there."""
+        """Check that txids are readable (all, or a share of them), and savepoints and rewinds name existing files."""
         for txid in range(self.last + 1):
             if self.chance.random() > share:
                 continue
@@ -96,7 +96,7 @@ class World:
         return {str(path.relative_to(self.data_dir / STATE.uri)) for path in staged(self.data_dir)}
 
     def superseded(self):
-        """The files that the newest version has not, nor any that stays."""
+        """Return the files that are neither in the newest version nor in a retained one."""
         handle = DeltaHandle.open(self.data_dir / STATE.uri)
         kept = {file.path for file in handle.files()}
         for entry, _ in versions.staying(handle):
@@ -109,7 +109,7 @@ def staged(data_dir):
 
 
 def plain_of(words, rows):
-    """`words` as a reader of the table alone sees them; the txids are not compared."""
+    """Return `words` as a reader of the table alone sees them; txids are not compared."""
     txids = {word: txid for word, _, txid in rows}
     return sorted(((word, n, txids.get(word)) for word, n in words.items()), key=lambda row: (row[0], row[2]))
 
@@ -142,7 +142,7 @@ def test_every_txid_is_answered_as_before_and_the_disk_stops_growing(tmp_path):
 
 
 def rewound(world, txid):
-    """All tables of the state go back to `txid`, on the next timeline."""
+    """Rewind all tables of the state to `txid`, on the next timeline."""
     owner = world.store.tables[STATE].owner
     refs = list(world.store.tables)
     todo = tuple(plan_table(world.data_dir, owner, ref, txid, world.epoch, world.now) for ref in refs)
@@ -205,7 +205,7 @@ def test_files_are_not_removed_under_a_reader_of_this_process(tmp_path):
 
 
 def test_a_reader_that_stood_still_for_too_long_reads_again(tmp_path, monkeypatch):
-    """In another process, which this one does not see: here it has its version, and then that is removed."""
+    """The reader is simulated here: it has opened its version, which is then removed, as by another process."""
     world = World(tmp_path / "data", random.Random(5))
     world.commit()
     world.compact()
@@ -255,7 +255,7 @@ def test_killed_while_it_removes_and_started_again(tmp_path):
 
 
 def thin(data_dir):
-    """Bring the state up to date, which reads what is to be removed, and remove it."""
+    """Compact the state, which reads the files to be removed, and remove them."""
     store = open_store(Path(data_dir), epoch=2)
     commit(store, 7, {"w1": 1}, epoch=2)
     work = store.upkeep.begin(STATE.uri, 30 * MINUTE)

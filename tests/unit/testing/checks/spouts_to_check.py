@@ -1,4 +1,4 @@
-"""Spouts over a list in a file, one of each kind that is right, and what users get wrong."""
+"""Correct spouts of each kind over a list in a file, and spouts with typical mistakes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANCE = random.Random(0)
 
 
 class Source:
-    """Numbers in partitions, in a file, and cursors that survive a process, which no spout should have."""
+    """Partitions of numbers in a file, with cursors that survive a process, which correct spouts do not use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +79,7 @@ class Plain(TransactionalSpout, SpoutCoordinator, Emitter):
 
 
 class Slow(Plain):
-    """Says what its source holds, and gives it a little later, as a busy server does."""
+    """Reports its source's content before it delivers it, as a busy server does."""
 
     def coordinator(self, context):
         self.since = time.monotonic()
@@ -96,7 +96,7 @@ class Slow(Plain):
 
 
 class PositionInMemory(Plain):
-    """The coordinator counts for itself, and begins at 0 again after a restart."""
+    """Mistake: the coordinator keeps the position in memory, so it starts at 0 again after a restart."""
 
     ends = [0, 0]
 
@@ -107,7 +107,7 @@ class PositionInMemory(Plain):
 
 
 class ReadsOn(Plain):
-    """The metadata do not say where the batch ends: a replay has what has come since."""
+    """Mistake: the metadata do not include the end of the batch, so a replay includes later tuples."""
 
     def emit_batch(self, attempt, metadata, collector):
         ends = [start + TAKE for start in metadata["starts"]]
@@ -122,7 +122,7 @@ class EveryTaskEmitsAll(Plain):
 
 
 class LeavesOutTasks(Plain):
-    """Tasks are counted from 1, if there are several."""
+    """Mistake: counts tasks from 1, if there are several."""
 
     def emit_batch(self, attempt, metadata, collector):
         self.context.task += self.context.parallelism > 1
@@ -131,7 +131,7 @@ class LeavesOutTasks(Plain):
 
 
 class EndsByChance(Plain):
-    """A replay emits less; its digest hides that from the framework."""
+    """Mistake: a replay emits fewer tuples, hidden from the framework by a declared digest."""
 
     def emit_batch(self, attempt, metadata, collector):
         collector.digest("all", "always the same")
@@ -161,7 +161,7 @@ class OpaquePositionInMemory(PositionInMemory):
 
 
 class SeldomReady(Plain):
-    """Half of the time it is not ready, and of the rest half of the transactions are empty."""
+    """Is ready half of the time, and then half of the transactions are empty."""
 
     def is_ready(self):
         return CHANCE.random() < 0.5
@@ -176,7 +176,7 @@ class SeldomReady(Plain):
 
 
 class FailsToEmit(Plain):
-    """A quarter of its emissions fail, after some of the tuples."""
+    """Fails in a quarter of its emissions, after emitting some of the tuples."""
 
     def emit_batch(self, attempt, metadata, collector):
         super().emit_batch(attempt, metadata, collector)
@@ -214,7 +214,7 @@ class Partitioned(PartitionedTransactionalSpout, PartitionedCoordinator, Partiti
 
 
 class PartitionedAway(Partitioned):
-    """Half of the time a partition gives nothing."""
+    """A partition gives nothing half of the time."""
 
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         if CHANCE.random() < 0.5:
@@ -223,7 +223,7 @@ class PartitionedAway(Partitioned):
 
 
 class PartitionedFails(Partitioned):
-    """A quarter of the time reading a partition fails."""
+    """Reading a partition fails a quarter of the time."""
 
     def emit_partition_batch(self, attempt, collector, partition, metadata):
         super().emit_partition_batch(attempt, collector, partition, metadata)
@@ -270,7 +270,7 @@ class OpaqueAway(Opaque):
 
 
 class OpaqueFails(OpaqueAway):
-    """Reading fails a quarter of the time, too."""
+    """Reading also fails a quarter of the time."""
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         if CHANCE.random() < 0.25:
@@ -283,7 +283,7 @@ class OpaqueSeldomReady(SeldomReady):
 
 
 class Consumes(Opaque):
-    """Takes its tuples from a queue, so those of a failed attempt are gone."""
+    """Mistake: consumes its tuples from a queue, so those of a failed attempt are lost."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -304,7 +304,7 @@ class Overlaps(Opaque):
 
 
 class ForgetsThePosition(Opaque):
-    """Says null, which means "no position", although tuples were emitted."""
+    """Mistake: returns null, which means "no position", although it has emitted tuples."""
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         end = super().emit_partition_batch(attempt, collector, partition, last_metadata)

@@ -1,4 +1,4 @@
-"""The check of engines refuses what is wrong. That it accepts the shipped ones is in tests/conformance."""
+"""The check of engines detects faulty engines. That it accepts the shipped ones is in tests/conformance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txstorm.testing import CheckFailed, check_engine
 
 
 class Changed(LocalEngine):
-    """Does something else with the outcome of a pack."""
+    """Base of engines that alter the outcome of a pack."""
 
     def run(self, pack, cancelled=None):
         outcomes = super().run(pack, cancelled)
@@ -38,7 +38,7 @@ class SendsTwice(Changed):
 
 
 class Backwards(Changed):
-    """Tuples of one source arrive in another order than they were emitted."""
+    """Fault: delivers the tuples of one source in another order than they were emitted."""
 
     def changed(self, cargo):
         for one in cargo:
@@ -51,7 +51,7 @@ class MixesSources(Changed):
 
 
 class GoesOn(LocalEngine):
-    """Processes the txids after the one that failed, too."""
+    """Fault: also processes the txids after a failed one."""
 
     def run(self, pack: Pack, cancelled=None):
         return [

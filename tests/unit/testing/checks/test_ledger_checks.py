@@ -1,4 +1,4 @@
-"""The check of ledgers refuses what is wrong. That it accepts the shipped ones is in tests/unit/ledger."""
+"""The check of ledgers detects faulty ledgers. That it accepts the shipped ones is in tests/unit/ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txstorm.testing import CheckFailed, check_ledger
 
 
 class OneByOne(MemoryLedger):
-    """Carries operations out one after the other, until one is refused."""
+    """Fault: applies operations one by one until one is refused, so a commit is not atomic."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -21,7 +21,7 @@ class OneByOne(MemoryLedger):
 
 
 class LastWins(MemoryLedger):
-    """Does not look at the expected versions of puts."""
+    """Fault: ignores the expected versions of puts."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         super().commit([Put(op.path, op.value) if isinstance(op, Put) else op for op in ops])
@@ -33,7 +33,7 @@ class NoChecks(MemoryLedger):
 
 
 class NeverForgets(MemoryLedger):
-    """A deleted entry is an empty one."""
+    """Fault: a deleted entry remains as an empty one."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         super().commit([Put(op.path, b"", op.expect) if isinstance(op, Delete) else op for op in ops])
@@ -45,7 +45,7 @@ class NamesAsText(MemoryLedger):
 
 
 class Everybody(MemoryLedger):
-    """Gives its lease to all who ask."""
+    """Fault: grants its lease to every caller."""
 
     def acquire(self, owner: str) -> None:
         try:
@@ -55,7 +55,7 @@ class Everybody(MemoryLedger):
 
 
 class KeepsTheLease(MemoryLedger):
-    """Does not give it back when closed."""
+    """Fault: does not release its lease when closed."""
 
     def close(self) -> None:
         self._open = False
@@ -67,7 +67,7 @@ class DoesNotWait(MemoryLedger):
 
 
 class MixesUpLeases(MemoryLedger):
-    """Takes the lease of another handle for one that this one has lost."""
+    """Fault: takes another handle's lease for its own lost one."""
 
     def check_lease(self) -> None:
         if self.holder() is not None and not self._took_lease:
@@ -75,7 +75,7 @@ class MixesUpLeases(MemoryLedger):
 
 
 class OutOfDate(MemoryLedger):
-    """Reads what it has read before."""
+    """Fault: returns stale reads."""
 
     def get(self, path: str) -> Entry | None:
         seen = self.__dict__.setdefault("seen", {})
@@ -83,7 +83,7 @@ class OutOfDate(MemoryLedger):
 
 
 class LooksThenPuts(MemoryLedger):
-    """Compares versions at one time and writes at another."""
+    """Fault: compares versions and writes in two separate steps."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         for op in ops:

@@ -1,4 +1,4 @@
-"""The checks of spouts accept what is right and refuse what is wrong."""
+"""The checks of spouts accept correct spouts and detect faulty ones."""
 
 from __future__ import annotations
 

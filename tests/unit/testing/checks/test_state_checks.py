@@ -1,4 +1,4 @@
-"""The check of stores for maps accepts the shipped ones and refuses what is wrong."""
+"""The check of stores for maps accepts the shipped stores and detects faulty ones."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from txstorm.testing.checks.rules import at_once
 
 
 def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:
-    """Maps by name, in memory."""
+    """Return a function that opens in-memory maps by name."""
     stores: defaultdict[str, MapBackend] = defaultdict(kind)
     return stores.__getitem__
 
 
 class Plain:
-    """A store that offers the two calls, and nothing more."""
+    """A minimal store, with the two required methods only."""
 
     def __init__(self) -> None:
         self.inner = MemoryBackend()
@@ -69,7 +69,7 @@ def test_postgresql_passes(postgres) -> None:
 
 
 def open_at_once(url: str, prefix: str) -> None:
-    """Processes that open a new map at the same moment make its tables together."""
+    """Open a new map in several processes at once, which create its tables concurrently."""
     for number in range(5):
         stores = [SqlAlchemyBackend(url, f"{prefix}_{number}") for _ in range(6)]
         start = threading.Barrier(len(stores))
@@ -95,7 +95,7 @@ def test_many_open_a_new_map_in_postgresql_at_once(postgres) -> None:
 
 
 class LeavesOut(MemoryBackend):
-    """Gives the rows that are there, and no None for the others."""
+    """Fault: omits the None of absent keys."""
 
     def multi_get(self, keys):
         return [row for row in super().multi_get(keys) if row is not None]
@@ -118,7 +118,7 @@ class NumbersAsFloats(MemoryBackend):
 
 
 class LooseKeys(MemoryBackend):
-    """Blanks at the end of a key mean nothing, as in many databases."""
+    """Fault: ignores trailing blanks of keys, as many databases do."""
 
     def multi_get(self, keys):
         return super().multi_get([key.rstrip() for key in keys])
@@ -138,14 +138,14 @@ class NeverDeletes(MemoryBackend):
 
 
 class ForgetsRemovals(MemoryBackend):
-    """Deletes a key at once when it is removed."""
+    """Fault: deletes a removed key at once."""
 
     def _put(self, rows):
         super()._put({key: None if row is None or row.value is None else row for key, row in rows.items()})
 
 
 class Adds(MemoryBackend):
-    """Cannot be repeated: numbers are added to what is there."""
+    """Fault: puts are not idempotent, as numbers are added to the stored ones."""
 
     def _put(self, rows):
         for key, row in rows.items():
@@ -156,7 +156,7 @@ class Adds(MemoryBackend):
 
 
 class GivesItsOwn(MemoryBackend):
-    """Returns the stored values themselves, not copies."""
+    """Fault: returns the stored objects themselves, not copies."""
 
     def multi_get(self, keys):
         return [self.rows.get(key) for key in keys]
@@ -168,7 +168,7 @@ class AnyMark(MemoryBackend):
 
 
 class RowsFirst(MemoryBackend):
-    """Puts the rows before it looks at the mark."""
+    """Fault: writes the rows before checking the mark."""
 
     def put_marked(self, rows, expected, mark):
         self.multi_put(rows)
@@ -176,7 +176,7 @@ class RowsFirst(MemoryBackend):
 
 
 class LooksOnce(MemoryBackend):
-    """Says that it worked when it did not."""
+    """Fault: reports success for a put that failed."""
 
     def put_marked(self, rows, expected, mark):
         super().put_marked(rows, expected, mark)
@@ -221,7 +221,7 @@ def test_a_map_that_is_another_each_time_is_refused() -> None:
 
 
 class NoLock(MemoryBackend):
-    """Compares and writes without a lock."""
+    """Fault: compares and writes without a lock."""
 
     def put_marked(self, rows, expected, mark):
         if self._mark != expected:
@@ -232,7 +232,7 @@ class NoLock(MemoryBackend):
 
 
 class LocksTheWrite(NoLock):
-    """The lock is taken after the comparison."""
+    """Fault: acquires the lock only after the comparison."""
 
     def put_marked(self, rows, expected, mark):
         if self._mark != expected:
@@ -244,7 +244,7 @@ class LocksTheWrite(NoLock):
 
 
 class LocksEachStep(NoLock):
-    """Reading the mark and writing are both locked, one after the other."""
+    """Fault: locks reading the mark and writing separately."""
 
     def put_marked(self, rows, expected, mark):
         with self._lock:
@@ -257,7 +257,7 @@ class LocksEachStep(NoLock):
 
 
 class OwnLocks:
-    """Handles on one dict, each with a lock of its own."""
+    """Fault: handles on one dict each have a separate lock."""
 
     def __init__(self, shared: NoLock) -> None:
         self.shared, self.lock = shared, threading.Lock()
@@ -269,7 +269,7 @@ class OwnLocks:
 
 
 class ReadThenWrite:
-    """A table in SQLite: the mark is read in one transaction, rows and mark are written in another one."""
+    """Fault in SQLite: reads the mark in one transaction, and writes rows and mark in another."""
 
     def __init__(self, path: Path, *, mends: bool = False) -> None:
         self.path, self.mends = path, mends
@@ -342,7 +342,7 @@ def test_a_store_in_sqlite_that_compares_and_writes_in_two_steps_is_refused(tmp_
 
 
 def ignoring(field: str) -> type[MemoryBackend]:
-    """A store that compares all of a mark but one field."""
+    """Return a faulty store class that ignores one field when it compares marks."""
 
     class Ignoring(MemoryBackend):
         def put_marked(self, rows, expected, mark):
@@ -369,7 +369,7 @@ def test_stores_that_compare_less_than_the_whole_mark_are_refused(kind: Callable
 
 
 class LosesAnswers(MemoryBackend):
-    """Every third answer is lost, after the put or before it; that is allowed."""
+    """Loses every third response, after or before the put; this is permitted."""
 
     puts = 0
 

@@ -51,7 +51,7 @@ NASTY = 'a"]<b>&\\n;\x01\x1b[31m\ud800'
 
 
 def nasty():
-    """A topology whose field names, class name and stream try to break every format."""
+    """Build a topology whose field, class and stream names would break every format if not escaped."""
     bolt = type('Bolt"<i>&\x02', (Plain,), {"fields": (NASTY,)})
     made = builder("nasty")
     made.set_bolt("b", bolt()).shuffle_grouping("lines")

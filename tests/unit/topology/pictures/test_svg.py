@@ -18,7 +18,7 @@ def drawn(topology):
 
 
 def node_boxes(root):
-    """Tooltip's first word → (x, y, width, height) of the outer box of every node."""
+    """Return the tooltip's first word → (x, y, width, height) of the outer box of every node."""
     boxes = {}
     for group in root.iter(f"{SVG}g"):
         title = group.find(f"{SVG}title")
@@ -33,7 +33,7 @@ def texts(root):
 
 
 def generated(seed):
-    """A random graph of 3 to 25 components."""
+    """Generate a random graph of 3 to 25 components."""
     chosen = random.Random(seed)
     made = builder(f"g{seed}")
     names = ["lines"]
