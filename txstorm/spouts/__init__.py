@@ -1,4 +1,4 @@
-"""Executors that reduce all kinds of spouts to a planner and a task; composite and memory spouts.
+"""Spout executors, which reduce every kind of spout to a planner and a task; composite and memory spouts.
 
 May import: clients.
 Start: port.py.

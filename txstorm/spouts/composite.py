@@ -57,7 +57,7 @@ class CompositePlanner(SpoutPlanner):
         return document
 
     def skip(self, previous: Any) -> Any:
-        """Not supported: a composite spout cannot be the source of another one."""
+        """Raise an error: a composite spout cannot be the source of another one."""
         raise NotImplementedError
 
     def payload(self, document: Any) -> Any:
@@ -76,7 +76,7 @@ class CompositePlanner(SpoutPlanner):
                 raise SpoutError(msg)
 
     def latest(self) -> Any:
-        """Return the marks of all sources; None if one has none (an empty transaction then shows that all is read)."""
+        """Return the marks of all sources; None if one has none (an empty transaction then marks the end)."""
         marks = {name: one.latest() for name, one in self._planners.items()}
         return None if None in marks.values() else marks
 
@@ -86,7 +86,7 @@ class CompositePlanner(SpoutPlanner):
         return all(one.reached(sources.get(name), mark[name]) for name, one in self._planners.items())
 
     def finish(self, document: Any, parts: Parts) -> Any:
-        """Return `document` with the real extents of all sources."""
+        """Return `document` with the actual extents of all sources."""
         sources = dict(document["sources"])
         for name, one in self._planners.items():
             if one.task_planned and name in sources:
@@ -94,7 +94,7 @@ class CompositePlanner(SpoutPlanner):
         return {**document, "sources": sources}
 
     def carried(self, document: Any) -> Parts:
-        """Return the state of all partitions of all sources."""
+        """Return the position of every partition of every source."""
         known = document["sources"]
         return {
             f"{name}/{key}": part
@@ -104,7 +104,7 @@ class CompositePlanner(SpoutPlanner):
         }
 
     def notices(self) -> list[str]:
-        """Take the new notices of all sources."""
+        """Return the new notices of all sources."""
         return [notice for one in self._planners.values() for notice in one.notices()]
 
     def committed(self, document: Any) -> None:
@@ -125,8 +125,8 @@ class CompositeTask(SpoutTask):
 
     Args:
         tasks: name → the task of that source.
-        contexts: name → the context that task was created with, updated from the spout's own `context`.
-        streams: name → stream as the source calls it → as it is called in this spout.
+        contexts: name → the context with which that task was created, updated from the spout's own `context`.
+        streams: name → (stream name in that source → stream name in this spout).
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class CompositeTask(SpoutTask):
         return self._owner[stream]
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
-        """Emit this task's share of every source; each source's partitions are carried on separately."""
+        """Emit this task's share of every source; each source's partition positions are carried over separately."""
         parts: Parts = {}
         for name, task in self._tasks.items():
             if name not in document["sources"]:
@@ -164,7 +164,7 @@ class CompositeTask(SpoutTask):
         return parts
 
     def cleanup_before(self, txid: int) -> None:
-        """Notify all sources."""
+        """Notify all sources that transactions before `txid` are committed."""
         for task in self._tasks.values():
             task.cleanup_before(txid)
 
@@ -176,13 +176,13 @@ class CompositeTask(SpoutTask):
 
 
 class CompositeCommitter(SpoutCommitter):
-    """Commit phase of a composite spout: that of every source that has one."""
+    """Commit phase of a composite spout, which runs that of every source that has one."""
 
     def __init__(self, committers: Mapping[str, SpoutCommitter]) -> None:
         self._committers = committers
 
     def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
-        """Commit the sources, one after the other."""
+        """Run the commit phase of each source, one after the other."""
         for name, committer in self._committers.items():
             committer.commit(attempt, stamp, _of(name, parts))
 
@@ -222,12 +222,12 @@ class _SourceCollector:
 
 
 def _emitting(document: Any) -> Iterator[tuple[str, Any]]:
-    """The sources that emit in the txid of `document`, with their documents."""
+    """Yield the sources that emit in the txid of `document`, with their documents."""
     return ((name, source) for name, source in document["sources"].items() if not source.get("skipped"))
 
 
 def _of(name: str, parts: Parts) -> Parts:
-    """Return the parts of source `name`, without the prefix of its name."""
+    """Return the parts of source `name`, with the prefix ``name/`` removed from their keys."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): part for key, part in parts.items() if key.startswith(prefix)}
 

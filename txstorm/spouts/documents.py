@@ -1,6 +1,6 @@
-"""Spout documents of batches whose tuples are not emitted: the metadata to record, and the start of the next batch.
+"""Spout documents for batches whose tuples are not emitted: metadata to record, and where the next batch starts.
 
-The forms of documents are those of `txstorm.spouts.executors`.
+The formats of documents are described in `txstorm.spouts.executors`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 def parts_without(document: Any, task: int, parallelism: int) -> dict[str, Any] | None:
     """Return the parts of emitter `task` as if it had emitted its share of the batch of `document`, without emitting.
 
-    Empty for spouts that are planned in the driver. None if the end of the batch is known only after emitting it.
+    Return an empty dict for spouts planned in the driver; None if the end of the batch is known only after emitting it.
     """
     if "sources" in document:
         return _of_sources(document["sources"], task, parallelism)

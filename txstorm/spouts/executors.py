@@ -4,10 +4,10 @@ The *spout document* of a txid is JSON. Driver-planned spouts: ``{"meta": <the c
 spouts: ``{"count": n, "parts": parts}``; opaque partitioned spouts: ``{"parts": parts}``. `parts` is null until the
 tasks have reported. It then maps every partition to ``{"batch": metadata}`` if it emitted in this txid, or else to
 ``{"kept": position}``, its position after an earlier txid, so that one document suffices to continue.
-``"away": true`` marks a partition that was unavailable. A document with ``"skipped": true`` belongs to a source of a
-composite spout that emitted nothing.
+``"away": true`` marks a partition that was unavailable. A document with ``"skipped": true`` belongs to a
+composite spout's source that emitted nothing.
 
-It is one module because planners and tasks of all kinds share the forms of these documents.
+It is one module because planners and tasks of all kinds share the formats of these documents.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger("txstorm.spout")
 
 
 def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
-    """Create the planner of `spout`, and its coordinator; `context.parallelism` is the number of its emitters.
+    """Create the planner of `spout` and its coordinator; `context.parallelism` is the number of emitters.
 
     Raises:
         TopologyFailed: the spout raised.
@@ -92,7 +92,7 @@ def _emitter_kind(spout: TransactionalSpout) -> type:
 
 
 def spout_task(spout: AnySpout, context: TaskContext) -> SpoutTask:
-    """Create the task `context.task` of `spout`, and its emitter."""
+    """Create task number `context.task` of `spout`, with its emitter."""
     if isinstance(spout, CompositeSpout):
         contexts = {name: _of_source(context, name) for name in spout.sources}
         tasks = {name: spout_task(source, contexts[name]) for name, source in spout.sources.items()}
@@ -364,7 +364,7 @@ class _OpaqueTask(SpoutTask):
 
 
 def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Collector, emit: Any) -> Parts:
-    """Emit new batches of this task's partitions; unavailable and empty partitions keep their position."""
+    """Emit new batches of this task's partitions; unavailable and empty partitions keep their positions."""
     parts = {
         partition: part if int(partition) < count else {**part, "away": True}
         for partition, part in _kept(context, carried).items()
@@ -389,7 +389,7 @@ def _mine(context: TaskContext, parts: Parts) -> Parts:
 
 
 def _meta(document: Any) -> Any:
-    """Return a copy, which user code may change, of the coordinator's metadata in `document`; None without one."""
+    """Return a copy, which user code may modify, of the coordinator's metadata in `document`; None if that is None."""
     return None if document is None else copied(document["meta"])
 
 

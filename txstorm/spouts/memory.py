@@ -33,7 +33,7 @@ class MemoryTransactionalSpout(TransactionalSpout):
     in the process that created the spout; tuples and partitions may be added there while the topology runs.
 
     Args:
-        partitions: partition number → tuples, or a list of lists; tuples of one field may be given bare.
+        partitions: partition number → tuples, or a list of lists; tuples of one field may be given as bare values.
         fields: the names of the fields.
         take: maximum number of tuples of one partition in one transaction; an int, or a function of the txid.
 
@@ -100,7 +100,7 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
     opaque: ClassVar[bool] = True
 
     def set_disabled(self, partition: int, disabled: bool = True) -> None:
-        """Disable or enable `partition`; while disabled it emits nothing and keeps its position (inverted in Storm)."""
+        """Disable or enable `partition`; disabled, it emits nothing and keeps its position (Storm inverts the flag)."""
         with self._source.lock:
             change = self._source.disabled.add if disabled else self._source.disabled.discard
             change(partition)

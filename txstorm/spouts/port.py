@@ -12,12 +12,12 @@ Parts = dict[str, Any]
 
 
 class RecordedPlan(NamedTuple):
-    """Recording of a transaction that is run again, besides its document.
+    """Recorded facts of a transaction that is being replayed, besides its document.
 
     Attributes:
-        attempt_id: of the committed attempt; every attempt of the replay has it.
-        stamp: processing time, UTC microseconds.
-        divert: which errors made dead letters of it; see `txstorm.engine.port.TxidInput.divert`.
+        attempt_id: id of the committed attempt, which every attempt of the replay uses.
+        stamp: processing time, microseconds since 1970 (UTC).
+        divert: which errors turned records into dead letters; see `txstorm.engine.port.TxidInput.divert`.
     """
 
     attempt_id: int
@@ -29,8 +29,8 @@ class SpoutPlanner:
     """Plans the transactions of a spout of any kind, in the driver; created by `planner`.
 
     Attributes:
-        opaque: an undecided txid may be planned differently after a failure or restart.
-        task_planned: the extents of a txid are known only after its tasks have run.
+        opaque: whether an undecided txid may be planned differently after a failure or restart.
+        task_planned: whether the extents of a txid are known only after its tasks have run.
     """
 
     opaque: bool = False
@@ -62,7 +62,7 @@ class SpoutPlanner:
         return False
 
     def finish(self, document: Any, parts: Parts) -> Any:
-        """Return `document` with the real extents; `parts` is the union of what the tasks' `SpoutTask.run` returned."""
+        """Return `document` with the actual extents; `parts` is the union of all results of `SpoutTask.run`."""
         return document
 
     def skip(self, previous: Any) -> Any:
@@ -70,22 +70,22 @@ class SpoutPlanner:
         raise NotImplementedError
 
     def recorded(self, txid: int) -> RecordedPlan | None:
-        """Return the recording of `txid`, whose document `plan` returns; None unless it is one that is run again."""
+        """Return the recorded facts of `txid`, whose document `plan` returns; None unless it is being replayed."""
         return None
 
     def carried(self, document: Any) -> Parts:
-        """Return the state of each partition after the txid of `document`; empty for driver-planned spouts."""
+        """Return the position of each partition after the txid of `document`; empty for driver-planned spouts."""
         return {}
 
     def notices(self) -> list[str]:
-        """Return notices about the documents finished since the last call; each notice is given once a run."""
+        """Return notices about the documents finished since the last call; each notice appears once per run."""
         return []
 
     def committed(self, document: Any) -> None:
         """Notify the spout that the txids up to that of `document` are committed; never raises."""
 
     def close(self) -> None:
-        """Called once, when the topology stops."""
+        """Release all resources; called once, when the topology stops."""
         raise NotImplementedError
 
 
@@ -127,7 +127,7 @@ class SpoutTask:
         """Release resources held for transactions before `txid`, which are committed."""
 
     def close(self) -> None:
-        """Called once, when the task ends."""
+        """Release all resources; called once, when the task ends."""
         raise NotImplementedError
 
 

@@ -1,6 +1,6 @@
-"""Checks of what a spout's user code returns and raises; errors carry the name of the call.
+"""Checks of the results and errors of a spout's user code; errors name the call.
 
-Also a spout's notices about its source: logged at once, and kept until the next progress report.
+Also defines a spout's notices about its source, which are logged at once and kept until the next progress report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txstorm.errors import MetadataError, TopologyFailed, TxstormError
 
 @contextmanager
 def calling(spout: str, call: str) -> Iterator[None]:
-    """Turn exceptions of user code in the driver into errors that end the topology and name the call."""
+    """Convert exceptions of user code in the driver to errors that end the topology and name the call."""
     try:
         yield
     except TxstormError:
@@ -29,7 +29,7 @@ def calling(spout: str, call: str) -> Iterator[None]:
 
 
 def storable(value: Any, what: str) -> Any:
-    """Return `value` as it is read back from storage (tuples become lists), so that replays see the same value.
+    """Return `value` as it would be read back from storage (tuples become lists), so that replays see the same value.
 
     Raises:
         MetadataError: JSON cannot represent `value`; `what` names the spout, partition and txid.
@@ -46,7 +46,7 @@ def storable(value: Any, what: str) -> Any:
 
 
 def _has_other_keys(value: Any) -> bool:
-    """Return whether a mapping in `value` has a key that is not a string."""
+    """Return whether `value` contains a mapping with a key that is not a string."""
     if isinstance(value, Mapping):
         return any(not isinstance(key, str) or _has_other_keys(inner) for key, inner in value.items())
     return isinstance(value, list | tuple) and any(map(_has_other_keys, value))
@@ -61,7 +61,7 @@ def partition_count(count: Any, what: str) -> int:
 
 
 class WatchedCollector:
-    """Collector that passes everything on and remembers whether anything was emitted."""
+    """Collector that forwards everything and records whether anything was emitted."""
 
     def __init__(self, inner: Collector) -> None:
         self._inner = inner
@@ -102,7 +102,7 @@ class Notices:
         self._kept: list[str] = []
 
     def say(self, what: str) -> None:
-        """Log the notice and keep it."""
+        """Log the notice and keep it until the next `take`."""
         notice = f"spout {self._component!r}: {what}"
         self._log.warning("%s", notice)
         self._kept.append(notice)

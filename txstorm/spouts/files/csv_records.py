@@ -25,7 +25,7 @@ class CsvFormat(SkippingBlanks):
         columns: all columns of the files, in order; `fields` are those emitted.
         types: column → Arrow type; an empty value of such a column is None.
         delimiter: one ASCII character.
-        header: whether every file begins with a record of the names of its columns.
+        header: whether every file begins with a record of its column names.
     """
 
     columns: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class CsvFormat(SkippingBlanks):
         self.start(path)
 
     def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit columns, parsed by Arrow."""
+        """Parse `data` with Arrow and emit its columns."""
         try:
             table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data)))
         except pa.ArrowInvalid as error:
@@ -110,7 +110,7 @@ class CsvFormat(SkippingBlanks):
         collector.emit_batch(table)
 
     def _is_open(self, data: bytes) -> bool:
-        """Whether a quote in the last line of `data` is never closed; Arrow would parse the rest as its value."""
+        """Return whether a quote in the last line of `data` stays open: Arrow would parse the rest as its value."""
         lines = data.rstrip(b"\r\n") + b"\n"
         last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
         if b'"' not in last or self._record_end(last, 0) is not None:
@@ -119,7 +119,7 @@ class CsvFormat(SkippingBlanks):
         return not len(ends) or ends[-1] < len(lines)
 
     def _message(self, error: pa.ArrowInvalid) -> str:
-        """Arrow's message, with the name of the column instead of its number, and without the row."""
+        """Return Arrow's message with the column's name instead of its number, and without the row."""
         text = re.sub(r"(CSV parse error: )?Row #\d+: ", "", str(error)).partition("\n")[0]
         wrong = re.match(r"Expected \d+ columns, got \d+", text)
         if wrong is not None:

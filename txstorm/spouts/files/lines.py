@@ -36,7 +36,7 @@ def read_range(path: str, start: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class LineFormat:
-    """Base of the three text formats: record boundaries, rereading a range, decoding UTF-8.
+    """Base of the three text formats: finds record boundaries, rereads ranges, and decodes UTF-8.
 
     Attributes:
         fields: names of the fields.
@@ -80,7 +80,7 @@ class LineFormat:
         return len(_BOM) if read_range(path, 0, len(_BOM)) == _BOM else 0
 
     def resume(self, path: str, offset: int) -> int:
-        """Return the start of the record after one read without a line end: `offset`, or past a line end added since.
+        """Return the start of the record that follows one without a line end: `offset`, or past a line end added since.
 
         Raises:
             SpoutError: the file grew inside that line.
@@ -109,7 +109,7 @@ class LineFormat:
         return bool(tail)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment` again, verify its digest, and emit its records; invalid ones are refused."""
+        """Reread `segment`, verify its digest, and emit its records; invalid ones are refused."""
         size = segment.stop - segment.start
         data = read_range(segment.file, segment.start, size)
         if len(data) < size:
@@ -193,11 +193,11 @@ class Place:
 
 
 class Undecodable(Exception):
-    """The given bytes contain an invalid record.
+    """The bytes being decoded contain an invalid record.
 
     Args:
         why: the fault.
-        cure: what to do about it.
+        cure: the remedy, for the message.
     """
 
     def __init__(self, why: str, cure: str) -> None:
@@ -222,7 +222,7 @@ def _lines_before(segment: Segment) -> int | None:
 
 
 def shown(data: bytes) -> str:
-    """Return the beginning of a record, for messages."""
+    """Return the beginning of a record as text, for messages."""
     text = data.strip(b"\r\n").decode("utf-8", "replace")
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
@@ -232,7 +232,7 @@ class TextFormat(LineFormat):
     """Text format: one record per line; blank lines are records."""
 
     def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit one column, built from the bytes as a whole instead of line by line."""
+        """Emit one column, built from all bytes at once instead of line by line."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
@@ -250,11 +250,11 @@ class SkippingBlanks(LineFormat):
     """Base of the formats in which blank lines are skipped."""
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
-        """Return the offsets of line ends, without those of blank lines."""
+        """Return the offsets of line ends, except those of blank lines."""
         return without_blanks(data, super().boundaries(data, final=final))
 
     def is_record(self, tail: bytes) -> bool:
-        """Return whether `tail` contains more than line ends."""
+        """Return whether `tail` contains anything but line ends."""
         return bool(tail.strip(b"\r\n"))
 
 
@@ -295,7 +295,7 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def without_blanks(data: bytes, ends: Offsets) -> Offsets:
-    """Return `ends`, the ends of lines in `data`, without blank lines; those become part of the following record."""
+    """Return `ends`, the ends of lines in `data`, except of blank lines, which become part of the following record."""
     starts = np.concatenate(([0], ends[:-1]))[: len(ends)]
     length = ends - starts
     if not len(ends) or length.min() > 2:

@@ -1,4 +1,4 @@
-"""File listing of a file spout: the files to read, in name order, and checks that files already read are unchanged."""
+"""File listing of a file spout: files to read, in name order, and a check that files already read are unchanged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _is_named(paths: tuple[str, ...], name: str) -> bool:
 
 
 def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Return whether `glob` would find a file with these `parts` in its path."""
+    """Return whether the glob with the segments `pattern` would match a path with the segments `parts`."""
     if not pattern or not parts:
         return pattern in ((), ("**",)) and not parts
     head, rest = pattern[0], pattern[1:]
@@ -140,14 +140,14 @@ class Listing:
         return position.moved(name, size)
 
     def refresh(self, position: Position) -> None:
-        """List again, and check that the files before `position` are unchanged."""
+        """List the files again, and check that those before `position` are unchanged."""
         now = expand(self._paths)
         if position.file is not None:
             self._check(position, now)
         self._known = list(now)
 
     def ensure(self, position: Position) -> None:
-        """List once before the first use of `position`."""
+        """List the files if that has not been done yet, and check those before `position`."""
         if self._known is None:
             self.refresh(position)
 

@@ -1,4 +1,4 @@
-"""Parquet format of the file spout; ranges are in rows, and a digest covers the bytes of the row groups touched."""
+"""Parquet format of the file spout; ranges are in rows, and digests cover the bytes of all row groups involved."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RowGroup:
 
 
 class _Read:
-    """Cached row group: its bytes are read and digested at once, and decoded on demand."""
+    """Cached row group: its bytes are read and digested immediately, and decoded on demand."""
 
     def __init__(self, path: str, group: RowGroup, fields: tuple[str, ...]) -> None:
         self.digest = _digest(path, group)
@@ -91,7 +91,7 @@ class ParquetFormat:
             raise SpoutError(msg)
 
     def resume(self, path: str, offset: int) -> int:
-        """Return `offset`: a row is never incomplete."""
+        """Return `offset` unchanged, since a row is never incomplete."""
         return offset
 
     def extent(self, path: str, size: int) -> int:
@@ -99,7 +99,7 @@ class ParquetFormat:
         return int(parquet_file(path).metadata.num_rows)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment` again, verify its digest, and emit its rows."""
+        """Reread `segment`, verify its digest, and emit its rows."""
         touched = [group for group in self._row_groups(segment.file) if group.touches(segment)]
         digest = blake2b(digest_size=DIGEST_BYTES)
         for group in touched:
@@ -149,7 +149,7 @@ def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> N
 
 
 def _is_suspect(rows: pa.Table) -> bool:
-    """Whether Python may be unable to represent a value: text that is not UTF-8, or a time beyond the year 9999."""
+    """Return whether Python may fail to represent a value, such as invalid UTF-8 or a time beyond the year 9999."""
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid:
@@ -168,7 +168,7 @@ def _is_far(column: pa.ChunkedArray) -> bool:
 
 
 def _fault(rows: pa.Table) -> str:
-    """Return why Python cannot represent these rows; empty if it can."""
+    """Return the reason why Python cannot represent these rows; empty if it can."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
             column.to_pylist()

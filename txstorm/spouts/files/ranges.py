@@ -1,6 +1,6 @@
 """Metadata of a file spout's batch: the ranges of files it reads, and the position where the next batch begins.
 
-Ranges count bytes in text formats and rows in Parquet; they begin and end at record boundaries, the end excluded.
+Ranges count bytes in text formats and rows in Parquet; they are half-open and lie on record boundaries.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """``file:from-to``."""
+        """The range as ``file:from-to``, for messages."""
         return f"{self.file}:{self.start}-{self.stop}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form in which the metadata of a txid store it."""
+        """Return the JSON form that the metadata of a txid stores."""
         return {"file": self.file, "from": self.start, "to": self.stop, "rows": self.rows, "digest": self.digest}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Segment:
-        """Read the result of `to_json`."""
+        """Rebuild a segment from the result of `to_json`."""
         return cls(stored["file"], stored["from"], stored["to"], stored["rows"], stored["digest"])
 
     def verify(self, digest: str) -> None:
-        """Raise `SpoutError` unless `digest`, that of the present content, is the planned one."""
+        """Raise `SpoutError` unless `digest`, that of the current content, is the planned one."""
         if digest != self.digest:
             how = f"expected digest {self.digest}, got {digest}"
             raise self.changed(how)
@@ -65,8 +65,8 @@ class Position:
     Attributes:
         file: the file read last; None at the very beginning.
         offset: the offset up to which it has been read; 0 if nothing, not even a header, has been read.
-        open: whether the last record had no line end yet.
-        behind: number of files read completely.
+        open: whether the last record read had no line end yet.
+        behind: number of files that have been read completely.
         trail: running digest of the names and sizes of these files.
     """
 
@@ -77,13 +77,13 @@ class Position:
     trail: str = ""
 
     def moved(self, file: str, size: int) -> Position:
-        """Return the beginning of `file`, which follows the present file of `size` bytes."""
+        """Return the position at the beginning of `file`, which follows the current file of `size` bytes."""
         if self.file is None:
             return Position(file)
         return Position(file, behind=self.behind + 1, trail=extend_trail(self.trail, self.file, size))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form in which the metadata of a txid store it."""
+        """Return the JSON form that the metadata of a txid stores."""
         return {
             "file": self.file, "offset": self.offset, "open": self.open, "behind": self.behind, "trail": self.trail,
         }  # fmt: skip
@@ -125,7 +125,7 @@ class Block:
         size: offset at which the block ends; the size of the file if the block reaches its end.
         open: whether the last record has no line end.
         width: bytes per unit of offset.
-        raw: returns the bytes that represent a range in its digest.
+        raw: function that returns the bytes over which the digest of a range is computed.
     """
 
     path: str
@@ -141,7 +141,7 @@ class Block:
         return path == self.path and len(self.ends) > 0 and self.start <= offset < self.ends[-1]
 
     def take(self, offset: int, rows: int, room: float, *, at_least: int) -> Piece:
-        """Return the records from `offset` on that fit into `rows` and `room` bytes, but `at_least` that many."""
+        """Return records from `offset` on: at most `rows` and `room` bytes of them, but no fewer than `at_least`."""
         first = int(np.searchsorted(self.ends, offset, side="right"))
         limit = max(offset, self.start) + room / self.width
         fitting = int(np.searchsorted(self.ends, limit, side="right"))
@@ -151,7 +151,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Piece:
-    """Records `first` to `last`, the latter excluded, of a block."""
+    """Records `first` (inclusive) to `last` (exclusive) of a block."""
 
     block: Block
     first: int
@@ -184,7 +184,7 @@ class Piece:
 
 
 def segments(pieces: Sequence[Piece], parallelism: int) -> list[Segment]:
-    """Divide a batch into `parallelism` shares of equally many records; a share has one segment per file it touches."""
+    """Divide a batch into `parallelism` shares of equally many records; a share has one segment per file it spans."""
     found: list[tuple[int, list[Piece]]] = []
     for share, part in _parts(pieces, parallelism):
         if found and found[-1][0] == share and found[-1][1][-1].block.path == part.block.path:

@@ -1,4 +1,4 @@
-"""The file spout: text, CSV, JSON-lines and Parquet files as transactions that can be read again exactly.
+"""The file spout: text, CSV, JSON-lines and Parquet files as transactions that can be replayed exactly.
 
 Metadata of a txid: ``{"v": 1, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}}``. Task i
 of n emits segments i, i+n, …
@@ -44,7 +44,7 @@ class Format(Protocol):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields emitted."""
+        """The names of the fields emitted."""
 
     def probe(self, path: str) -> None:
         """Raise `SpoutError` unless `path` can be read and looks like this format."""
@@ -53,13 +53,13 @@ class Format(Protocol):
         """Read one block of records from `offset` on (0: the first record); empty at the end of the file."""
 
     def resume(self, path: str, offset: int) -> int:
-        """Return the start of the record after one read without a line end; `offset` while the file has not grown."""
+        """Return the start of the record that follows one without a line end; `offset` while the file has not grown."""
 
     def extent(self, path: str, size: int) -> int:
         """Return the offset at the end of the file, which has `size` bytes."""
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment`, verify its digest, and emit its records; raise `SpoutError` if it has changed."""
+        """Reread `segment`, verify its digest, and emit its records; raise `SpoutError` if it has changed."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class FileSpout(TransactionalSpout):
                 chosen.probe(name)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the fields: those given, or else those of the first file; `SpoutError` if it cannot be read."""
+        """Declare the fields given or those of the first file; raise `SpoutError` if that cannot be read."""
         with self._naming_line():
             declarer.declare(self._format().fields)
 
@@ -156,7 +156,7 @@ class FileSpout(TransactionalSpout):
 
     @contextmanager
     def _naming_line(self) -> Iterator[None]:
-        """Add to errors about the source the line of code that created the spout."""
+        """Add the line of code that created the spout to errors about the source."""
         try:
             yield
         except SpoutError as error:
@@ -269,7 +269,7 @@ class _FileCoordinator(SpoutCoordinator):
         return pieces, position
 
     def _at(self, position: Position) -> tuple[Position, Block | None, int]:
-        """Return `position`, moved past a line end added since, its block (None: no records), and the block's end."""
+        """Return `position`, moved past a line end added since, the block there (None: no records), and its end."""
         if position.file is None:
             return position, None, 0
         if position.open:

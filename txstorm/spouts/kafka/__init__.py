@@ -1,4 +1,4 @@
-"""Kafka as replayable ranges of offsets.
+"""Kafka spouts: topics as replayable ranges of offsets.
 
 May import: spouts, clients.kafka.
 Start: spout.py.

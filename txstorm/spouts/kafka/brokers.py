@@ -22,7 +22,7 @@ GOODBYE = 1.0
 
 
 class Aside:
-    """Background thread for one request at a time; call from one thread, which shares no state with `work` meanwhile.
+    """Background thread for one request at a time; call from one thread, which must share no state with `work`.
 
     Args:
         patience: maximum seconds that `ask` blocks.
@@ -39,7 +39,7 @@ class Aside:
         return self._open is not None
 
     def ask(self, question: Any, work: Callable[[], Any]) -> Any:
-        """Run `work`; return or raise its result, or `PENDING` if it takes longer than `patience`: then call again.
+        """Run `work` and return or raise its result; return `PENDING`, to be retried, after `patience`.
 
         `work` does not start while a different question is pending; the answer to that one is discarded.
         """
@@ -87,7 +87,7 @@ class Asked(Protocol):
 class Offsets:
     """Offset requests to the brokers, one to each leader.
 
-    A leader that did not answer in time is not waited for again until it has answered a request in the background.
+    A leader that did not answer in time is not awaited again until it has answered a request in the background.
 
     Args:
         cluster: client of the brokers.
@@ -108,7 +108,7 @@ class Offsets:
 
         Args:
             topics: topics with the leaders of their partitions.
-            wanted: partition → which offset; as for `Cluster.ask`.
+            wanted: partition → the offset to request; see `Cluster.ask`.
         """
         groups = _by_leader(topics, wanted)
         self._watch(groups)
@@ -164,23 +164,23 @@ AWAY = 1.0
 
 
 class WouldAskError(Exception):
-    """The result needs a request to the brokers, which is not allowed now (`KafkaView.mute`)."""
+    """The result requires a request to the brokers, which is not allowed now (`KafkaView.mute`)."""
 
 
 class KafkaView:
-    """Cached view of topics and end offsets; asks the brokers if needed, with a timeout of seconds if none answers.
+    """Cached view of topics and end offsets, which asks the brokers if needed, with a timeout of a few seconds.
 
     Args:
-        source: which topics.
+        source: the options of the spout, including its topics.
         cluster: client of the brokers.
         monotonic: clock, in seconds.
 
     Attributes:
         topics: existing topics, as of the last listing.
-        ends: partition → its end offset, as of the last `ask_ends`; without unavailable partitions.
-        away: partitions that were unavailable then.
-        trouble: why the last listing failed; empty if it did not.
-        mute: make no requests: raise `WouldAskError` instead.
+        ends: partition → its end offset, as of the last `ask_ends`; omits unavailable partitions.
+        away: partitions that were unavailable at that time.
+        trouble: why the last listing failed; empty if it succeeded.
+        mute: whether to raise `WouldAskError` instead of making requests.
     """
 
     def __init__(self, source: KafkaSource, cluster: Asked, monotonic: Callable[[], float]) -> None:
@@ -233,12 +233,12 @@ class KafkaView:
         self.away = set(partitions) - set(self.ends)
 
     def beginnings(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the first offsets of `partitions`, without unavailable partitions."""
+        """Return the first offsets of `partitions`, omitting unavailable partitions."""
         found = self._ask(dict.fromkeys(partitions, EARLIEST))
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the start offsets of `partitions` that the user chose, without unavailable partitions."""
+        """Return the start offsets that the user chose for `partitions`, omitting unavailable partitions."""
         start = self._source.start
         if isinstance(start, Mapping):
             chosen = {(topic, n): start[topic][n] for topic, n in partitions if n in start.get(topic, {})}

@@ -1,4 +1,4 @@
-"""Coordinator of Kafka spouts: plans the next offset ranges from the positions read and what the brokers hold now."""
+"""Coordinator of Kafka spouts: plans the next offset ranges from the positions read and the brokers' offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SAMPLING = {"queued.min.messages": 1, "queued.max.messages.kbytes": 2048, "max.
 
 
 class KafkaCoordinator(SpoutCoordinator):
-    """Plans offset ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`.
+    """Coordinator that plans offset ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`.
 
     Args:
         source: the options of the spout.
@@ -88,7 +88,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._aside.ask((txid, before), lambda: self._plan(before, again=again))
 
     def _plan_mute(self, before: Any) -> Batch | None:
-        """Plan from cached knowledge, on this thread: enough for a backlog, and cheaper than a thread switch."""
+        """Plan from cached offsets, on this thread; that suffices for a backlog and is cheaper than a thread switch."""
         self._view.mute = True
         try:
             return self._plan(before, again=False)
@@ -104,7 +104,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._batch(Positions.after(before), first=before is None, again=again)
 
     def _worth(self, batch: Batch, *, first: bool) -> bool:
-        """Whether to start a transaction: there is data, or it is the first and must record a start that may move."""
+        """Return whether to start a transaction: it has data, or is the first and must record a start that may move."""
         pins = first and self._source.start != "earliest" and bool(batch.positions.next)
         return bool(batch.ranges or batch.lost or pins)
 
@@ -173,7 +173,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return Positions(ids, {**positions.next, **joined}), list(joined)
 
     def _within(self, positions: Positions) -> tuple[Positions, list[Lost]]:
-        """Return `positions` moved into the brokers' present ranges, and the offsets lost, or raise `SpoutError`."""
+        """Return `positions` moved into the brokers' ranges, and the lost offsets, or raise `SpoutError`."""
         beginnings = self._view.beginnings(positions.next)
         self._view.ask_ends(positions.next)
         lost, moved = [], {}
@@ -251,7 +251,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return mark
 
     def reached(self, metadata: Any, mark: Any) -> bool:
-        """Whether every partition of `mark` was read up to its end; unavailable and recreated ones do not count."""
+        """Return whether every partition of `mark` was read to its end, ignoring unavailable and recreated ones."""
         positions, topics = Positions.after(metadata), self._view.topics
         if not self._source.opaque and any(topic not in topics for topic in positions.ids):
             return False  # planning reports the missing topic
@@ -263,7 +263,7 @@ class KafkaCoordinator(SpoutCoordinator):
         )
 
     def _position(self, positions: Positions, id: str, partition: Partition) -> int:
-        """The next offset of `partition` of topic `id`: recorded, or, if it was empty so far, where it will start."""
+        """Return the next offset of `partition` of topic `id`: as recorded or, if it was empty so far, its start."""
         if positions.ids.get(partition[0]) == id and partition in positions.next:
             return positions.next[partition]
         return self._found.get((id, partition), 0)
@@ -292,7 +292,7 @@ class KafkaCoordinator(SpoutCoordinator):
 
 
 class _LagTools:
-    """Writes the committed positions to a consumer group, for tools that show the lag."""
+    """Writer of committed positions to a consumer group, for tools that show the lag."""
 
     def __init__(self, source: KafkaSource, monotonic: Callable[[], float]) -> None:
         self._source = source

@@ -14,14 +14,14 @@ Raw = Sequence[bytes | None]
 
 
 class Decoded(NamedTuple):
-    """A decoded column; rows that could not be decoded are null, with the reason in a mapping row → why."""
+    """A decoded column, and the rows that could not be decoded: null in the column, with a mapping row → reason."""
 
     column: pa.Array | list[Any]
     bad: Mapping[int, str]
 
 
 class Decoder(Protocol):
-    """Decoder of one column of bytes; shipped to the workers."""
+    """Decoder of a column of bytes, which is shipped to the workers."""
 
     def check(self) -> None:
         """Check the requirements before anything is written; raise `SpoutError` if one is missing."""
@@ -42,7 +42,7 @@ class Bytes:
 
 
 class Text:
-    """UTF-8."""
+    """Decoder of UTF-8 text."""
 
     def check(self) -> None:
         """Do nothing: there are no requirements."""
@@ -57,7 +57,7 @@ class Text:
 
 
 class Each:
-    """Decoder that calls a function of bytes for every value; it raises for bytes that it cannot decode.
+    """Decoder that calls a function for the bytes of every value; the function raises if it cannot decode them.
 
     Args:
         decode: the function; it is shipped to the workers.
@@ -107,7 +107,7 @@ class Avro:
         return self._registry
 
     def check(self) -> None:
-        """Check that the registry answers."""
+        """Check that the registry answers; raise `SpoutError` if not."""
         self._opened().check()
 
     def column(self, raw: Raw) -> Decoded:

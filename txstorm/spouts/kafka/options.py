@@ -24,8 +24,8 @@ class KafkaSource:
 
     Attributes:
         opaque: whether an undecided batch may be planned differently after a failure.
-        topics: names, and patterns, which begin with ``^``.
-        settings: client settings of librdkafka, ``bootstrap.servers`` among them; never stored.
+        topics: topic names, and patterns, which begin with ``^``.
+        settings: client settings of librdkafka, including ``bootstrap.servers``; never stored.
         start: where to begin in partitions that exist at the first transaction.
         rows: maximum number of offsets of a topic in a transaction.
         size: maximum number of bytes of a topic in a transaction, as an estimate.
@@ -33,7 +33,7 @@ class KafkaSource:
         key: decoder of keys.
         value: decoder of values.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        group: consumer group that positions are written to, for lag tools.
+        group: consumer group to which positions are written, for tools that show the lag.
         discover: seconds between two searches for new partitions and topics.
         patience: seconds that reading waits without receiving records.
     """
@@ -59,16 +59,16 @@ class KafkaSource:
 
     @property
     def named(self) -> list[str]:
-        """Topics given by name; they must exist."""
+        """The topics given by name, which must exist."""
         return [topic for topic in self.topics if not topic.startswith("^")]
 
     @property
     def patterns(self) -> list[re.Pattern[str]]:
-        """Patterns of topics; they may match none."""
+        """The patterns of topics, which may match none."""
         return [re.compile(topic) for topic in self.topics if topic.startswith("^")]
 
     def reads(self, topic: str) -> bool:
-        """Return whether `topic` is to be read: it is given by name, or a pattern matches it."""
+        """Return whether `topic` is read, because it is given by name or matches a pattern."""
         return topic in self.named or any(pattern.search(topic) for pattern in self.patterns)
 
 

@@ -1,4 +1,4 @@
-"""Offset ranges that a transaction reads from Kafka, as pure functions of positions and ends; its metadata.
+"""Offset ranges that a transaction reads from Kafka, as pure functions of positions and ends, and its metadata.
 
 The metadata, version 1::
 
@@ -32,7 +32,7 @@ class Lost:
     cause: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form in which the metadata hold it."""
+        """Return the JSON form that the metadata stores."""
         topic, number = self.partition
         return {"topic": topic, "partition": number, "from": self.start, "to": self.stop, "cause": self.cause}
 
@@ -43,10 +43,10 @@ class Lost:
 
 @dataclass(frozen=True)
 class Positions:
-    """Next offset of every partition.
+    """Positions in Kafka: the next offset of every partition.
 
     Attributes:
-        ids: topic → id of the topic that the offsets belong to.
+        ids: topic → id of the topic to which the offsets belong.
         next: partition → the first offset that has not been read.
     """
 
@@ -71,7 +71,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class Batch:
-    """Ranges that one transaction reads, and the events to record with them.
+    """Offset ranges that one transaction reads, and the events to record with them.
 
     Attributes:
         positions: position of every partition before the transaction.
@@ -88,7 +88,7 @@ class Batch:
     lost: Collection[Lost] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the metadata."""
+        """Return the batch as the metadata of its txid, in JSON form."""
         topics: dict[str, dict[str, Any]] = {}
         for topic, number in sorted(self.positions.next):
             entry = topics.setdefault(topic, {"id": self.positions.ids[topic], "next": {}, "from": {}})
@@ -105,7 +105,7 @@ class Batch:
 
 
 def checked(metadata: Any) -> Any:
-    """Return `metadata` if this version can read them; raise `SpoutError` if not."""
+    """Return `metadata` if this version of txstorm can read it; raise `SpoutError` if not."""
     version = metadata.get("v") if isinstance(metadata, dict) else None
     if version != VERSION:
         msg = f"kafka spout: metadata of version {version!r}, expected {VERSION}; use the txstorm that wrote them"
@@ -126,7 +126,7 @@ def ids_of(metadata: Any) -> dict[str, str]:
 def ranges_of(metadata: Any, task: int = 0, tasks: int = 1) -> dict[Partition, Range]:
     """Return the ranges that task `task` of `tasks` reads in the txid with `metadata`.
 
-    A partition stays with its task while no others are added, so that the task's consumer can continue.
+    A partition stays with its task unless others are added, so that the task's consumer can continue.
     """
     known = sorted(
         (topic, int(number)) for topic, entry in checked(metadata)["topics"].items() for number in entry["next"]

@@ -24,7 +24,7 @@ _OFFSET, _KEY, _VALUE = map(methodcaller, ("offset", "key", "value"))
 
 
 class PartitionDigest:
-    """Digest of offsets, keys and values; independent of how the records are divided into pieces."""
+    """Digest of offsets, keys and values, regardless of how the records are divided into pieces."""
 
     def __init__(self) -> None:
         self._parts = [hashlib.blake2b(digest_size=16) for _ in range(5)]
@@ -60,10 +60,10 @@ def emit_records(
 
     Args:
         source: options of the spout, with the fields to emit and the decoders.
-        where: names spout and txid in errors.
+        where: name of spout and txid, for errors.
         partition: the partition that was read.
         extent: the range that was read.
-        messages: of type `confluent_kafka.Message`.
+        messages: the records of the range, as `confluent_kafka.Message`.
         collector: receives the tuples.
     """
     digest = PartitionDigest()

@@ -1,4 +1,4 @@
-"""Record sizes of topics, estimated from occasional samples, to find how many offsets fit into a batch."""
+"""Record sizes of topics, estimated from occasional samples, to determine how many offsets fit into a batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sizes:
     Args:
         rows: maximum number of offsets of a topic in a transaction.
         size: maximum number of bytes, as an estimate.
-        sample: measures a range; called at most every `AGE` seconds for each topic.
+        sample: function that measures a range; called at most every `AGE` seconds for each topic.
         monotonic: clock, in seconds.
     """
 
