@@ -1,6 +1,6 @@
-"""Reads and writes of committers: handles, unpublished rows of ended txids, commit groups, all tables of a run.
+"""State and sink access of committers: handles, unpublished rows of ended txids, commit groups, the tables of a run.
 
-It never imports the ledger or books.
+This package never imports the ledger or the books.
 
 May import: storage, clients.
 Start: unpublished.py (the port), then keyed.py.

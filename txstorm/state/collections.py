@@ -1,8 +1,8 @@
-"""Collections: the committer's handle of ordered rows per key, and their unpublished txids.
+"""Collections: ordered rows per key, with their committer handles and unpublished txids.
 
-A collection is a keyed state whose keys are those of single rows: the key of the collection, the row's place in the
-order, and a number that distinguishes rows with the same place. So its rows are staged, published, compacted and read
-like those of any state; this module appends them, and reads them in order.
+A collection is stored as a keyed state with one key per row: the collection's key, the row's position in the order, and
+a sequence number that distinguishes rows with the same position. So its rows are staged, published, compacted and read
+like those of any state; this module adds appending and reading in order.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class TaskCollection(TaskWrites):
         self._counts: dict[CollectionKey, int] = {}
 
     def append(self, key: Key, at: Any, *values: Any) -> None:
-        """Append one row to the collection of `key`, at place `at` of its order."""
+        """Append one row to the collection of `key`, at position `at` in its order."""
         self.append_many([(key, at, *values)])
 
     def append_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Append many rows: each ``(key, at, *values)``."""
+        """Append many rows, each a tuple ``(key, at, *values)``."""
         self._check_active()
         group, given = self._group, list(rows)
         width = PLACE + len(group.values.names)
@@ -86,7 +86,7 @@ class TaskCollection(TaskWrites):
     def scan(
         self, key: Key, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[Any, ...]]:
-        """The rows of `key` from place `start` to `end`, in order, or in reverse order; at most `limit`."""
+        """Return the rows of `key` from position `start` to `end`, in order or in reverse order; at most `limit`."""
         (rows,) = self._there([key], self._span(start, end, limit, reverse=reverse)).values()
         return self._public(rows)
 
@@ -99,12 +99,12 @@ class TaskCollection(TaskWrites):
         limit: int | None = None,
         reverse: bool = False,
     ) -> dict[Key, list[tuple[Any, ...]]]:
-        """``{key: rows}`` for those `keys` that have rows from place `start` to `end`; rows as returned by `scan`."""
+        """Return ``{key: rows}`` for the `keys` that have rows from position `start` to `end`; rows as from `scan`."""
         found = self._there(keys, self._span(start, end, limit, reverse=reverse))
         return {self._group.public(owner): self._public(rows) for owner, rows in found.items() if rows}
 
     def scan_table(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> pa.Table:
-        """The rows of `keys` from place `start` to `end` as a table with the columns that `append_batch` takes."""
+        """Return the rows of `keys` from position `start` to `end` as a table with the columns of `append_batch`."""
         self._check_active()
         group, span = self._group, self._span(start, end)
         owners = self._owners(keys)
@@ -115,11 +115,11 @@ class TaskCollection(TaskWrites):
         return group.table(owners, found)
 
     def remove(self, key: Key, start: Any = None, end: Any = None) -> int:
-        """Remove the rows of `key` from place `start` to `end`; returns how many there were."""
+        """Remove the rows of `key` from position `start` to `end`; return the number removed."""
         return self.remove_many([key], start, end)
 
     def remove_many(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> int:
-        """Remove the rows of many keys from place `start` to `end`; returns how many there were."""
+        """Remove the rows of many keys from position `start` to `end`; return the number removed."""
         found = self._there(keys, self._span(start, end))
         gone = {(*owner, *place): value for owner, rows in found.items() for place, value in rows}
         writes, olds = self.writes, self.olds
@@ -150,7 +150,7 @@ class TaskCollection(TaskWrites):
         return self._txid << COUNT_BITS | count
 
     def _there(self, keys: Iterable[Key], span: ScanRange) -> dict[CollectionKey, list[tuple[Place, Value]]]:
-        """The rows of `keys` in `span` as the task sees them, by collection."""
+        """Return the rows of `keys` in `span` as the task sees them, keyed by collection."""
         self._check_active()
         owners = self._owners(keys)
         if not self.wrote:
@@ -199,11 +199,12 @@ class TaskCollection(TaskWrites):
 
 
 class CollectionGroup(UnpublishedRows[TaskCollection]):
-    """The unpublished txids of a collection state.
+    """The writes of unpublished txids to a collection state.
 
     Attributes:
         owners: the encoding of the collections' keys.
-        order: the order column; `ends`: its lowest and highest possible value.
+        order: the order column.
+        ends: the lowest and highest possible value of the order column.
     """
 
     accessor = "collection"
@@ -218,18 +219,18 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         self._placed = index
 
     def tuples(self, keys: Sequence[Key]) -> list[CollectionKey]:
-        """Convert keys of collections to canonical tuples of their columns."""
+        """Convert collection keys to canonical tuples of their column values."""
         return [(key,) for key in keys] if len(self.owners.columns) == 1 else list(keys)
 
     def public(self, owner: CollectionKey) -> Key:
-        """Convert the key of a collection to the form that users see."""
+        """Convert a collection's key from its canonical tuple to the form that users see."""
         return owner[0] if len(self.owners.columns) == 1 else owner
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> list[list[tuple[Place, Value]]]:
-        """Read the places and values of the rows of each of `owners` in `span` before `txid`, the next txid to end.
+        """Read the positions and values of the rows in `span` of each of `owners`, before `txid`, the next to end.
 
         Raises:
-            StateError: a row is ahead of `txid`.
+            StateError: a row was written by a txid later than `txid`.
         """
         overlay = self._ordered  # before the index, as in `before`
 
@@ -244,7 +245,7 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return filled(self._placed.scan, settle, owners, span)
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> Columns:
-        """Read a `span` without a limit like `scan`, as columns."""
+        """Like `scan`, but return columns; `span` must not have a row limit."""
         overlay = self._ordered
         found = self._placed.columns(owners, span)
         if found is None or self._index.last_txid >= txid:  # rows may belong to later txids, and have an earlier value
@@ -253,14 +254,14 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return self._living(found.over(later, self.values), txid)
 
     def table(self, owners: Sequence[CollectionKey], rows: Columns) -> pa.Table:
-        """Convert `rows` of `owners` to a table with the columns that users see."""
+        """Convert the `rows` of `owners` to a table with the columns that users see."""
         numbers, kind = pa.array(rows.owners), self.order.field.type
         keys = [array.take(numbers) for array in self.owners.arrays([self.public(owner) for owner in owners])]
         columns = [*keys, pa.array(rows.orders).cast(kind), *rows.values[: len(self.values.columns)]]
         return pa.table(columns, names=[*self.owners.names, self.order.name, *self.values.names])
 
     def _living(self, rows: Columns, txid: int) -> Columns:
-        """Like `alive`, for rows with places."""
+        """Drop the rows that have expired as of the stamp of `txid`."""
         if self.state.ttl is None:
             return rows
         over = pa.scalar(self._stamps[txid] - self.state.ttl, STAMP.type)
@@ -281,7 +282,7 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return [(place, value) for (place, _), value in there if value is not None]
 
     def claims(self, handle: TaskCollection) -> set[Key]:
-        """The collections that a task changed: no other task may change them in the same txid."""
+        """Return the collections that a task changed; no other task may change them in the same txid."""
         return {key[:-PLACE] for key in handle.writes}
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
@@ -299,14 +300,14 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
 
 
 def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
-    """Make the unpublished rows of `state`; `index` comes from `txstorm.state.index.ordered_index.state_index`."""
+    """Create the group of unpublished rows of `state`; `index`: see `txstorm.state.index.ordered_index.state_index`."""
     return CollectionGroup(state, index) if isinstance(state, CollectionState) else StateGroup(state, index)
 
 
 def _seen(
     rows: list[tuple[Place, Value]], own: list[tuple[Place, Value | None]], *, backwards: bool
 ) -> list[tuple[Place, Value]]:
-    """Overlay `rows` with the task's own writes."""
+    """Return `rows` overlaid with the task's own writes."""
     merged: list[tuple[Place, Value | None]] = over([*rows], own, backwards=backwards)
     return [(place, value) for place, value in merged if value is not None]
 

@@ -1,6 +1,6 @@
-"""Commit group: consecutive txids that are committed together; handles for their committers, then their staged rows.
+"""Commit group: consecutive txids that are committed together, with their committers' handles and their staged rows.
 
-It is one module: handles, members and groups share the rows that are not published yet, and one lock over them.
+It is one module, since handles, tables and groups share the unpublished rows and the lock that guards them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CommitTables:
         states: the states, collections and maps, by name.
         sinks: the sinks and outlets, by name.
         members: all tables that groups write to, in the order in which they are published.
-        letters: the rows of the dead-letter table, if there is one.
+        letters: the unpublished rows of the dead-letter table, if there is one.
     """
 
     states: Declared
@@ -50,7 +50,7 @@ class CommitTables:
 
 
 class CommitHandles:
-    """Handles of the committers of one txid; see `txstorm.api.context.CommitResources`."""
+    """The handles of one txid's committers; implements `txstorm.api.context.CommitResources`."""
 
     def __init__(self, txid: int, tables: CommitTables) -> None:
         self.txid = txid
@@ -61,17 +61,17 @@ class CommitHandles:
         self._lock = RLock()
 
     def state(self, component: str, task: int, name: str) -> StateHandle:
-        """The handle of the state or map `name` of `component`; raises `StateError` unless it declares one."""
+        """Return the handle of the state or map `name`; raise `StateError` unless `component` declares it."""
         handle: StateHandle = self._handle("state", component, task, name, self._tables.states)
         return handle
 
     def collection(self, component: str, task: int, name: str) -> CollectionHandle:
-        """The handle of the collections `name` of `component`; raises `StateError` unless it declares them."""
+        """Return the handle of the collection state `name`; raise `StateError` unless `component` declares it."""
         handle: CollectionHandle = self._handle("collection", component, task, name, self._tables.states)
         return handle
 
     def sink(self, component: str, task: int, name: str) -> SinkHandle:
-        """The handle of the sink `name` of `component`; raises `StateError` unless it declares one."""
+        """Return the handle of the sink `name`; raise `StateError` unless `component` declares it."""
         handle: SinkHandle = self._handle("sink", component, task, name, self._tables.sinks)
         return handle
 
@@ -93,20 +93,20 @@ class CommitHandles:
         return handle
 
     def activate(self, active: bool) -> None:
-        """Allow or forbid the use of all handles, existing and future ones."""
+        """Allow or forbid the use of all handles, including those created later."""
         with self._lock:
             self._active = active and not self._closed
             for handle in self._handles:
                 handle.active = self._active
 
     def close(self) -> None:
-        """Close all handles, existing and future ones, so that nothing can be written through them."""
+        """Close all handles, including those created later, so that nothing can be written through them."""
         with self._lock:
             self._closed = True
         self.activate(False)
 
     def settle(self, component: str, task: int) -> None:
-        """Raise `StateError` now for values that no table can hold, rather than when the txid ends."""
+        """Raise `StateError` for values that the task's tables cannot hold, now rather than when the txid ends."""
         for rows in self._groups():
             rows.settle(component, task, self.txid)
 
@@ -120,12 +120,12 @@ class CommitHandles:
 
 
 class CommitGroup:
-    """Consecutive txids that become one intent.
+    """Consecutive txids that are decided by one intent.
 
     Order of calls, for each txid in turn: `begin_txid`, ``activate(True)`` around every `finish_batch`, `end_txid`;
     then `stage` once, and `apply` after the intent is published. If a txid fails, call `drop_from` with it; `stage` may
-    then be called for the txids before it. A later group may begin while this one is being published; it reads its
-    rows.
+    then be called for the txids before it. A later group may begin while this one is being published; it sees this
+    group's rows.
     """
 
     def __init__(self, first: int, tables: CommitTables) -> None:
@@ -134,9 +134,9 @@ class CommitGroup:
         self._tables = tables
 
     def begin_txid(self, txid: int, resources: CommitHandles | None = None, stamp: int = 0) -> CommitHandles:
-        """Begin `txid`: `resources` are its handles from now on, including those given out before its turn.
+        """Begin `txid` with its handles `resources`, some perhaps handed out before its turn; return them.
 
-        `stamp`: when it was planned, UTC microseconds.
+        `stamp`: the planning time of the txid, UTC microseconds.
         """
         self._tables.begin(txid, stamp)
         if resources is not None or self.resources.txid != txid:
@@ -149,17 +149,17 @@ class CommitGroup:
         self.resources.activate(active)
 
     def expect(self, component: str, name: StagedName) -> None:
-        """Announce that tasks of a job will stage all writes of `component` in a txid; see `PendingTable.expect`."""
+        """Announce that commit-job tasks will stage all writes of `component` in a txid; see `PendingTable.expect`."""
         for member in self._members_of(component):
             member.expect(name)
 
     def take_over(self, component: str, txid: int, files: Mapping[str, Sequence[Staged]]) -> None:
-        """Take over the files that those tasks have staged, by table; raises as `PendingTable.take_over` does."""
+        """Take over the files staged by commit-job tasks, by table; raises the errors of `PendingTable.take_over`."""
         for member in self._members_of(component):
             member.take_over(txid, files.get(member.ref.uri, ()))
 
     def keyed(self, name: str) -> StateGroup:
-        """The unpublished rows of the keyed state `name`."""
+        """Return the unpublished rows of the keyed state `name`."""
         rows = self._tables.states[name][1]
         assert isinstance(rows, StateGroup)
         return rows
@@ -168,7 +168,7 @@ class CommitGroup:
         return [one for one in self._tables.members if one.component == component]
 
     def divert(self, txid: int, letters: pa.Table) -> None:
-        """Add the dead letters of `txid`; called after its committers have finished and before it ends."""
+        """Add the dead letters of `txid`; called after its committers have finished, before it ends."""
         assert self._tables.letters is not None
         sink = self._tables.letters.handle("dead-letters", 0, txid)
         sink.active = True
@@ -186,19 +186,19 @@ class CommitGroup:
             member.rows.end_txid(txid)
 
     def drop_from(self, txid: int) -> None:
-        """Drop `txid` and all later ones from all tables, with their staged files; none of them is decided."""
+        """Discard `txid` and all later txids, none of them decided, from all tables, and delete their staged files."""
         self.resources.close()
         self.resources = CommitHandles(txid, self._tables)
         for member in self._tables.members:
             member.drop_from(txid)
 
     def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
-        """Stage the rows of `txids` durably beside their tables; returns the tables they touch, in a fixed order."""
+        """Stage the rows of `txids` durably beside their tables; return the tables' intent entries, in a fixed order."""
         staging = (member.staging(txids, epoch) for member in self._tables.members)
         return together([one for one in staging if one is not None])
 
     def apply(self, last: int) -> None:
-        """Move the txids up to `last`, which are published, into the index."""
+        """Move the rows of the published txids up to `last` into the index."""
         for member in self._tables.members:
             member.apply(last)
 

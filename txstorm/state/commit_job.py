@@ -19,10 +19,10 @@ _THERE = "_there"
 
 
 def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str) -> list[Key]:
-    """Collect the distinct keys of `state` in the columns of the same names.
+    """Collect the distinct keys of `state` from the columns of `batches` named like the key columns.
 
     Raises:
-        StateError: a column has values of another type than the key.
+        StateError: the type of a column differs from that of the key column.
     """
     form = KeyForm(state)
     parts = []
@@ -33,7 +33,7 @@ def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str)
 
 
 def given_rows(group: StateGroup, keys: Sequence[Key], txid: int) -> pa.Table:
-    """Read the values of `keys` before `txid`, where they have any; called in its turn, on the commit thread."""
+    """Read the rows of the `keys` that have a value before `txid`; called in the txid's turn, on the commit thread."""
     values = group.before(keys, txid)
     there = pa.array([value is not None for value in values], pa.bool_())
     columns = [*group.keys.arrays(keys), *group.values.arrays(values), there]
@@ -42,18 +42,18 @@ def given_rows(group: StateGroup, keys: Sequence[Key], txid: int) -> pa.Table:
 
 
 def write_given(rows: pa.Table, file: Path) -> None:
-    """Write `given_rows` to a new file, for another process."""
+    """Write the result of `given_rows` to a new file, to be read by another process."""
     with pa.OSFile(os.fspath(file), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
 
 
 class ShippedRowsIndex:
-    """`txstorm.state.index.index.KeyIndex` of a task that has only the rows of the keys in its input.
+    """`txstorm.state.index.index.KeyIndex` of a commit-job task, which has only the rows of the keys in its input.
 
     Args:
         state: the state.
         file: the file written by `write_given`.
-        where: the task and txid, for messages.
+        where: the task and txid, for error messages.
     """
 
     last_txid = 0
@@ -68,10 +68,10 @@ class ShippedRowsIndex:
         self._rows: dict[Key, Stored | None] = {key: (value, 0, None) if there else None for key, value, there in rows}
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """The row of each of `keys`, or None.
+        """Return the row of each of `keys`; None for a key without a row.
 
         Raises:
-            StateError: one of them is not in the task's input.
+            StateError: a key is not in the task's input.
         """
         try:
             return [self._rows[key] for key in keys]

@@ -1,8 +1,8 @@
-"""Keyed state of a committer: reads see the task's own writes, then unpublished txids (the overlay), then the index.
+"""Access of committers to keyed state: reads see the task's own writes, then unpublished txids, then the index.
 
 A `StateGroup` lives as long as the run. It holds the overlay: the writes of txids that have ended but are not published
-yet. `end_txid` adds a txid, `changes` renders a range of them, `apply` moves them
-into the index after publishing, `drop_from` forgets them after a failure.
+yet. `end_txid` adds a txid, `changes` renders a range of them, `apply` moves them into the index
+after publishing, `drop_from` discards them after a failure.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class TaskState(TaskWrites):
         self._values = group.values
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The value of `key`, or `default`."""
+        """Return the value of `key`, or `default` if it has none."""
         (row,) = self._now(self._canonical([key]))
         return default if row is None else self._values.public([row])[0]
 
     def get_many(self, keys: Iterable[Key]) -> dict[Key, Any]:
-        """Read many keys: ``{key: value}`` of those `keys` that have a value."""
+        """Read many keys; return ``{key: value}`` for those that have a value."""
         wanted = self._canonical(keys)
         rows = self._now(wanted)
         public = self._values.public(rows)
@@ -57,7 +57,7 @@ class TaskState(TaskWrites):
         return self._put(keys, [function(old)])[0]
 
     def update_many(self, partials: Mapping[Key, Any], function: Callable[[Any, Any], Any]) -> dict[Key, Any]:
-        """Set every key to ``function(old value or None, partial)``; returns the new values."""
+        """Set every key to ``function(old value or None, partial)``; return the new values, keyed by key."""
         given = list(partials)
         keys, key_arrays = self._checked(given)
         now, before = self._seen(keys)
@@ -67,10 +67,10 @@ class TaskState(TaskWrites):
         return dict(zip(keys, new, strict=True))
 
     def merge(self, batch: pa.RecordBatch | pa.Table, how: Mapping[str, str]) -> dict[Key, Any]:
-        """Fold the columns of `batch` into the state: value column → sum, count, min, max or last.
+        """Aggregate `batch` into the state; `how`: value column → ``sum``, ``count``, ``min``, ``max`` or ``last``.
 
-        Sums, minima and maxima ignore nulls. Returns the new values. Raises `StateError` if a column is missing
-        or does not fit its declaration, or a sum leaves the range of its column.
+        Sums, minima and maxima ignore nulls. Returns the new values, keyed by key. Raises `StateError` if a column is
+        missing or does not fit its declaration, or a sum exceeds the range of its column.
         """
         self._check_active()
         check_how(self._values, how, self._where)
@@ -94,7 +94,7 @@ class TaskState(TaskWrites):
         self.writes.update(zip(there, repeat(None)))
 
     def previous(self, key: Key) -> Any:
-        """The value `key` had before this txid, or None."""
+        """Return the value that `key` had before this txid, or None if it had none."""
         return self._values.public(self._group.before(self._canonical([key]), self._txid, keep=True))[0]
 
     def _canonical(self, keys: Iterable[Key]) -> list[Key]:
@@ -110,7 +110,7 @@ class TaskState(TaskWrites):
         return now
 
     def _seen(self, keys: list[Key], *, keep: bool = False) -> tuple[list[Value | None], list[Value | None]]:
-        """Read the values as the task sees them, and those before the txid; see `UnpublishedRows.before`."""
+        """Return the values as the task sees them, and those before the txid; see `UnpublishedRows.before`."""
         before = self._group.before(keys, self._txid, keep=keep)
         own = self.writes
         return (list(map(own.get, keys, before)) if own else before), before
@@ -126,7 +126,7 @@ class TaskState(TaskWrites):
 
 
 class StateGroup(UnpublishedRows[TaskState]):
-    """The unpublished txids of a keyed state."""
+    """The writes of unpublished txids to a keyed state."""
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskState:
         return TaskState(self, component, task, txid)

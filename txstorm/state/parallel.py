@@ -20,7 +20,7 @@ def together(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
     Blocks until all of them have ended: the first runs on this thread, each other one on a daemon thread.
 
     Raises:
-        FencedError: one of them raised it; otherwise the error of the first call that failed.
+        FencedError: any call raised it; otherwise the error of the first call that failed.
     """
     answers: list[Future[Answer]] = [Future() for _ in calls]
     pairs = list(zip(calls, answers, strict=True))

@@ -1,4 +1,4 @@
-"""Pending table: the unpublished rows of one table, and their files staged by the driver or by tasks."""
+"""Pending table: the unpublished rows of one table, and the files in which the driver or tasks staged them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ROWS_AT_ONCE = 50_000
 
 @dataclass(frozen=True)
 class TaskStagedFiles:
-    """The staged rows of one table in one txid.
+    """The rows of one table and one txid that commit-job tasks have staged.
 
     Attributes:
-        table: its directory.
-        files: the files; empty if there are no rows.
+        table: the table's directory.
+        files: the staged files; empty if there are no rows.
     """
 
     table: Path
@@ -58,19 +58,19 @@ class TaskStagedFiles:
 
 
 def staged_like(table: Path, name: StagedName) -> set[str]:
-    """The files staged below `table` with the epoch, txid and attempt of `name`, relative to it."""
+    """Return the files staged below `table` with the epoch, txid and attempt of `name`; paths relative to `table`."""
     found = (table / STAGED).glob(f"{name.epoch}-{name.txid}-{name.attempt}-*.parquet")
     return {f"{STAGED}/{file.name}" for file in found}
 
 
 class PublishedTxids:
-    """Last txids of one table, published and staged. Not thread-safe."""
+    """The last published txid of one table, and the last txids of its staged groups. Not thread-safe."""
 
     def __init__(self, published: int) -> None:
         self._txids = [published]
 
     def before(self, txid: int) -> int:
-        """The last txid of the table before `txid`; raises `StateError` if `txid` is already published."""
+        """Return the last txid published or staged before `txid`; raise `StateError` if `txid` is published."""
         below = bisect_left(self._txids, txid)
         if not below:
             msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state again"
@@ -83,18 +83,18 @@ class PublishedTxids:
             self._txids.append(txid)
 
     def dropped(self, txid: int) -> None:
-        """Forget staged groups from `txid` on; published ones stay."""
+        """Discard staged groups from `txid` on; published ones stay."""
         self._txids = [self._txids[0], *(one for one in self._txids[1:] if one < txid)]
 
     def published(self, txid: int) -> None:
-        """The group that ends with `txid` is in the table."""
+        """Record that the group ending with `txid` is published."""
         self._txids = [txid, *(one for one in self._txids if one > txid)]
 
 
 class PendingTable:
-    """A table or map written by commit groups: its rows in memory, and their staged files.
+    """A table, map or outlet that commit groups write: its unpublished rows in memory, and their staged files.
 
-    One thread may stage and publish a group while another one fills, or drops, a later one.
+    One thread may stage and publish a group while another thread fills or drops a later group.
 
     Attributes:
         component: the component that declares it.
@@ -163,12 +163,12 @@ class PendingTable:
         return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged, tuple(more))
 
     def expect(self, name: StagedName) -> None:
-        """Announce that tasks of a job will stage the rows of a txid, in files named like `name`."""
+        """Announce that commit-job tasks will stage the rows of a txid, in files named like `name`."""
         with self._lock:
             self._expected[name.txid] = name
 
     def take_over(self, txid: int, files: Sequence[Staged]) -> None:
-        """Take over durable files as the rows of `txid`; called before it ends, when it can no longer be replaced.
+        """Accept durable files as the rows of `txid`; called before it ends, once its attempt is final.
 
         Raises:
             TableCorrupt: a file is missing, or differs from what its task wrote.
@@ -179,12 +179,12 @@ class PendingTable:
             self._parts[txid] = parts
 
     def unpublished(self) -> set[str]:
-        """The staged files that this run may still decide."""
+        """Return the staged files that this run may still decide on, as paths relative to the table."""
         with self._lock:
             return set(self._staged).union(*(staged_like(self.path, name) for name in self._expected.values()))
 
     def drop_from(self, txid: int) -> None:
-        """Drop `txid` and later ones."""
+        """Discard the rows and staged files of `txid` and later txids."""
         self.rows.drop_from(txid)
         with self._lock:
             self._lasts.dropped(txid)
@@ -194,7 +194,7 @@ class PendingTable:
             self._parts = {one: parts for one, parts in self._parts.items() if one < txid}
 
     def published(self, txid: int) -> pa.Table | None:
-        """The group that ends with `txid` is in the table; returns its change rows where they are in memory."""
+        """Record that the group ending with `txid` is published; return its change rows, or None if not in memory."""
         with self._lock:
             self._lasts.published(txid)
             self._staged = {path: last for path, last in self._staged.items() if last > txid}
@@ -203,7 +203,7 @@ class PendingTable:
         return rows
 
     def apply(self, txid: int) -> None:
-        """Move the txids up to `txid`, which are published, into the index."""
+        """Move the rows of the published txids up to `txid` into the index."""
         self.rows.apply(txid)
         with self._lock:
             parts = self._parts.pop(txid, None)

@@ -1,4 +1,4 @@
-"""Sinks: the committer's handle of append-only rows, and the rows of txids that are not published yet."""
+"""Sinks: the committers' handles for append-only rows, and the rows of txids that are not published yet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskSink:
         self._tables: list[pa.Table] = []
 
     def append(self, *values: Any) -> None:
-        """Append one row; `values` in the order of the columns. Types are checked when the txid ends."""
+        """Append one row, with `values` in column order; their types are checked when the txid ends."""
         self._check_active()
         if len(values) != len(self._columns):
             names = [column.name for column in self._columns]
@@ -44,7 +44,7 @@ class TaskSink:
         self._rows.append(deepcopy(values) if self._nested else values)
 
     def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append the rows of `batch`: its columns are taken by name, others are ignored.
+        """Append the rows of `batch`; columns are matched by name, others are ignored.
 
         Raises:
             StateError: a column is missing or has another kind of values than declared.
@@ -56,7 +56,7 @@ class TaskSink:
         self._tables.append(pa.table(columns, schema=self._schema()))
 
     def collected(self) -> list[pa.Table]:
-        """Everything appended so far, in order; raises `StateError` for a row that does not fit the columns."""
+        """Return all rows appended so far, in order; raise `StateError` for a row that does not fit the columns."""
         self._flush()
         return self._tables
 
@@ -87,7 +87,7 @@ class TaskSink:
 
 
 class SinkGroup(Unpublished[TaskSink]):
-    """The unpublished rows of one sink or outlet."""
+    """The unpublished rows of one sink or outlet, by txid."""
 
     accessor = "sink"
     holds = "appended rows"
@@ -109,7 +109,7 @@ class SinkGroup(Unpublished[TaskSink]):
                 handle.collected()
 
     def end_txid(self, txid: int) -> None:
-        """Take over the rows of `txid`; called after all its tasks have finished.
+        """Take over the tasks' rows of `txid`; called after all its tasks have finished.
 
         Raises:
             StateError: a row does not fit the columns.
@@ -134,12 +134,12 @@ class SinkGroup(Unpublished[TaskSink]):
         self._ended = {ended: table for ended, table in self._ended.items() if ended < txid}
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """The rows of the ended txids `first` to `last`: by txid, task, then as appended; None if there are none."""
+        """Return the rows of the ended txids `first` to `last`, by txid and task, in append order; None if none."""
         with self._lock:
             tables = [self._ended[txid] for txid in sorted(self._ended) if first <= txid <= last]
         return pa.concat_tables(tables) if tables else None
 
     def apply(self, last: int) -> None:
-        """Forget the txids up to `last`; called once they are published."""
+        """Discard the rows of txids up to `last`; called once they are published."""
         with self._lock:
             self._ended = {txid: table for txid, table in self._ended.items() if txid > last}

@@ -1,4 +1,4 @@
-"""State store: all tables of a topology in one data directory; opens them, makes commit groups, publishes them."""
+"""State store: opens all tables of a topology in one data directory, begins commit groups and publishes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from txstorm.storage.upkeep.schedule import UpkeepSchedule
 
 @dataclass(frozen=True)
 class DeclaredResources:
-    """Everything that a topology declares to commit to: component → its declarations.
+    """Everything that a topology declares to commit to; each attribute maps components to their declarations.
 
     Attributes:
         letters: the columns of the dead-letter table, if the topology has one.
@@ -56,9 +56,9 @@ class RecordedTables:
     """The ledger's record of the tables of a data directory.
 
     Attributes:
-        first: whether this is the first run; later only tables that are not recorded may be missing.
-        committed: the last committed txid; the range of a new table starts after it.
-        tables: the tables the ledger knows (``changes/…``, ``sinks/…``); None: unknown.
+        first: whether this is the first run; in later runs only tables that are not recorded may be missing.
+        committed: the last committed txid; a new table begins after it.
+        tables: the tables that the ledger records (``changes/…``, ``sinks/…``); None: unknown.
     """
 
     first: bool
@@ -66,7 +66,7 @@ class RecordedTables:
     tables: Collection[str] | None = None
 
     def has(self, ref: TableRef) -> bool:
-        """Whether the ledger knows the table `ref`, or for a state its changes."""
+        """Whether the ledger records the table `ref` or, for a state table, the state's changes table."""
         known = self.tables or ()
         return ref.uri in known or (ref.kind == STATE and TableRef(CHANGES, ref.name).uri in known)
 
@@ -77,8 +77,8 @@ class StoreSettings:
 
     Attributes:
         bounds: limits of each state's index.
-        log_retention: seconds for which entries stay in the log of a table.
-        max_lag: seconds by which the table of a state may lag behind its changes, if that costs little.
+        log_retention: seconds for which entries stay in a table's log.
+        max_lag: seconds by which a state table may lag behind its changes; exceeded if compaction would cost too much.
     """
 
     bounds: Bounds = field(default_factory=Bounds)
@@ -89,11 +89,11 @@ class StoreSettings:
 class StateStore:
     """The tables, maps and outlets of one run. Not thread-safe, except for groups and their handles.
 
-    One thread may fill a group while another one stages and publishes the group before.
+    One thread may fill a group while another thread stages and publishes the previous one.
 
     Attributes:
-        owner: the topology that owns them.
-        outside: maps and outlets, which are in external systems.
+        owner: identity of the topology that owns them.
+        outside: the maps and outlets, whose rows are in external systems.
         upkeep: compaction, thinning and sweeping of the Delta tables.
     """
 
@@ -138,13 +138,14 @@ class StateStore:
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
-        Called before P1, after live intents were rolled forward. Everything is checked before anything is created.
+        Called before P1 (plan), after live intents were rolled forward. Everything is checked before anything is
+        created.
 
         Args:
             data_dir: the data directory.
             owner: the topology that owns the tables, incarnation of the data directory and timeline.
             resources: tables, maps and outlets that the topology declares; external stores are not contacted yet.
-            recorded: the ledger's records about the tables.
+            recorded: the ledger's record of the tables.
             settings: settings of the tables and their indexes.
             spark: publishes to tables declared with ``writer="spark"``; required if there are any.
 
@@ -179,10 +180,10 @@ class StateStore:
         return made
 
     def raise_epoch(self, epoch: int) -> None:
-        """Take over every table, and set the properties that it lacks; called in P0 (take-over), after `open`.
+        """Raise the epoch of every table and set missing properties; called in P0 (take over), after `open`.
 
-        Other coordinators are fenced from here on, so a table without any commit gets the columns declared now, and
-        begins after the last committed txid.
+        Other coordinators are fenced from here on, so a table to which no transaction was committed gets the columns
+        declared now, and begins after the last committed txid.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -214,7 +215,7 @@ class StateStore:
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.
 
-        `group` calls it if needed. Thread-safe: of several callers one loads, and the others wait for it.
+        `group` calls it if needed. Thread-safe: one of several concurrent callers loads, the others wait for it.
         """
         with self._loading:
             if self._tables is None:
@@ -242,20 +243,20 @@ class StateStore:
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
-        """The Delta tables, at the versions last read."""
+        """Return the Delta tables, at the versions last read."""
         return self._delta
 
     def last_txids(self) -> dict[str, int]:
-        """Table, map with a mark (``maps/…``) or outlet (``outlets/…``) → the last txid published to it."""
+        """Map each table, map with a mark (``maps/…``) and outlet (``outlets/…``) to the last txid published to it."""
         tables = {ref.uri: self._delta[ref].last_txid() for ref in self._published_refs()}
         return {**tables, **self.outside.last_txids()}
 
     def versions(self) -> dict[str, int]:
-        """Table (``changes/…``, ``sinks/…``) → its version, as last read."""
+        """Map each table (``changes/…``, ``sinks/…``) to its version, as last read."""
         return {ref.uri: self._delta[ref].version for ref in self._published_refs()}
 
     def group(self, first: int) -> CommitGroup:
-        """Begin a group with txid `first`, possibly while the group before is being published."""
+        """Begin a group with txid `first`, possibly while the previous group is being published."""
         self.load()
         assert self._tables is not None
         return CommitGroup(first, self._tables)
@@ -283,7 +284,7 @@ class StateStore:
         return {one.uri: version for (_, one), version in zip(tables, made, strict=True)}
 
     def forget(self, before: int) -> None:
-        """Remove staged files of groups that end before txid `before`, whose intents are no longer kept.
+        """Delete the staged files of groups that end before txid `before`, whose intents are no longer kept.
 
         Applies to maps and outlets, whose rows are in external systems, and to tables of the layout ``merge``.
         """
@@ -306,7 +307,7 @@ class StateStore:
         return self._members[uri].published(last) if uri in self._members else None  # otherwise nothing is loaded yet
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
-        """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
+        """Delete unreferenced files of this and older epochs; return their paths relative to the data directory.
 
         Args:
             live: intents still in the ledger, whose files are kept.
@@ -351,7 +352,7 @@ class StateStore:
 def _opened(
     data_dir: Path, owner: TopologyIdentity, one: DeclaredTable, recorded: RecordedTables
 ) -> dict[TableRef, DeltaTableState]:
-    """Open the existing tables of a declaration, checked against it."""
+    """Open the existing tables of a declaration and check them against it."""
     found = {ref: DeltaTableState.open(data_dir, owner, ref) for ref in one.refs if is_table(data_dir / ref.uri)}
     tables = list(found.values())
     one.check_fit(tables)

@@ -1,6 +1,6 @@
-"""The port of everything that commits with a txid, and the unpublished rows of states, column by column.
+"""Unpublished rows: the port of everything that commits with a txid, and its implementation for states, in columns.
 
-States, collections, maps, sinks and outlets implement `Unpublished`; a commit group knows no other of their methods.
+States, collections, maps, sinks and outlets implement `Unpublished`, the only interface that a commit group uses.
 It is one module, since the writes of one call, of one txid and of a group of txids share one column format.
 """
 
@@ -31,11 +31,11 @@ from txstorm.storage.rows.ttl import moment
 
 @dataclass(frozen=True)
 class WriteBatch:
-    """Rows written by one call: distinct keys, none removed.
+    """Rows written by one call, with distinct keys and without removals.
 
     Attributes:
         before: the values before the txid; None if the call has not read them.
-        key_arrays, value_arrays: the same as Arrow arrays, if they exist.
+        key_arrays, value_arrays: keys and values as Arrow arrays, if already built.
     """
 
     keys: list[Key]
@@ -64,12 +64,12 @@ class TxidWrites:
     value_arrays: Arrays = ()
 
     def rows(self) -> Iterable[tuple[Key, Stored | Gone]]:
-        """Map every key to its row."""
+        """Return pairs of key and row for every changed key."""
         return zip(self.keys, zip(self.values, repeat(self.txid), self.before), strict=False)  # type: ignore[arg-type]
 
 
 def latest_rows(ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-    """The latest row of every key that changed in `ended`, which is in txid order."""
+    """Return the latest row of every key changed by the txids in `ended`, which must be in txid order."""
     rows: dict[Key, Stored | Gone] = {}
     for one in ended:
         rows.update(one.rows())
@@ -79,7 +79,7 @@ def latest_rows(ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
 def split_deletes(
     ended: Sequence[TxidWrites], rows: Mapping[Key, Stored | Gone]
 ) -> tuple[Mapping[Key, Stored], Sequence[Key]]:
-    """Split the latest `rows` of `ended` into keys with a value and deleted keys, for an index."""
+    """Split `rows`, the latest ones of `ended`, into rows with a value and deleted keys, for an index."""
     if any(one.removals for one in ended):
         changed = {key: row for key, row in rows.items() if row[0] is not None}
         return changed, [key for key, row in rows.items() if row[0] is None]
@@ -90,9 +90,9 @@ Overlay = dict[Key, Value | None]
 
 
 class TaskWrites:
-    """Base of handles: the writes of one task.
+    """Base class of handles: the writes of one task to a state in one txid.
 
-    Most committers write many rows in one call: these stay in columns until they are needed by key.
+    Most committers write many rows in one call; these stay in columns until they are looked up by key.
 
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
@@ -116,7 +116,7 @@ class TaskWrites:
 
     @property
     def writes(self) -> Overlay:
-        """The writes of this task: key → value, None if removed."""
+        """The task's writes: key → value, None if removed."""
         self._spread()
         return self._writes
 
@@ -154,7 +154,7 @@ class TaskWrites:
 
 
 def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
-    """Append the stamp to the values of `rows`, which so far are those that users see."""
+    """Append `stamp` to the values of `rows`, which have only the columns that users see."""
     values = [(*value, stamp) for value in rows.values]
     return WriteBatch(
         rows.keys, values, rows.before, rows.key_arrays, (*rows.value_arrays, None) if rows.value_arrays else ()
@@ -179,7 +179,7 @@ W = TypeVar("W", bound=TaskWrites)
 
 
 class Unpublished(ABC, Generic[H]):
-    """Port: the unpublished rows of one table, map or outlet; made once per run, used in txid order.
+    """Port: the unpublished rows of one table, map or outlet; created once per run, used in txid order.
 
     `end_txid`, `drop_from` and `apply` may be called from different threads; a txid's `finish_batch` may run while
     an earlier one is applied.
@@ -199,10 +199,10 @@ class Unpublished(ABC, Generic[H]):
         self._lock = RLock()
 
     def begin(self, txid: int, stamp: int) -> None:
-        """Start the turn of `txid`, planned at `stamp` (UTC microseconds); called before anything is read in it."""
+        """Start the turn of `txid`, planned at `stamp` (UTC microseconds); called before any read in that txid."""
 
     def handle(self, component: str, task: int, txid: int) -> H:
-        """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
+        """Return the handle of one task in `txid`: the same object until the txid ends or is dropped."""
         with self._lock:
             tasks = self._open.setdefault(txid, {})
             if (component, task) not in tasks:
@@ -211,31 +211,31 @@ class Unpublished(ABC, Generic[H]):
 
     @abstractmethod
     def _new_handle(self, component: str, task: int, txid: int) -> H:
-        """Make the handle of a task that has none yet."""
+        """Create the handle of a task that has none yet."""
 
     def undo(self, component: str, task: int, txid: int) -> None:
-        """Drop the writes of one task in `txid`, which has not ended; its handle must not be used afterwards."""
+        """Discard the writes of one task in `txid`, which has not ended; its handle must not be used afterwards."""
         with self._lock:
             handle = self._open.get(txid, {}).pop((component, task), None)
             if handle is not None:
                 handle.active = False
 
     def settle(self, component: str, task: int, txid: int) -> None:
-        """Raise `StateError` now if the table cannot hold what the task wrote in `txid`.
+        """Raise `StateError` now, rather than when `txid` ends, if the table cannot hold the task's writes.
 
-        Does nothing where every write is checked at once.
+        Does nothing where every write is checked immediately.
         """
 
     @abstractmethod
     def end_txid(self, txid: int) -> None:
-        """Take over the writes of `txid`; called after all its tasks have finished, in txid order.
+        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
 
         Raises:
-            StateError: two tasks changed one key, or a row does not fit the columns.
+            StateError: two tasks changed the same key, or a row does not fit the columns.
         """
 
     def drop_from(self, txid: int) -> None:
-        """Drop `txid` and every later one, ended or open; none of them is published."""
+        """Discard `txid` and every later txid, ended or open; none of them is published."""
         with self._lock:
             for later in [open_ for open_ in self._open if open_ >= txid]:
                 for handle in self._open.pop(later).values():
@@ -244,22 +244,22 @@ class Unpublished(ABC, Generic[H]):
 
     @abstractmethod
     def _drop_ended(self, txid: int) -> None:
-        """Forget the ended txids from `txid` on; called with the lock held."""
+        """Discard the ended txids from `txid` on; called with the lock held."""
 
     @abstractmethod
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """The rows to publish of the ended txids `first` to `last`; None if there are none."""
+        """Return the rows to publish for the ended txids `first` to `last`; None if there are none."""
 
     @abstractmethod
     def apply(self, last: int) -> None:
-        """Stop holding the txids up to `last`, which are published: their rows are read elsewhere from now on."""
+        """Release the rows of the published txids up to `last`, which are read from index or store from now on."""
 
     def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
-        """Add rows of `txid` written by commit-job tasks to the index, where there is one; call after `apply`."""
+        """Add rows of `txid` written by commit-job tasks to the index, if there is one; call after `apply`."""
 
 
 class UnpublishedRows(Unpublished[W]):
-    """Unpublished txids of one state, as an overlay on its index."""
+    """The writes of unpublished txids to one state, as an overlay on its index."""
 
     accessor = "state"
     holds = "one value per key"
@@ -276,13 +276,13 @@ class UnpublishedRows(Unpublished[W]):
         self._last = 0
 
     def begin(self, txid: int, stamp: int) -> None:
-        """Keep `stamp`, the time by which values expire for `txid`."""
+        """Start the turn of `txid`; remember `stamp` (UTC microseconds), as of which values expire for it."""
         self._stamps[txid] = moment(stamp)
 
     def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
-        """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead.
+        """Return the values of canonical `keys` before `txid`, the next to end; raise `StateError` if a row is later.
 
-        `keep`: unless `txid` writes these keys; see `KeyIndex.rows`.
+        `keep`: cache rows read from disk; false if `txid` is about to overwrite them; see `KeyIndex.rows`.
         """
         # The overlay first: if a txid moves into the index meanwhile, its keys are found in one of them.
         found = self._rows(self._overlay, keys, keep=keep)
@@ -305,14 +305,14 @@ class UnpublishedRows(Unpublished[W]):
         return [next(rest) if row is None else row for row in found]
 
     def alive(self, values: list[Value | None], txid: int) -> list[Value | None]:
-        """Filter `values` as of the stamp of `txid`: without expired ones."""
+        """Replace values that have expired as of the stamp of `txid` with None."""
         if self.state.ttl is None:
             return values
         over = self._stamps[txid] - self.state.ttl
         return [None if value is None or value[-1] <= over else value for value in values]
 
     def stamped(self, rows: WriteBatch, txid: int) -> WriteBatch:
-        """Convert `rows` to the form in which they are stored when written in `txid`."""
+        """Convert `rows` written in `txid` to their stored form, with the txid's stamp if keys have a time to live."""
         return rows if self.state.ttl is None else with_stamp(rows, self._stamps[txid])
 
     def _base(self, key: Key, row: Stored | Gone, txid: int) -> Value | None:
@@ -323,10 +323,10 @@ class UnpublishedRows(Unpublished[W]):
             raise StateError(msg) from None
 
     def end_txid(self, txid: int) -> None:
-        """Take over the writes of `txid`; called after all its tasks have finished, in txid order.
+        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
 
         Raises:
-            StateError: two tasks changed one key, or this txid or a later one has ended already.
+            StateError: two tasks changed the same key, or this txid or a later one has ended already.
         """
         with self._lock:
             if txid <= self._last:
@@ -352,7 +352,7 @@ class UnpublishedRows(Unpublished[W]):
         self._last = min(self._last, txid - 1)
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """The change rows of the ended txids `first` to `last`, by txid, then key; None if there are none."""
+        """Return the change rows of the ended txids `first` to `last`, by txid, then key; None if there are none."""
         with self._lock:
             ended = [one for one in self._ended if first <= one.txid <= last]
         if not ended:
@@ -374,7 +374,7 @@ class UnpublishedRows(Unpublished[W]):
         return in_order(table, [TXID.name, *self.keys.names])
 
     def apply(self, last: int) -> None:
-        """Move the txids up to `last` into the index; called once they are published."""
+        """Move the rows of txids up to `last` into the index; called once they are published."""
         with self._lock:
             published = [ended for ended in self._ended if ended.txid <= last]
             later = [ended for ended in self._ended if ended.txid > last]
@@ -386,7 +386,7 @@ class UnpublishedRows(Unpublished[W]):
     def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
         """Add change rows of `txid` written by commit-job tasks to the index; call after `apply`.
 
-        The index reports `txid` as its last one only once all of them are in it.
+        The index reports `txid` as its last txid only once it contains all of these rows.
         """
         for rows in tables:
             ended = self._read(rows, txid)
@@ -443,22 +443,22 @@ class UnpublishedRows(Unpublished[W]):
         return TxidWrites(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals) if keys else None
 
     def _known(self, keys: Sequence[Key], olds: Overlay, txid: int) -> list[Value | None]:
-        """Like `before`; `olds`: values that are already known."""
+        """Like `before`, but take values that are already known from `olds`."""
         unread = [key for key in keys if key not in olds]
         if unread:
             olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
         return list(map(olds.get, keys))
 
     def _keep(self, ended: list[TxidWrites]) -> None:
-        """Replace the overlay; it is never changed in place, since readers may still use the old one."""
+        """Replace the overlay with that of `ended`; it is never changed in place, as readers may use the old one."""
         self._ended, self._overlay = ended, self._over(ended)
 
     def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        """Build the overlay of `ended`."""
+        """Build the overlay, the latest row of each key, from `ended`."""
         return latest_rows(ended)
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
-        """Message about tasks whose claims overlap."""
+        """Return the error message for tasks whose claims overlap."""
         claims = {place: self.claims(handle) for place, handle in sorted(tasks.items())}
         written = Counter(chain.from_iterable(claims.values()))
         twice = [key for key, times in written.items() if times > 1]
@@ -472,5 +472,5 @@ class UnpublishedRows(Unpublished[W]):
         )
 
     def claims(self, handle: W) -> Collection[Key]:
-        """The keys that no other task may have changed in the same txid."""
+        """Return the keys that no other task may change in the same txid."""
         return handle.writes

@@ -1,4 +1,4 @@
-"""Maps and outlets in the user's systems: rows are staged here, put at P7, and a mark decides which were put.
+"""Maps and outlets in the user's systems: rows are staged here and written in P7 (publish), guarded by a commit mark.
 
 May import: state, storage.
 Start: targets.py.

@@ -1,4 +1,4 @@
-"""Map rows: keys and values of maps as they are stored (text and JSON), and the staged rows of a group."""
+"""Map rows: the stored form of a map's keys and values (text and JSON), and the staged rows of a group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def key_text(key: Any, where: str) -> str:
     """Encode `key` as the text under which it is stored: JSON, so that ``1``, ``"1"`` and ``True`` differ.
 
     Raises:
-        StateError: a part of it has a type that keys cannot have.
+        StateError: the key or a part of it has a type not allowed in keys.
     """
     parts = key if isinstance(key, tuple) else (key,)
     try:
@@ -43,7 +43,7 @@ def key_text(key: Any, where: str) -> str:
 
 
 def _key_part(part: Any) -> Any:
-    """Encode a type that JSON lacks: as an object with one member that names the type."""
+    """Encode a key part; one of a type that JSON lacks becomes an object with a single member, named after the type."""
     match part:
         case bytes():
             return {"bytes": part.hex()}
@@ -58,7 +58,7 @@ def _key_part(part: Any) -> Any:
 
 
 def json_value(value: Any, where: str, key: Any) -> Any:
-    """Copy `value` as JSON would return it: tuples become lists; raises `StateError` if it is not a JSON value."""
+    """Copy `value` as a JSON round trip would (tuples become lists); raise `StateError` if it is not a JSON value."""
     if value is None:
         msg = f"{where}, key {shown(key)}: None is no value; call remove to remove the key"
         raise StateError(msg)
@@ -106,7 +106,7 @@ def staged_table(rows: Mapping[str, MapRow]) -> pa.Table:
 
 
 def staged_rows(data: bytes, timeline: int, *, keeps_txid: bool) -> dict[str, MapRow | None]:
-    """Read the rows of a staged file to be put; a map without txids has plain values and deletions."""
+    """Decode a staged file into the rows to write; for a map without txids, plain values, and None for deletions."""
     staged = pq.read_table(pa.BufferReader(data), schema=STAGED_SCHEMA).to_pylist()
     rows = {one["key"]: MapRow(_value(one["value"]), one[TXID.name], timeline, _value(one["prev"])) for one in staged}
     if keeps_txid:

@@ -1,4 +1,4 @@
-"""Maps of a committer: reads see the task's own writes, then unpublished txids, then the store.
+"""Access of committers to maps: reads see the task's own writes, then unpublished txids, then the store.
 
 Nothing read from the store is cached beyond the current txid, and nothing is written to it before it is decided.
 """
@@ -43,11 +43,11 @@ class TaskMap:
         self._found: dict[str, Row[Any] | None] = {}
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The value of `key`, or `default`."""
+        """Return the value of `key`, or `default` if it has none."""
         return self.get_many([key]).get(key, default)
 
     def get_many(self, keys: Iterable[Key]) -> dict[Key, Any]:
-        """``{key: value}`` of those `keys` that have a value."""
+        """Return ``{key: value}`` for those `keys` that have a value."""
         texts = self._texts(keys)
         self._look_up(texts.values())
         found = {key: self._value(text) for key, text in texts.items()}
@@ -70,9 +70,9 @@ class TaskMap:
         return self.update_many({key: None}, lambda old, _: function(old))[key]
 
     def update_many(self, partials: Mapping[Key, Any], function: Callable[[Any, Any], Any]) -> dict[Key, Any]:
-        """Set every key to ``function(old value or None, partial)``; returns the new values.
+        """Set every key to ``function(old value or None, partial)``; return the new values, keyed by key.
 
-        In a transactional map, a key that already has this txid keeps its value, which is returned.
+        In a transactional map, a key already updated in this txid keeps its value, which is returned.
         """
         texts = self._texts(partials)
         self._look_up(texts.values())
@@ -103,10 +103,10 @@ class TaskMap:
                 self._put(text, None)
 
     def previous(self, key: Key) -> Any:
-        """The value `key` had before this txid, or None.
+        """Return the value that `key` had before this txid, or None if it had none.
 
         Raises:
-            StateError: the map is transactional and the row already has this txid.
+            StateError: the map is transactional and its row was already updated in this txid, so the old value is lost.
         """
         (text,) = self._texts([key]).values()
         self._look_up([text])
@@ -128,7 +128,7 @@ class TaskMap:
         return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
 
     def _look_up(self, texts: Iterable[str]) -> None:
-        """Read the unknown keys, in one call."""
+        """Read the rows of those keys that the task has not read yet, in one call."""
         wanted = [text for text in dict.fromkeys(texts) if text not in self._found]
         if wanted:
             self._found.update(zip(wanted, self._group.rows(wanted, self._txid, self._where), strict=True))
@@ -148,7 +148,7 @@ class TaskMap:
             self._keep(text, Row(value, self._txid, None))
 
     def _update(self, text: str, change: Change) -> None:
-        """Apply the update rule of the map's kind; after the first write of this task, to its own row."""
+        """Apply the map's update rule (opaque or transactional) to one key, or to the row this task has written."""
         found, own = self._found[text], self.writes.get(text)
         if own is not None:
             self._keep(text, Row(change(own.value), self._txid, own.prev))
@@ -170,7 +170,7 @@ class _Ended:
 
 
 class MapGroup(Unpublished[TaskMap]):
-    """The unpublished txids of one map over its store."""
+    """The writes of unpublished txids to one map, as an overlay on its store."""
 
     accessor = "state"
     holds = "one value per key"
@@ -189,7 +189,7 @@ class MapGroup(Unpublished[TaskMap]):
         """Read the rows of the keys `texts` as of `txid`.
 
         Raises:
-            StateError: a row is ahead of `txid`.
+            StateError: a row in the store was written by a txid later than `txid`.
             ReportedFailedException: the store cannot be reached; the batch is replayed.
         """
         # The overlay first: rows published meanwhile are found in one of them.
@@ -230,7 +230,7 @@ class MapGroup(Unpublished[TaskMap]):
         return known
 
     def end_txid(self, txid: int) -> None:
-        """Take over the writes of `txid`; raises `StateError` if two tasks changed one key."""
+        """Take over the tasks' writes of `txid`; raise `StateError` if two tasks changed the same key."""
         with self._lock:
             tasks = self._open.get(txid, {})
             rows: dict[str, MapRow] = {}
@@ -248,7 +248,7 @@ class MapGroup(Unpublished[TaskMap]):
         self._keep([ended for ended in self._ended if ended.txid < txid])
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """The rows of the ended txids `first` to `last`, the last one of each key; None if there are none."""
+        """Return the rows of the ended txids `first` to `last`, only the latest of each key; None if there are none."""
         with self._lock:
             rows: dict[str, MapRow] = {}
             for ended in self._ended:
@@ -257,7 +257,7 @@ class MapGroup(Unpublished[TaskMap]):
         return staged_table(rows) if rows else None
 
     def apply(self, last: int) -> None:
-        """Forget the txids up to `last`; called once they are in the store."""
+        """Discard the writes of txids up to `last`; called once they are in the store."""
         with self._lock:
             self._keep([ended for ended in self._ended if ended.txid > last])
 

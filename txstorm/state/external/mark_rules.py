@@ -1,7 +1,7 @@
-"""Rules of marks: whether a coordinator may lead an external map or outlet, and which rows it still has to write.
+"""Rules of commit marks: whether a coordinator may lead a map or outlet, and which rows it still has to write.
 
-The rules are the same for maps and outlets; the mark does for them what version and app transactions do for a Delta
-table.
+The rules are the same for maps and outlets. The mark does for an external system what version and app transactions do
+for a Delta table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @contextmanager
 def reached(label: str, what: str) -> Iterator[None]:
-    """Call the external system; a decided write cannot be abandoned, so any error blocks, and is retried."""
+    """Context for calls to the external system: errors become `BlockedError`, as a decided write must be retried."""
     try:
         yield
     except TxstormError:
@@ -34,14 +34,15 @@ def reached(label: str, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MarkedTarget(Generic[R]):
-    """A map or outlet, as seen by the rules of its mark.
+    """A map or outlet with a commit mark, which the rules apply to.
 
     Attributes:
-        label: its name in messages; `home`: that of its system.
-        uri: its name in ledger and intents.
-        owner: the topology that may write to it.
-        read: returns its mark.
-        write: (rows, expected mark, new mark) → whether the mark was as expected and all rows were written.
+        label: its name in messages.
+        home: the name of its system in messages.
+        uri: its name in the ledger and in intents.
+        owner: identity of the topology that may write to it.
+        read: returns its current mark.
+        write: (rows, expected mark, new mark) → True if the mark was as expected and all rows were written.
         nothing: an empty set of rows.
     """
 
@@ -54,15 +55,15 @@ class MarkedTarget(Generic[R]):
     nothing: R
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> int:
-        """Check that mark and ledger belong together, then make `epoch` the mark's; returns its txid.
+        """Check that mark and ledger belong together, then set the mark's epoch to `epoch`; return the mark's txid.
 
-        Called in P0. From here on stale coordinators are fenced. `recorded` is the txid that the ledger has,
-        `UNKNOWN` in a ledger that was rebuilt, None if it is new to the ledger.
+        Called in P0 (take over). From here on stale coordinators are fenced. `recorded`: the txid in the ledger,
+        `UNKNOWN` if the ledger was rebuilt, None if the target is new to the ledger.
 
         Raises:
             FencedError: a newer coordinator leads.
             StateError: the mark belongs to another topology or data directory.
-            TableCorrupt: it is at a txid that ledger and live intents do not explain.
+            TableCorrupt: the mark is at a txid that ledger and live intents do not explain.
             BlockedError: the other system cannot be reached.
         """
         for _ in range(TRIES):
@@ -96,7 +97,7 @@ class MarkedTarget(Generic[R]):
         raise self._busy(what)
 
     def _is_put(self, found: Mark | None, table: IntentTable, intent: Intent, epoch: int) -> bool:
-        """Whether `intent` is already written; False if it is next."""
+        """Whether `intent` is already written; False if it is the next to write."""
         if found is not None:
             self._check_owner(found, epoch)
             if (found.timeline, found.txid, found.content) == (intent.timeline, intent.last, table.staged.digest):
@@ -115,7 +116,7 @@ class MarkedTarget(Generic[R]):
     def _led(
         self, found: Mark | None, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]
     ) -> Mark:
-        """The mark of the new coordinator, after `found`."""
+        """Return the mark of the new coordinator, which replaces `found`."""
         known = recorded not in (None, UNKNOWN)
         if found is None:
             if not known:
@@ -180,7 +181,7 @@ class MarkedTarget(Generic[R]):
 
 
 def _allowed(uri: str, committed: int, recorded: int | None, live: Sequence[Intent]) -> set[int]:
-    """The txids that a mark may be at; a rebuilt ledger has none recorded, and its intent may already be put."""
+    """Return the txids that a mark may be at; after a ledger was rebuilt, its intent may or may not be written."""
     allowed = set(range(committed + 1)) if recorded in (None, UNKNOWN) else {recorded}
     for intent in live:
         for table in intent.tables:

@@ -1,4 +1,4 @@
-"""Map backend in memory, for tests: it lives as long as the process."""
+"""In-memory map backend for tests; its rows live as long as the process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from txstorm.api.external import MapMark, MapRow
 
 
 class MemoryBackend:
-    """A `txstorm.api.external.MarkedMapBackend` in a dict; runs in one process can share it, and continue each other.
+    """In-memory `txstorm.api.external.MarkedMapBackend`, a dict; successive runs in one process can share it.
 
     Attributes:
-        rows: key → row, for tests to look at.
+        rows: key → row, for tests to inspect.
         calls: number of calls by method name.
     """
 
@@ -25,23 +25,23 @@ class MemoryBackend:
         self._lock = Lock()
 
     def multi_get(self, keys: Sequence[str]) -> list[MapRow | None]:
-        """See `txstorm.api.external.MapBackend`."""
+        """Implement the method of `txstorm.api.external.MapBackend`."""
         self.calls["multi_get"] += 1
         with self._lock:
             return deepcopy([self.rows.get(key) for key in keys])
 
     def multi_put(self, rows: Mapping[str, MapRow | None]) -> None:
-        """See `txstorm.api.external.MapBackend`."""
+        """Implement the method of `txstorm.api.external.MapBackend`."""
         self.calls["multi_put"] += 1
         with self._lock:
             self._put(rows)
 
     def mark(self) -> MapMark | None:
-        """See `txstorm.api.external.MarkedMapBackend`."""
+        """Implement the method of `txstorm.api.external.MarkedMapBackend`."""
         return self._mark
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
-        """See `txstorm.api.external.MarkedMapBackend`."""
+        """Implement the method of `txstorm.api.external.MarkedMapBackend`."""
         self.calls["put_marked"] += 1
         with self._lock:
             if self._mark != expected:

@@ -1,4 +1,4 @@
-"""External stores of a run: its maps and outlets, taken over and published together."""
+"""Registry of a run's external stores: its maps and outlets, taken over and published together."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Patient = Callable[[Callable[[], None]], None]
 
 
 def call(step: Callable[[], None]) -> None:
-    """Make the call at once, without waiting for an external system."""
+    """Call `step` once, without retrying if the external system cannot be reached."""
     step()
 
 
 class ExternalStores:
-    """All maps and outlets of a run, in the order in which they are published: maps first."""
+    """All maps and outlets of a run, in publication order: maps first."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class ExternalStores:
         Args:
             epoch: epoch of this coordinator.
             committed: the last decided txid.
-            recorded: the txid that the ledger records for each.
+            recorded: map or outlet → its last txid according to the ledger.
             live: the decided groups that are not completed.
-            number: the first number of the fault points.
-            known: makes the call for those that were led before, whose address is known to be right.
+            number: the number of the first fault point; later ones count up.
+            known: makes the call for targets that were led before, whose address is therefore known to be right.
         """
         decided = {table.uri for intent in live for table in intent.tables}
         for place, one in enumerate(self._stored.values(), start=number):
@@ -75,36 +75,36 @@ class ExternalStores:
             faults.point(f"p0.{place}.raised")
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:
-        """Put the rows of one map or outlet."""
+        """Write the staged rows of `intent` for one map or outlet, the one that `table` names."""
         self._stored[table.uri].publish(number, table, intent, epoch)
         self._put[table.uri].append((intent.last, table.staged.path))
 
     def roll_forward(self, intent: Intent, epoch: int) -> None:
-        """Put the rows of all maps and outlets of a decided group; called once the topology's code is loaded."""
+        """Write the rows of a decided group to all its maps and outlets; called once the topology's code is loaded."""
         for number, table in enumerate(intent.tables, start=1):
             if table.kind in OUTSIDE:
                 self.publish(number, table, intent, epoch)
 
     def last_txids(self) -> dict[str, int]:
-        """The txid of each mark, by ``maps/…`` and ``outlets/…``; without a mark, the last txid put."""
+        """Return the txid of each mark, keyed by ``maps/…`` or ``outlets/…``; without a mark, the last one written."""
         return {uri: one.last for uri, one in self._stored.items()}
 
     def groups(self) -> dict[str, Unpublished[Any]]:
-        """Create the unpublished rows of each, by ``maps/…`` and ``outlets/…``."""
+        """Create the groups of unpublished rows, keyed by ``maps/…`` or ``outlets/…``."""
         return {uri: one.group() for uri, one in self._stored.items()}
 
     def of_kind(self, kind: str, groups: Mapping[str, Unpublished[Any]]) -> dict[str, tuple[str, Unpublished[Any]]]:
-        """Map the names of one `kind`, maps or outlets, to their declaring component and rows in `groups`."""
+        """Map each name of a `kind` (map or outlet) to its declaring component and unpublished rows in `groups`."""
         found = {one.ref: (one.component, groups[uri]) for uri, one in self._stored.items()}
         return {ref.name: rows for ref, rows in found.items() if ref.kind == kind}
 
     def members(self, groups: Mapping[str, Unpublished[Any]]) -> dict[str, PendingTable]:
-        """Create the pending tables, by ``maps/…`` and ``outlets/…``."""
+        """Create the pending tables, keyed by ``maps/…`` or ``outlets/…``."""
         found = ((self._stored[uri], group) for uri, group in groups.items())
         return {one.ref.uri: PendingTable(one.component, one.path, one.ref, group, one.last) for one, group in found}
 
     def forget(self, before: int) -> None:
-        """Remove the staged files of groups that end before txid `before`: they are put, and in no kept intent."""
+        """Delete the staged files of groups that end before txid `before`: written already, and in no kept intent."""
         for uri, put in self._put.items():
             for last, path in put:
                 if last < before:
@@ -112,7 +112,7 @@ class ExternalStores:
             self._put[uri] = [one for one in put if one[0] >= before]
 
     def sweep(self, live: Sequence[Intent], epoch: int, members: Mapping[str, PendingTable]) -> list[str]:
-        """Remove staged files that neither a kept intent nor this run names; returns them with their map or outlet."""
+        """Delete staged files to which neither a kept intent nor this run refers; return their paths."""
         removed = []
         for uri, one in self._stored.items():
             member = members.get(uri)
@@ -127,7 +127,7 @@ class ExternalStores:
 
 
 def declared_uris(maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]]) -> set[str]:
-    """Names (``maps/…``, ``outlets/…``) of the maps and outlets that a topology declares."""
+    """Return the names (``maps/…``, ``outlets/…``) of the maps and outlets that a topology declares."""
     uris = {TableRef(MAP, one.name).uri for found in maps.values() for one in found}
     return uris | {TableRef(OUTLET, one.name).uri for found in outlets.values() for one in found}
 
@@ -138,7 +138,7 @@ def waits_for_code(intent: Intent) -> bool:
 
 
 def check_declared(declared: Collection[str], live: Sequence[Intent]) -> None:
-    """Raise `StateError` if decided rows wait for a map or outlet that is not among those `declared` by the code."""
+    """Raise `StateError` if decided rows wait for a map or outlet that the code does not declare."""
     for intent in live:
         for table in intent.tables:
             if table.kind in OUTSIDE and table.uri not in declared:

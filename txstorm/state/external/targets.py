@@ -1,7 +1,7 @@
-"""External targets: maps in their stores and outlets with their writers.
+"""External targets: maps with their stores, and outlets with their writers.
 
-Both are taken over in P0 and written in P7 (publish); the mark decides every step. The rows of an outlet are staged
-like those of a sink, and passed to its writer.
+Both are taken over in P0 (take over) and written in P7 (publish); the commit mark decides every step. The rows of an
+outlet are staged like those of a sink, and passed to its writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ExternalTarget(ABC):
     """A map or outlet, with its owner, its staging directory and its external system.
 
     Attributes:
-        last: the last txid written to it; without a mark, as far as this run knows.
+        last: the last txid written to it; without a commit mark, as far as this run knows.
     """
 
     def __init__(self, data_dir: Path, component: str, ref: TableRef) -> None:
@@ -50,9 +50,9 @@ class ExternalTarget(ABC):
         Passes the fault points ``p7.<number>.before``, ``.written`` and ``.after``.
 
         Raises:
-            FencedError: a newer coordinator leads it.
-            TableCorrupt: the staged rows are damaged, or it is not at the txid that the intent expects.
-            BlockedError: its system cannot be reached, or refuses the rows.
+            FencedError: a newer coordinator leads the map or outlet.
+            TableCorrupt: the staged rows are damaged, or the target is not at the txid that the intent expects.
+            BlockedError: the external system cannot be reached, or refuses the rows.
         """
         faults.point(f"p7.{number}.before")
         self._put(checked_bytes(self.path, table.staged), table, intent, epoch)
@@ -62,15 +62,15 @@ class ExternalTarget(ABC):
 
     @abstractmethod
     def group(self) -> Unpublished[Any]:
-        """Create its unpublished rows."""
+        """Create the group that holds the target's unpublished rows."""
 
     @abstractmethod
     def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
-        """Write the rows of the Parquet file `staged`, unless they are written; raises as `publish`."""
+        """Write the rows of the Parquet file `staged`, unless already written; raises the errors of `publish`."""
 
 
 class StoredMap(ExternalTarget):
-    """A map: its declaration and its store."""
+    """A map as an external target: its declaration and its store."""
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, state: MapState) -> None:
         super().__init__(data_dir, component, TableRef(MAP, state.name))
@@ -78,7 +78,7 @@ class StoredMap(ExternalTarget):
         self._owner = owner
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
-        """Check that map and ledger belong together, then make `epoch` the map's; see `MarkedTarget.lead`."""
+        """Check that map and ledger belong together, then set the map's epoch to `epoch`; see `MarkedTarget.lead`."""
         self.last = committed
         self.make_directory()
         if (marked := self._marked()) is not None:
@@ -93,11 +93,11 @@ class StoredMap(ExternalTarget):
                 self.state.backend.multi_put(rows)
 
     def group(self) -> MapGroup:
-        """Create its unpublished rows."""
+        """Create the group that holds the target's unpublished rows."""
         return MapGroup(self.state, self._owner.timeline)
 
     def close(self) -> None:
-        """Do nothing: the store is the user's."""
+        """Do nothing: the store belongs to the user, who closes it."""
 
     def _marked(self) -> MarkedTarget[Mapping[str, MapRow | None]] | None:
         backend = self.state.backend
@@ -108,7 +108,7 @@ class StoredMap(ExternalTarget):
 
 
 class StoredOutlet(ExternalTarget):
-    """An outlet: its declaration and its writer."""
+    """An outlet as an external target: its declaration and its writer."""
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, outlet: Outlet) -> None:
         super().__init__(data_dir, component, TableRef(OUTLET, outlet.name))
@@ -121,11 +121,11 @@ class StoredOutlet(ExternalTarget):
         )
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
-        """Open the writer, check that mark and ledger agree, and make `epoch` the mark's; see `MarkedTarget.lead`.
+        """Open the writer, check that mark and ledger agree, and set the mark's epoch; see `MarkedTarget.lead`.
 
         Raises:
             AwayError, BlockedError: the target does not answer.
-            InputError: the target is missing, or the settings do not lead to it.
+            InputError: the target does not exist, or the settings do not match it.
         """
         self.make_directory()
         with reached(self._label, "open it"):
@@ -136,7 +136,7 @@ class StoredOutlet(ExternalTarget):
         self._marked.put(pq.read_table(pa.BufferReader(staged)), table, intent, epoch)
 
     def group(self) -> SinkGroup:
-        """Create its unpublished rows."""
+        """Create the group that holds the target's unpublished rows."""
         return SinkGroup(self._outlet.table)
 
     def close(self) -> None:

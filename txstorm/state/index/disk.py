@@ -1,7 +1,7 @@
-"""The rows of one state in a local key store, with the txid they are as of: ``index/<name>/<number>``.
+"""Rows of one state in a local key store, ``index/<name>/<number>``, with the txid that they are as of.
 
 Not needed for recovery: a store that is missing, damaged, of another table, ahead of its table or of a newer format is
-rebuilt from the tables. It is used only after all of these have been ruled out.
+rebuilt from the tables. A store is used only after all of these have been ruled out.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _CHUNK = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """Identity of the rows in a store; all of it must match.
+    """Identity of the state whose rows are in a store; every field must match.
 
     Attributes:
-        incarnation, timeline, state: the state's.
-        schema: digest over its columns.
+        incarnation, timeline: the identity of the data directory.
+        state: the state's name.
+        schema: digest of the state's columns.
     """
 
     incarnation: str
@@ -53,7 +54,7 @@ class Belonging:
 
 
 def belonging(state: KeyedState, incarnation: str, timeline: int) -> Belonging:
-    """Make the identity of the index of `state` in a data directory of `incarnation`, on `timeline`."""
+    """Create the identity of the index of `state` in the data directory with `incarnation`, on `timeline`."""
     columns = f"{list(state.key)} {changes_schema(state)}".encode()
     return Belonging(incarnation, timeline, state.name, blake2b(columns, digest_size=16).hexdigest())
 
@@ -79,15 +80,15 @@ class RowStore:
         return self._store.path
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, or None; raises `KeyStoreError`."""
+        """Read the row of each of `keys`, None for a key without one; raise `KeyStoreError` on failure."""
         found = self._store.get(self._codec.keys(keys))
         rows = iter(self._codec.decode([row for row in found if row is not None]))
         return [None if row is None else next(rows) for row in found]
 
     def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
-        """Write the latest rows of keys; raises `KeyStoreError`. Call `note` when all rows up to a txid are written.
+        """Write the latest row of each key; raise `KeyStoreError` on failure. Call `note` after a txid's last rows.
 
-        `rest` is called from time to time, with the seconds of work since its last call.
+        `rest` is called at intervals with the seconds of work since its last call, so that it can pause the writing.
         """
         items = iter(rows.items())
         began = time.monotonic()
@@ -98,29 +99,29 @@ class RowStore:
             began = time.monotonic()
 
     def put_table(self, table: pa.Table) -> None:
-        """Write the rows of a state table, or of later changes in txid order; raises `KeyStoreError`.
+        """Write the rows of a state table, or of later changes in txid order; raise `KeyStoreError` on failure.
 
-        Call `note` when all rows up to a txid are written.
+        Call `note` once all rows up to a txid are written.
         """
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Read places and rows of each of the collections `owners` in `span`; raises `KeyStoreError`."""
+        """Read the positions and rows in `span` of each collection in `owners`; raise `KeyStoreError` on failure."""
         found = self._scanned(owners, span)
         rows = iter(self._decoded([row for part in found for row in part]))
         return [list(islice(rows, len(part))) for part in found]
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
-        """Like `scan`, as columns; raises `KeyStoreError`."""
+        """Like `scan`, but return the rows as columns; raise `KeyStoreError` on failure."""
         found = self._scanned(owners, span)
         of = np.repeat(np.arange(len(found)), [len(part) for part in found])
         return self._codec.columns(of, [row for part in found for row in part])
 
     def expire(self, upto: datetime, most: int) -> None:
-        """Check the next `most` rows and delete those with a stamp up to `upto`; raises `KeyStoreError`.
+        """Check the next `most` rows and delete those with a stamp up to `upto`; raise `KeyStoreError` on failure.
 
-        The next call continues where this one ended, and after the last row with the first.
+        The next call continues where this one ended; after the last row it starts again with the first.
         """
         found = self._store.scan(self._looked_at, _NOTE, most)
         self._looked_at = found[-1][0] + b"\0" if len(found) == most else b""
@@ -129,20 +130,20 @@ class RowStore:
             self._store.write([], [key for (key, _), (value, _, _) in rows if value[-1] <= upto])
 
     def note(self, last: int) -> None:
-        """Record that all rows up to txid `last` are written; raises `KeyStoreError`."""
+        """Record that all rows up to txid `last` are written; raise `KeyStoreError` on failure."""
         note = {"format": FORMAT, **asdict(self._owner), "last": last}
         self._store.write([(_NOTE, json.dumps(note).encode())])
         self.last = last
         self._unsynced = True
 
     def sync(self) -> None:
-        """Make all writes durable; raises `KeyStoreError`."""
+        """Make all writes durable; raise `KeyStoreError` on failure."""
         if self._unsynced:
             self._store.sync()
             self._unsynced = False
 
     def close(self) -> None:
-        """Make all writes durable and close the store; raises `KeyStoreError`."""
+        """Make all writes durable and close the store; raise `KeyStoreError` on failure."""
         try:
             self.sync()
         finally:
@@ -192,7 +193,7 @@ class RowStore:
 
 
 class RowStores:
-    """Stores of one state, a directory each: a store that a frozen process still has open is left alone."""
+    """Stores of one state, one directory each; a store that a suspended process still has open is left alone."""
 
     def __init__(self, directory: Path, state: KeyedState, owner: Belonging) -> None:
         self._directory = directory
@@ -200,9 +201,9 @@ class RowStores:
         self._owner = owner
 
     def find(self, published: int) -> RowStore | None:
-        """Open the existing store, if it belongs to this state and is not ahead of txid `published`.
+        """Open the existing store if it belongs to this state and is not ahead of txid `published`; otherwise None.
 
-        An unusable store is removed, and logged.
+        An unusable store is removed, which is logged.
         """
         found = None
         for path in self._paths():
@@ -223,7 +224,7 @@ class RowStores:
         return found
 
     def make(self) -> RowStore:
-        """Create an empty store; raises `KeyStoreError`."""
+        """Create an empty store; raise `KeyStoreError` on failure."""
         numbers = [int(path.name) for path in self._paths()]
         path = self._directory / str(max(numbers, default=0) + 1)
         return RowStore(self._state, KeyStore.open(path), self._owner, None)
@@ -233,7 +234,7 @@ class RowStores:
         return sorted(found, key=lambda path: int(path.name), reverse=True)
 
     def _noted(self, store: KeyStore, published: int) -> tuple[int, str | None]:
-        """The txid recorded in a store, and the fault that makes it unusable."""
+        """Return the txid recorded in a store, and the fault that makes it unusable (None if usable)."""
         try:
             (note,) = store.get([_NOTE])
             found: dict[str, Any] = json.loads(note) if note else {}

@@ -1,6 +1,6 @@
-"""Key index: the published rows of a state, by key; in memory up to a limit, beyond it on disk.
+"""Key index: the published rows of a state, keyed by key; in memory up to a limit, beyond it on disk.
 
-Rows are written to disk in the background, many at a time, and are found in memory until then.
+Rows are written to disk in the background, many at a time; until then they are read from memory.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ LOOKED_AT = 2
 
 
 class KeyIndex(Protocol):
-    """Published rows of one state, rebuildable from its tables at any time; keys have the form that users see.
+    """Port: published rows of one state, rebuildable from its tables at any time; keys have the form that users see.
 
-    `apply` may run while another thread reads: a reader sees each key before or after it; either is right, as it reads
-    the overlay of unpublished txids first.
+    `apply` may run while another thread reads: the reader sees each key either before or after `apply`. Both are
+    correct, since it reads the overlay of unpublished txids first.
     """
 
     @property
@@ -48,9 +48,9 @@ class KeyIndex(Protocol):
         """The highest txid of any row applied so far; initially 0."""
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """Read the row of each of `keys`, or None.
+        """Read the row of each of `keys`; None for a key without a row.
 
-        Without `keep`, rows read from disk are not cached: they are about to be overwritten.
+        Without `keep`, rows read from disk are not cached, since they are about to be overwritten.
         """
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
@@ -58,13 +58,13 @@ class KeyIndex(Protocol):
 
 
 class DiskRows(Protocol):
-    """Port: rows of a state on disk, as in `txstorm.state.index.disk.RowStore`; methods may raise `TxstormError`."""
+    """Port: a state's rows on disk, as in `txstorm.state.index.disk.RowStore`; methods may raise `TxstormError`."""
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, or None."""
+        """Read the row of each of `keys`; None for a key without a row."""
 
     def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
-        """Write the latest rows of keys; calls `rest` at intervals, with the seconds of work since its last call."""
+        """Write the latest row of each key; call `rest` at intervals with the seconds of work since its last call."""
 
     def put_table(self, table: pa.Table) -> None:
         """Write the rows of a state table, or of later changes to it."""
@@ -91,8 +91,10 @@ class Bounds:
 
     Attributes:
         memory: approximate bytes of rows in memory.
-        kept_from: number of keys from which rows are also on disk; a smaller state loads as fast from its table.
-        behind: number of rows waiting to be written to disk, or `seconds` of waiting, that starts the writing.
+        kept_from: number of keys from which on rows are also written to disk; a smaller state loads as fast from its
+            table.
+        behind: number of rows waiting to be written to disk that starts the writing.
+        seconds: waiting time that starts the writing too.
         sync_seconds: interval of syncs; rows not synced are read from the tables after a crash.
     """
 
@@ -104,11 +106,11 @@ class Bounds:
 
 
 class StateIndex:
-    """`KeyIndex` of one state: filled with `load` and `loaded`, or resumed from disk; then read and extended.
+    """`KeyIndex` of one state: filled by `load` and `loaded`, or resumed from disk; then read and extended.
 
     Args:
         make: creates an empty store on disk once the state is large enough; None: keep all rows in memory.
-        refill: fills an empty store from the tables, after one could not be read.
+        refill: fills an empty store from the tables, after another store could not be read.
         behind: schedules a call on the background thread.
         monotonic: a monotonic clock, in seconds.
     """
@@ -152,13 +154,13 @@ class StateIndex:
         return RowCache(limit, (lambda: PackedCache(codec, limit)) if codec.is_fixed else None)
 
     def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
-        """Rows waiting to be written to disk."""
+        """Create the collection of rows waiting to be written to disk, initially `rows`."""
         return dict(rows)
 
     # -- the start ----------------------------------------------------------------------------------------------
 
     def resume(self, disk: DiskRows) -> None:
-        """Start from rows on disk; later rows are then loaded over them."""
+        """Start from the rows in the store `disk`; later rows are then loaded on top."""
         self._disk = disk
         self._let_go()
         self._cache.forget()
@@ -166,7 +168,7 @@ class StateIndex:
     def load(self, table: pa.Table) -> None:
         """Load the rows of a state table, or of later changes to it.
 
-        Called with the state table first, then with the later changes in txid order; a table may hold many txids.
+        Call with the state table first, then with the later changes in txid order; a table may contain many txids.
         """
         if OP.name in table.column_names:
             table = in_order(table, [TXID.name])
@@ -207,10 +209,10 @@ class StateIndex:
     # -- while it runs ------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """Read the row of each of `keys`, or None; with `keep`, rows read from disk are cached.
+        """Read the row of each of `keys`, None for a key without one; with `keep`, cache rows read from disk.
 
         Raises:
-            TxstormError: the disk cannot be read, nor refilled from the tables.
+            TxstormError: the store on disk cannot be read, nor rebuilt from the tables.
         """
         found = self._cache.get(keys)
         if self._cache.complete or None not in found:
@@ -221,7 +223,7 @@ class StateIndex:
         """Add published rows, tombstones included; `last` is their highest txid.
 
         Raises:
-            BlockedError: too many rows wait to be written to disk; the tables have them.
+            BlockedError: too many rows wait to be written to disk; nothing is lost, since the tables contain them.
         """
         with self._lock:
             self._cache.put(changed)
@@ -237,12 +239,12 @@ class StateIndex:
             self._write_soon()
 
     def flush(self) -> None:
-        """Write the waiting rows and make them durable; rows whose write fails keep waiting."""
+        """Write the waiting rows to disk and make them durable; if that fails, they keep waiting."""
         if self._disk is not None and not self._closed:
             self._write(sync=True)
 
     def close(self) -> None:
-        """Write the waiting rows and close the store; afterwards only rows in memory can be read."""
+        """Write the waiting rows to disk and close the store; afterwards only rows in memory can be read."""
         self._hurry.set()
         with self._writing:
             self.flush()
@@ -299,7 +301,7 @@ class StateIndex:
     # -- in the background --------------------------------------------------------------------------------------
 
     def _begin_disk(self) -> bool:
-        """Create the store on disk once there are many rows; return whether rows are now also on disk."""
+        """Create the store on disk once there are enough rows; return whether a store was created."""
         if self._make is None or len(self._cache) < self._make_at:
             return False
         if self._expired is not None and self._forget_expired(self._expired):
@@ -317,12 +319,12 @@ class StateIndex:
         return True
 
     def _let_go(self) -> None:
-        """Move rows to the store on disk and to a cache that keeps to the limit."""
+        """Replace the unlimited cache with one that has a memory limit, since all rows are going to be on disk."""
         assert self._whole is not None
         self._cache, self._whole = self._whole.let_go(), None
 
     def _forget_expired(self, upto: datetime) -> bool:
-        """Drop rows in memory with a stamp up to `upto`; returns whether that was most of them."""
+        """Evict rows with a stamp up to `upto` from memory; return whether at least half of all rows were evicted."""
         with self._lock:
             assert self._whole is not None
             before = len(self._cache)
@@ -352,7 +354,7 @@ class StateIndex:
         return waiting >= self._bounds.behind or waited >= self._bounds.seconds
 
     def _write(self, sync: bool = False) -> None:
-        """Write the waiting rows; rows whose write fails keep waiting."""
+        """Write the waiting rows to disk; if that fails, they keep waiting."""
         with self._writing:
             with self._lock:
                 writing, last = self._behind[0], self._last_txid
@@ -391,6 +393,6 @@ def _last(table: pa.Table) -> int:
 
 
 def newest_stamp(rows: Iterable[Stored | Gone]) -> datetime:
-    """Find the highest stamp of rows, at least one of which has a value."""
+    """Return the highest stamp in `rows`, at least one of which must have a value."""
     newest: datetime = max(value[-1] for value, _, _ in rows if value is not None)
     return newest

@@ -1,8 +1,8 @@
-"""Key codec: keys of a state as bytes, whole columns at a time.
+"""Key codec: encode the keys of a state as bytes, whole columns at a time.
 
-A key is its key group (two bytes, big-endian) and its canonical bytes (`txstorm.keys.canonical`). In a collection
-these are followed by the row's place in the order and its number, eight bytes each, big-endian with the sign bit
-flipped, so that the rows of a collection are adjacent and in order.
+A key is encoded as its key group (two bytes, big-endian) and its canonical bytes (`txstorm.keys.canonical`). In a
+collection these are followed by the row's position in the order and its sequence number, eight bytes each, big-endian
+with the sign bit flipped, so that the rows of a collection are adjacent and in order.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
 
 @dataclass(frozen=True)
 class PackedKeys:
-    """Encoded keys, concatenated.
+    """Encoded keys, concatenated in one buffer.
 
     Attributes:
-        hashes: a stable hash of each.
-        ends: a leading 0, then the end of each key in `content`.
-        content: bytes; different keys differ in these or in their hashes.
+        hashes: a stable hash of each key.
+        ends: 0, then the end offset of each key in `content`.
+        content: the bytes of the keys; distinct keys differ in their bytes or in their hashes.
     """
 
     hashes: npt.NDArray[np.uint64]
@@ -49,7 +49,7 @@ class PackedKeys:
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Number of bytes of each key."""
+        """The number of bytes of each key."""
         return np.diff(self.ends)
 
     def taken(self, which: npt.NDArray[np.int64]) -> PackedKeys:
@@ -60,13 +60,13 @@ class PackedKeys:
 
 
 def ranges(starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Concatenate ranges of numbers, given their starts and sizes."""
+    """Concatenate ranges of consecutive integers, given their starts and sizes."""
     before = np.cumsum(sizes) - sizes
     return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))
 
 
 def packed_keys(columns: Sequence[pa.Array], rows: int) -> PackedKeys:
-    """Encode the keys of `rows` rows with these key columns."""
+    """Encode the keys of `rows` rows, given their key columns."""
     hashes = hash_rows(columns, rows)
     if not columns:
         return PackedKeys(hashes, np.zeros(rows + 1, np.int64), np.empty(0, np.uint8))
@@ -94,7 +94,7 @@ def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
 
 
 def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
-    """Like `key_bytes`, for rows of collections, whose last key columns are their place."""
+    """Like `key_bytes`, for rows of collections, whose last key columns are the position."""
     owners = key_bytes(columns[:-PLACE], rows)
     words = np.stack([_whole_numbers(column).view(np.uint64) ^ _SIGN for column in columns[-PLACE:]], axis=1)
     places = words.astype(">u8").tobytes()
@@ -102,25 +102,25 @@ def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
 
 
 def place_bytes(place: Place) -> bytes:
-    """Encode the place of one row, as at the end of `placed_bytes`."""
+    """Encode the position of one row, in the form in which it ends the keys of `placed_bytes`."""
     words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
     return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
 
 
 def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
-    """Decode the places at the end of `placed_bytes`; `order` is the type of the order column."""
+    """Decode the positions at the end of keys from `placed_bytes`; `order`: the type of the order column."""
     orders, numbers = place_words(keys)
     return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
 
 
 def place_words(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Decode the places at the end of `placed_bytes` as orders (64 bits) and numbers."""
+    """Decode the positions at the end of keys from `placed_bytes` as order values (64 bits) and sequence numbers."""
     words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
     return words.view(np.int64).reshape(-1, PLACE).T
 
 
 def _canonical_parts(column: pa.Array) -> Sequence[pa.Array]:
-    """Columns of bytes whose concatenation is the canonical encoding of `column`."""
+    """Return binary columns whose row-wise concatenation is the canonical encoding of `column`."""
     parts = _parts_without_nulls(column)
     if not column.null_count:
         return parts
@@ -150,7 +150,7 @@ def _whole_numbers(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def binary(records: npt.NDArray[Any]) -> pa.Array:
-    """View records of fixed width as one array of bytes."""
+    """View fixed-width records as one Arrow array of binary values."""
     width, count = records.dtype.itemsize, len(records)
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(width), count, [None, pa.py_buffer(np.ascontiguousarray(records))]

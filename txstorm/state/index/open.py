@@ -1,4 +1,4 @@
-"""Opening of a key index: bring it up to its tables, from the store on disk or from the tables."""
+"""Opening of a key index: load it as of its tables' last txid, from the store on disk or from the tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def opened_index(
 ) -> StateIndex:
     """Open the index of `state` as of the last txid in its tables ``state/…`` (`kept`) and, if any, ``changes/…``.
 
-    Called at the start, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
-    state and is not ahead of its table; then only later changes are read. Otherwise it is rebuilt from the tables.
+    Called at startup, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
+    state and is not ahead of its table; then only later changes are read from the tables. Otherwise it is rebuilt from
+    the tables.
 
     Raises:
         TableCorrupt: a table cannot be read, or the two tables are not consistent.
@@ -58,7 +59,7 @@ def opened_index(
 def _nearer(
     found: RowStore | None, kept: DeltaTableState, changes: DeltaTableState | None, as_of: int
 ) -> RowStore | None:
-    """Keep the store `found`, unless the state table is so much newer that reading that is less work."""
+    """Return the store `found`; remove it and return None if reading the much newer state table is less work."""
     if found is None or found.last is None or found.last >= as_of:
         return found
     if changes is not None and found.last >= changes.floor():
@@ -71,7 +72,7 @@ def _nearer(
 
 
 def _refill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
-    """Fill an empty index from the current tables; may run on any thread, so it opens its own handles."""
+    """Fill an empty store from the current tables; may run on any thread, so it opens its own handles."""
     with reading(data_dir):
         _fill(disk, data_dir, kept, changes)
 

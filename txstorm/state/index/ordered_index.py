@@ -1,4 +1,4 @@
-"""Index of collections: a key index of their rows that also returns them in order."""
+"""Index of collections: a key index that also returns the rows of a collection in order."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from txstorm.storage.rows.semantics import Gone, Stored
 
 
 class OrderedDiskRows(DiskRows, Protocol):
-    """Rows of collections on disk, as `txstorm.state.index.disk.RowStore`."""
+    """Port: rows of collections on disk, implemented by `txstorm.state.index.disk.RowStore`."""
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Read places and rows of each of `owners` in `span`, in its direction."""
+        """Read the positions and rows in `span` of each of the collections `owners`, in the direction of `span`."""
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
-        """Like `scan`, as columns."""
+        """Like `scan`, but return the rows as columns."""
 
 
 class OrderedCache:
-    """Cache of all rows of collections until they are on disk; see `txstorm.state.index.row_cache.Cache`."""
+    """`txstorm.state.index.row_cache.Cache` of collections: all rows, until they are on disk."""
 
     def __init__(self) -> None:
         self.complete = True
         self._rows = OrderedRows[Stored]()
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows in the cache."""
         return len(self._rows)
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, None if it is not in the cache."""
+        """Read the row of each of `keys`; None if it is not in the cache."""
         return list(map(self._rows.get, keys))
 
     def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, Stored]]:
-        """Read places and rows of `owner` in `span`, in its direction; check `complete` afterwards."""
+        """Read the positions and rows of `owner` in `span`, in its direction; check `complete` afterwards."""
         return self._rows.scan(owner, span)
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Add rows, as long as the cache is complete."""
+        """Add rows, unless the cache is no longer complete."""
         if self.complete:
             self._rows.update(rows)
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove keys."""
+        """Remove the rows of `keys`."""
         self._rows.discard(keys)
 
     def rows(self) -> Mapping[Key, Stored]:
-        """All rows in the cache."""
+        """Return all rows in the cache, keyed by key."""
         return self._rows
 
     def let_go(self) -> Cache:
-        """Drop all rows and cache none from now on: they can be read from disk."""
+        """Evict all rows and cache none from now on, since they can be read from disk; return the cache to use."""
         self.forget()
         return self
 
     def forget(self) -> None:
-        """Drop all rows, which are also on disk."""
+        """Evict all rows, which are also on disk."""
         self.complete = False
         self._rows = OrderedRows()
 
@@ -69,8 +69,8 @@ class OrderedCache:
 class CollectionIndex(StateIndex):
     """Published rows of one collection state, by key and in order.
 
-    A few rows are kept in memory. Once there are many, all but those waiting to be written are on disk alone, where a
-    range is read with one seek.
+    A small number of rows is kept in memory. Beyond it, all rows except those waiting to be written are only on disk,
+    where a range is read with one seek.
     """
 
     def _new_cache(self, state: KeyedState) -> WholeCache:
@@ -80,7 +80,7 @@ class CollectionIndex(StateIndex):
         return OrderedRows(rows)
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Read places and rows of each of `owners` in `span`, in its direction.
+        """Read the positions and rows in `span` of each of the collections `owners`, in the direction of `span`.
 
         Raises:
             TxstormError: the disk cannot be read, nor refilled from the tables.
@@ -102,10 +102,10 @@ class CollectionIndex(StateIndex):
         return filled(read, settle, owners, span)
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
-        """Read all rows of each of `owners` in `span` as columns; None if they are in memory.
+        """Read all rows in `span` of each of `owners` as columns; None if they are in memory (use `scan` then).
 
         Raises:
-            TxstormError: as for `scan`.
+            TxstormError: the store on disk cannot be read, nor rebuilt from the tables.
         """
         if self._cache.complete:
             return None
@@ -121,14 +121,14 @@ class CollectionIndex(StateIndex):
 
 
 def state_index(state: KeyedState, *arguments: Any) -> StateIndex:
-    """Create the index of `state`, of the matching class; `arguments` are those of `StateIndex`."""
+    """Create the index of `state`: a `CollectionIndex` or a `StateIndex`; `arguments` are those of `StateIndex`."""
     return (CollectionIndex if isinstance(state, CollectionState) else StateIndex)(state, *arguments)
 
 
 def _there(
     rows: Sequence[Any], writing: Sequence[Any], pending: Sequence[Any], *, backwards: bool
 ) -> list[tuple[Place, Stored]]:
-    """Overlay rows on disk with those waiting to be written, and drop removed ones."""
+    """Overlay rows from disk with those waiting to be written, and drop removed rows."""
     if not writing and not pending:
         return list(rows)
     merged = over(list(rows), [*writing, *pending], backwards=backwards)

@@ -1,6 +1,6 @@
-"""Ordered rows: rows of collections in memory, by key or in the order of their places.
+"""Ordered rows: rows of collections in memory, by key or in the order of their positions.
 
-`Columns` has them as columns, the result of an Arrow scan, without a Python object per row.
+`Columns` holds such rows as columns, the result of an Arrow scan, without a Python object per row.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ScanRange:
     """A scan: inclusive bounds, row limit (None: no limit), direction.
 
     Attributes:
-        first, last: the lowest and the highest place, inclusive.
-        most: maximum number of rows, at least 1; None: all.
-        backwards: whether the scan starts at the highest place.
+        first, last: the lowest and the highest position, inclusive.
+        most: maximum number of rows, at least 1; None: no limit.
+        backwards: whether the scan starts at the highest position.
     """
 
     first: Place
@@ -48,17 +48,17 @@ class ScanRange:
 
     @classmethod
     def of(cls, start: Any, end: Any, most: int | None = None, *, backwards: bool = False) -> ScanRange:
-        """All places with values of the order column from `start` to `end`."""
+        """Create a scan of all positions with order-column values from `start` to `end`, both inclusive."""
         return cls((start, 0), (end, LAST), most, backwards)
 
     def upto(self, place: Place) -> ScanRange:
-        """The rest of the scan up to and including `place`, without a limit."""
+        """Return the part of the scan up to and including `place`, without a row limit."""
         if self.backwards:
             return replace(self, first=place, most=None)
         return replace(self, last=place, most=None)
 
     def after(self, place: Place, most: int) -> ScanRange:
-        """The rest of the scan after `place`, limited to `most` rows."""
+        """Return the rest of the scan after `place`, limited to `most` rows."""
         at, number = place
         if self.backwards:
             return replace(self, last=(at, number - 1), most=most)
@@ -66,10 +66,10 @@ class ScanRange:
 
 
 class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
-    """Rows by key, and per collection in order. One thread may change it while others read.
+    """Rows by key and, per collection, in order. One thread may change them while others read.
 
     The order is maintained lazily: rows that are never scanned cost no more than in a plain dictionary. Rows added in
-    order are appended; any other row moves the places after it, eight bytes each.
+    order are appended; inserting any other row moves the positions after it, eight bytes each.
     """
 
     def __init__(self, rows: Mapping[Any, R] | Iterable[tuple[Any, R]] = ()) -> None:
@@ -81,14 +81,14 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
         self.update(rows)
 
     def update(self, rows: Any = (), /, **_: R) -> None:
-        """Add rows, replacing older ones of the same keys."""
+        """Add rows, replacing older rows of the same keys."""
         given = rows if isinstance(rows, Mapping) else dict(rows)
         with self._lock:
             self._new += [key for key in given if key not in self]
             super().update(given)
 
     def discard(self, keys: Iterable[tuple[Any, ...]]) -> None:
-        """Remove those of the keys that exist."""
+        """Remove the rows of `keys`; absent keys are ignored."""
         with self._lock:
             there = [key for key in keys if key in self]
             for key in there:
@@ -96,7 +96,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
             self._gone += there
 
     def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, R]]:
-        """Read places and rows of `owner` in `span`, in its direction."""
+        """Return the positions and rows of the collection `owner` in `span`, in the direction of `span`."""
         with self._lock:
             self._arrange()
             places = self._places.get(owner)
@@ -147,7 +147,7 @@ def _within(places: list[Place], span: ScanRange) -> list[Place]:
 def over(
     rows: list[tuple[Place, S]], later: Iterable[tuple[Place, S]], *, backwards: bool = False
 ) -> list[tuple[Place, S]]:
-    """Overlay `rows` with `later` ones; all are in order."""
+    """Merge `rows` with `later` ones, which replace rows at the same position; both are in order."""
     newer = dict(later)
     if not newer:
         return rows
@@ -161,10 +161,10 @@ def filled(
     owners: Sequence[CollectionKey],
     span: ScanRange,
 ) -> list[list[tuple[Place, T]]]:
-    """Read rows of each of `owners` until, after filtering by `settle`, the limit of `span` is reached.
+    """Read rows of each of `owners` until the limit of `span` is reached, counting only rows that `settle` returns.
 
     `read` returns the rows of collections in a span, up to its limit. `settle` filters them and merges in others that
-    belong between them; it gets all rows to be read in the span passed with them.
+    belong between them; it gets all rows read in the span passed with them.
     """
     pages = zip(owners, read(owners, span), strict=True)
     return [_filled(read, settle, owner, rows, span) for owner, rows in pages]
@@ -213,7 +213,7 @@ class Columns:
     values: Sequence[pa.Array]
 
     def over(self, later: Sequence[Sequence[tuple[Place, Value | None]]], form: ValueForm) -> Columns:
-        """Overlay these with the `later` rows of each collection; None removes a row."""
+        """Return these rows overlaid with the `later` rows of each collection; a value of None removes the row."""
         if not any(later):
             return self
         newer = placed_columns(later, form)
@@ -228,7 +228,7 @@ class Columns:
 
     @property
     def places(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The columns of the place, by which the rows are sorted, most significant first."""
+        """The columns by which the rows are sorted, most significant first: owner, order and number."""
         return self.owners, self.orders, self.numbers
 
     def taken(self, rows: Any) -> Columns:
@@ -239,7 +239,7 @@ class Columns:
 
 
 def placed_columns(rows: Sequence[Sequence[tuple[Place, Value | None]]], form: ValueForm) -> Columns:
-    """Convert ordered rows of some collections to columns; nulls where a row has no value."""
+    """Convert ordered rows of several collections to columns, with nulls where a row has no value."""
     flat = list(chain.from_iterable(rows))
     owners = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     orders = np.fromiter((_bits(place[0]) for place, _ in flat), np.int64, len(flat))

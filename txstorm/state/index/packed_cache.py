@@ -1,8 +1,8 @@
 """Packed cache: many rows of a state in memory, as bytes in a few NumPy arrays; about 60 bytes a row instead of 400.
 
-Keys and rows are stored in places, in the order of arrival. A hash table with open addressing maps the hash of a key to
-its place. All operations work on whole batches: a thousand keys are looked up in about a dozen steps. The data of a
-place is adjacent, since with millions of rows most of the time is spent waiting for memory.
+Keys and rows are stored in slots called places, in the order of arrival. A hash table with open addressing maps the
+hash of a key to its place. All operations work on whole batches: a thousand keys are looked up in about a dozen steps.
+The data of a place is adjacent, since with millions of rows most of the time is spent waiting for memory.
 
 `PackedCache` is the `txstorm.state.index.row_cache.Cache` of states with many keys, with two generations, as in
 `RowCache`. Rows written last, or read one by one, are also kept as Python objects: unpacking a single row takes a
@@ -37,10 +37,10 @@ _NONE = -1
 
 
 class PackedRows:
-    """Records of one type by packed keys. Guarded by a lock.
+    """Records of one type, keyed by packed keys. Guarded by a lock.
 
     Args:
-        record: the type of the rows.
+        record: the NumPy type of the records.
     """
 
     def __init__(self, record: np.dtype[np.void]) -> None:
@@ -57,18 +57,18 @@ class PackedRows:
         self._table = np.full(2 * _LEAST, _NONE, np.int32)
 
     def _use(self, entries: npt.NDArray[np.void]) -> None:
-        """Use this array of places, and views of its parts."""
+        """Use `entries` as the array of places, and create views of its fields."""
         self._entries = entries
         self._hashes, self._starts, self._sizes = entries["hash"], entries["start"], entries["size"]
         self._there, self._records = entries["there"], entries["row"]
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return self._count - self._gone
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """The memory used, in bytes."""
         return self._entries.nbytes + self._content.nbytes + self._table.nbytes
 
     def get(self, keys: PackedKeys) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
@@ -103,7 +103,7 @@ class PackedRows:
     # -- places -------------------------------------------------------------------------------------------------
 
     def _places(self, keys: PackedKeys) -> Places:
-        """Find the place of each key, removed ones included; `_NONE` if it has none."""
+        """Find the place of each key, including removed keys; `_NONE` if a key has none."""
         found = np.full(len(keys.hashes), _NONE, np.int64)
         left, wanted = np.arange(len(found)), keys.hashes
         at = self._homes(wanted)
@@ -154,11 +154,11 @@ class PackedRows:
         return _NONE
 
     def _homes(self, hashes: npt.NDArray[np.uint64]) -> Places:
-        """First slot of each key: from the high bits of its hash, as the low ones choose its task."""
+        """Return the first hash slot of each key, from the high bits of its hash; the low bits choose its task."""
         return (hashes >> np.uint64(65 - len(self._table).bit_length())).astype(np.int64)
 
     def _next(self, at: Places, step: int) -> Places:
-        """Next slot of the probe sequence, which visits every slot once, as the table's size is a power of two."""
+        """Return the next slot of the probe sequence, which visits every slot once: the table size is a power of 2."""
         return (at + step) & (len(self._table) - 1)
 
     # -- growth -------------------------------------------------------------------------------------------------
@@ -245,11 +245,11 @@ class PackedCache:
         self.complete = True
 
     def __len__(self) -> int:
-        """Number of rows; some may count twice."""
+        """Return the number of rows; rows in both generations count twice."""
         return len(self._young) + len(self._old)
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, None if it is not in the cache; check `complete` afterwards."""
+        """Read the row of each of `keys`; None if it is not in the cache. Check `complete` afterwards."""
         if len(keys) > _FEW and self._pass_over:
             self._pass_over -= 1
             with self._lock:  # a hot row may not be among the packed ones yet
@@ -270,7 +270,7 @@ class PackedCache:
         return [next(rest) if row is None else row for row in found]
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Add rows, replacing older ones of the same keys."""
+        """Add rows, replacing older rows of the same keys."""
         new = rows if isinstance(rows, Mapping) else dict(rows)
         if new:
             keys, records = self._codec.packed(list(new)), self._codec.records(*zip(*new.values(), strict=True))
@@ -293,7 +293,7 @@ class PackedCache:
         self._hot = self._new_hot()
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove keys."""
+        """Remove the rows of `keys`."""
         gone = list(keys)
         if gone:
             with self._lock:
@@ -302,7 +302,7 @@ class PackedCache:
                 self._changes += 1
 
     def forget(self) -> None:
-        """Drop all rows: they are elsewhere."""
+        """Evict all rows, which can be read from disk."""
         self.complete = False
         self._hot = self._new_hot()
         self._old = PackedRows(self._codec.record)
@@ -340,7 +340,7 @@ class PackedCache:
 
 
 def _last_of(keys: PackedKeys) -> npt.NDArray[np.int64]:
-    """Find the index of the last row of every key."""
+    """Return the index of the last row of every distinct key."""
     count = len(keys.hashes)
     if len(np.unique(keys.hashes)) == count:
         return np.arange(count)

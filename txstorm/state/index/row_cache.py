@@ -22,7 +22,7 @@ _FIRST_LOOK = 1_000
 
 
 class Cache(Protocol):
-    """Port: rows in memory, as in `RowCache`; check `complete` after reading.
+    """Port: rows in memory, implemented by `RowCache` and others; check `complete` after reading.
 
     Attributes:
         complete: whether no row has been evicted, so that a key that misses does not exist.
@@ -31,29 +31,29 @@ class Cache(Protocol):
     complete: bool
 
     def __len__(self) -> int:
-        """Number of rows; some may count twice."""
+        """Return the number of rows; rows in both generations count twice."""
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, None if it is not in the cache."""
+        """Read the row of each of `keys`; None if it is not in the cache."""
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Add rows, replacing older ones of the same keys."""
+        """Add rows, replacing older rows of the same keys."""
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove keys."""
+        """Remove the rows of `keys`."""
 
     def forget(self) -> None:
-        """Drop all rows, which are also on disk."""
+        """Evict all rows, which are also on disk."""
 
 
 class WholeCache(Cache, Protocol):
     """Port: the cache that a state starts with, which holds all rows until they are on disk too."""
 
     def rows(self) -> Mapping[Key, Stored]:
-        """All rows in the cache."""
+        """Return all rows in the cache, keyed by key."""
 
     def let_go(self) -> Cache:
-        """Allow eviction, since rows can now be read from disk; returns the cache to use from now on."""
+        """Allow eviction, since rows can now be read from disk; return the cache to use from now on."""
 
 
 class RowCache:
@@ -61,7 +61,7 @@ class RowCache:
 
     Args:
         limit: approximate bytes of all rows.
-        packed: creates the cache that takes over once there are many rows; None: none does.
+        packed: creates the packed cache that takes over once there are many rows; None: keep this one.
 
     Attributes:
         complete: whether no row has been evicted, so that a key that misses does not exist.
@@ -78,11 +78,11 @@ class RowCache:
         self._look_at = max(2, min(_FIRST_LOOK, limit // _FIRST_LOOK))
 
     def __len__(self) -> int:
-        """Number of rows; some may count twice."""
+        """Return the number of rows; rows in both generations count twice."""
         return len(self._young) + len(self._old)
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, None if it is not in the cache; check `complete` afterwards."""
+        """Read the row of each of `keys`; None if it is not in the cache. Check `complete` afterwards."""
         found: list[Stored | None] = list(map(self._young.get, keys))
         old = self._old  # after the young ones: a generation becomes old before it stops being young
         if old and None in found:
@@ -90,23 +90,23 @@ class RowCache:
         return found
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Add rows, replacing older ones of the same keys."""
+        """Add rows, replacing older rows of the same keys."""
         self._young.update(rows)
         if len(self._young) >= self._look_at:
             self._keep_bound()
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove keys."""
+        """Remove the rows of `keys`."""
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
 
     def rows(self) -> dict[Key, Stored]:
-        """All rows in the cache."""
+        """Return all rows in the cache, keyed by key."""
         return {**self._old, **self._young}
 
     def let_go(self) -> Cache:
-        """Allow eviction, since rows can now be read from disk: keep to the limit, or hand over to the packed cache."""
+        """Allow eviction, since rows can now be read from disk: enforce the limit, or hand over to the packed cache."""
         if self._packed is not None:
             packed = self._packed()
             packed.put(self.rows())
@@ -117,7 +117,7 @@ class RowCache:
         return self
 
     def forget(self) -> None:
-        """Drop all rows, which are also on disk."""
+        """Evict all rows, which are also on disk."""
         self.complete = False
         self._old = {}
         self._young = {}
@@ -135,7 +135,7 @@ class RowCache:
 
 
 def row_bytes(rows: Mapping[Key, Stored]) -> int:
-    """Estimate the bytes of one row with its key, from a sample of `rows`."""
+    """Estimate the size in bytes of one row with its key, from a sample of `rows`."""
     some = list(islice(rows.items(), _SAMPLE))
     return sum(_size(key) + _size(row) + _ENTRY_BYTES for key, row in some) // max(1, len(some))
 

@@ -1,8 +1,8 @@
-"""Row codec: rows of a state as bytes for the key index, whole columns at a time.
+"""Row codec: encode the rows of a state as bytes for the key index, whole columns at a time.
 
 Keys are encoded by `txstorm.state.index.key_codec`. A row is a record of fixed width (txid, a null bit per value,
-then the values and the values before) followed by the content of values of variable length; its layout follows from the
-state's columns alone. `FORMAT` is the version of both.
+then the current and the previous values) followed by the content of values of variable length; its layout follows from
+the state's columns alone. `FORMAT` is the version of both.
 """
 
 from __future__ import annotations
@@ -54,29 +54,29 @@ class RowCodec:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether rows are records of fixed width only."""
+        """Whether rows consist of fixed-width records only."""
         return not any(slot.is_long for slot in self._slots)
 
     def packed(self, keys: Sequence[Any]) -> PackedKeys:
-        """Encode canonical keys (at least one) as one block of concatenated bytes."""
+        """Encode canonical keys (at least one), concatenated in one buffer."""
         return packed_keys(self._keys.arrays(keys), len(keys))
 
     def records(
         self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]
     ) -> npt.NDArray[np.void]:
-        """Like `rows`, if rows are records."""
+        """Like `rows`, but return records; only if `is_fixed`."""
         absent = np.fromiter((value is None for value in before), bool, len(before))
         return self._recorded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)[
             0
         ]
 
     def records_of_table(self, table: pa.Table) -> tuple[PackedKeys, npt.NDArray[np.void]]:
-        """Like `of_table`, if rows are records; `table` is not empty."""
+        """Like `of_table`, but return packed keys and records; only if `is_fixed`, and `table` must not be empty."""
         keys, txids, columns, absent = self._columns_of(table)
         return packed_keys(keys, table.num_rows), self._recorded(txids, columns, absent)[0]
 
     def of_records(self, records: npt.NDArray[np.void]) -> list[Stored]:
-        """Decode records whose columns are all of fixed width, without contents after them."""
+        """Decode records whose columns all have a fixed width, so that no content follows them."""
         return self._decoded(records, ())
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
@@ -84,7 +84,7 @@ class RowCodec:
         return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
 
     def ranges(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[tuple[bytes, bytes]]:
-        """Lowest and highest possible keys of the rows of each of the collections `owners` in `span`."""
+        """Return the lowest and the highest possible encoded key in `span` for each of the collections `owners`."""
         if len(owners) <= _FEW:
             begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
         else:
@@ -94,23 +94,23 @@ class RowCodec:
         return [(begin + first, begin + last) for begin in begins]
 
     def places(self, keys: Sequence[bytes]) -> list[Place]:
-        """Decode the places of the rows of a collection."""
+        """Decode the positions from the encoded keys of a collection's rows."""
         return places_of(keys, self._keys.columns[-PLACE].field.type)
 
     def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
-        """Encode rows: canonical values, their txids, and the values before."""
+        """Encode rows, given their canonical values, their txids and their previous values."""
         absent = np.fromiter((value is None for value in before), bool, len(before))
         return self._encoded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)
 
     def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
-        """Encode keys and rows of a state or changes table; the rows of removals are meaningless."""
+        """Encode the keys and rows of a state or changes table; the encoded rows of removals are meaningless."""
         keys, txids, columns, absent = self._columns_of(table)
         return self._key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
 
     def _columns_of(
         self, table: pa.Table
     ) -> tuple[list[pa.Array], npt.NDArray[Any], list[pa.Array], npt.NDArray[np.bool_]]:
-        """Key columns, txids, values, values before, and a mask of rows without a value before."""
+        """Return key columns, txids, current and previous values, and a mask of rows without a previous value."""
         batch = table.combine_chunks()
         keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
         values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.stored]
@@ -132,7 +132,7 @@ class RowCodec:
     def _recorded(
         self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
     ) -> tuple[npt.NDArray[np.void], list[pa.Array]]:
-        """Join records and the contents that follow them."""
+        """Build the fixed-width records, and the columns of variable-length content that follows them."""
         record = np.zeros(len(txids), self.record)
         record["txid"] = txids
         nulls = [*(np.asarray(column.is_null()) for column in columns), absent]
@@ -145,13 +145,13 @@ class RowCodec:
         return record, contents
 
     def decode(self, rows: Sequence[bytes]) -> list[Stored]:
-        """Decode `rows`: (value, txid, value before) of each."""
+        """Decode `rows` into tuples (value, txid, previous value)."""
         width = self.record.itemsize
         record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
         return self._decoded(record, rows)
 
     def _decoded(self, record: npt.NDArray[np.void], rows: Sequence[bytes]) -> list[Stored]:
-        """Decode records, and the contents that follow them in `rows`."""
+        """Decode records and the variable-length content that follows them in `rows`."""
         nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
         columns, start = [], np.full(len(record), self.record.itemsize)
         for i, slot in enumerate(self._slots):
@@ -167,7 +167,7 @@ class RowCodec:
         ]
 
     def columns(self, owners: npt.NDArray[np.int64], found: Sequence[tuple[bytes, bytes]]) -> Columns:
-        """Decode keys and rows of collections as columns of the current values; `owners`: each row's collection.
+        """Decode keys and rows of collections to columns of the current values; `owners`: the collection of each row.
 
         Values of fixed width are decoded as whole columns, without an object for each.
         """
@@ -197,7 +197,7 @@ class _Slot:
         self.stored: Any = self._plain or (np.dtype("<u4") if self.is_long else np.dtype("V16"))
 
     def encode(self, column: pa.Array) -> tuple[npt.NDArray[Any], pa.Array | None]:
-        """Encode the values: the part in the record, and the content after it."""
+        """Encode the values of one column: the part in the record, and the content after it (None: fixed width)."""
         if self._plain is not None:
             return self._plain_values(column), None
         if not self.is_long:
@@ -224,7 +224,7 @@ class _Slot:
     def decode(
         self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any], nulls: npt.NDArray[np.bool_]
     ) -> list[Any]:
-        """Decode the values; `start` is the beginning of this slot's contents in every row."""
+        """Decode the values of one column; `start`: the offset of this slot's content in every row."""
         values = self._present(rows, stored, start)
         if not nulls.any():
             return values
@@ -237,7 +237,7 @@ class _Slot:
         start: npt.NDArray[Any],
         nulls: npt.NDArray[np.bool_],
     ) -> pa.Array:
-        """Decode the values as an array; `start` is the beginning of this slot's contents in `data`, for every row."""
+        """Decode the values of one column as an array; `start`: the offset in `data` of each row's content."""
         if self.is_long:
             return self._long_array(data, stored, start, nulls)
         if pa.types.is_boolean(self._kind):
@@ -288,7 +288,7 @@ def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def _plain_type(kind: pa.DataType) -> Any:
-    """NumPy type of values of fixed width, None for others."""
+    """Return the NumPy type of values of fixed width; None for other types."""
     if pa.types.is_boolean(kind):
         return np.dtype("i1")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
