@@ -193,7 +193,7 @@ class CommitGroup:
             member.drop_from(txid)
 
     def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
-        """Stage the rows of `txids` durably beside their tables; return the tables' intent entries, in a fixed order."""
+        """Stage the rows of `txids` durably beside their tables; return the tables' intent entries, in fixed order."""
         staging = (member.staging(txids, epoch) for member in self._tables.members)
         return together([one for one in staging if one is not None])
 

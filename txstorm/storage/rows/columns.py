@@ -1,4 +1,4 @@
-"""Values of one column: check Python values against the declared type, and convert them to Arrow and back.
+"""Column values: check Python values against the declared type, and convert them to Arrow and back.
 
 Checks go column by column: the set of Python types shows quickly that all values are right; only if it does not is the
 offending value searched for. Stored values are canonical (built-in types, UTC, decimals at the column's scale), so a
@@ -52,18 +52,18 @@ _shorten.maxstring = _shorten.maxother = 60
 
 
 def shown(value: object) -> str:
-    """The repr of `value`, shortened for a message."""
+    """Return the repr of `value`, shortened for a message."""
     return _shorten.repr(value)
 
 
 def python_type(kind: pa.DataType) -> type:
-    """The Python type of values in a column of Arrow type `kind`; `NoneType` for unsupported types."""
+    """Return the Python type of values in a column of Arrow type `kind`; `NoneType` for unsupported types."""
     pairs = (*((fits, exact) for fits, exact, _ in _FAMILIES), *_ALIASES)
     return next((exact for fits, exact in pairs if fits(kind)), type(None))
 
 
 def misfit(kind: pa.DataType, value: Any) -> str | None:
-    """``"expected …, got …"`` if `value` does not have Arrow type `kind`, else None; ranges are not checked."""
+    """Return ``"expected …, got …"`` unless `value` fits the Arrow type `kind`, else None; ranges are not checked."""
     if value is None:
         return None
     exact, accepted = next((exact, accepted) for fits, exact, accepted in _FAMILIES if fits(kind))
@@ -86,7 +86,7 @@ def _misfit_inside(kind: pa.DataType, value: Any) -> str | None:
 
 
 def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of an Arrow column as Python objects; timestamps as datetimes in `datetime.UTC`."""
+    """Convert an Arrow column to Python objects; timestamps become datetimes in `datetime.UTC`."""
     values: list[Any] = array.to_pylist()
     if pa.types.is_timestamp(array.type):
         return [None if value is None else value.replace(tzinfo=UTC) for value in values]
@@ -102,7 +102,7 @@ class Column:
         role: ``key column``, ``value column`` or ``column``, for messages.
         field: its name and Arrow type.
         exact: the Python type of its canonical values.
-        as_given: whether values of that very type need no conversion.
+        as_given: whether values of exactly that type need no conversion.
     """
 
     owner: str
@@ -122,14 +122,14 @@ class Column:
         return str(self.field.name)
 
     def canonical(self, values: Sequence[Any], label: Label) -> Sequence[Any]:
-        """Convert `values` to canonical form; returns the same object if there was nothing to convert.
+        """Convert `values` to canonical form; return the same object if there is nothing to convert.
 
         Args:
             values: Python values, None allowed.
-            label: returns the name, in messages, of the row at a position.
+            label: position → name of that row in error messages.
 
         Raises:
-            StateError: a value has another type, is a naive datetime, or is out of the column's range.
+            StateError: a value has the wrong type, is a naive datetime, or is out of the column's range.
         """
         return self.checked(values, label)[0]
 
@@ -160,7 +160,8 @@ class Column:
         """Cast an Arrow column to the declared type; only lossless conversions within a kind of value are allowed.
 
         Raises:
-            StateError: the column has another kind of value, a timestamp without a time zone, or a value out of range.
+            StateError: the column has the wrong kind of values, a timestamp without a time zone, or a value out of
+                range.
         """
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         actual = python_type(kind)

@@ -32,7 +32,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def check_how(form: ValueForm, how: Mapping[str, str], where: str) -> None:
-    """Raise `StateError` unless `how` names a known aggregation for every value column, and one that fits its type."""
+    """Raise `StateError` unless `how` gives every value column a known aggregation that fits its type."""
     faults = []
     if how.keys() != set(form.names):
         faults.append(f"expected a way for each of the value columns {form.names}, got {sorted(how)}")
@@ -53,12 +53,12 @@ def check_how(form: ValueForm, how: Mapping[str, str], where: str) -> None:
 def aggregated(
     keys: KeyForm, values: ValueForm, batch: pa.Table, how: Mapping[str, str], where: str
 ) -> tuple[list[Key], list[list[Any]]]:
-    """Aggregate `batch` by key: its keys in order of first appearance, and for each value column their partial values.
+    """Aggregate `batch` by key; return the keys in order of first appearance, and each value column's partial values.
 
     Sums, minima and maxima ignore nulls; ``count`` counts rows; ``last`` takes the last row, null or not.
 
     Raises:
-        StateError: a column is missing or has values of another kind than declared.
+        StateError: a column is missing, or its values are not of the declared kind.
     """
     if batch.num_rows == 0:
         return [], [[] for _ in values.columns]
@@ -76,11 +76,11 @@ def aggregated(
 
 @dataclass(frozen=True)
 class _Groups:
-    """The rows of a batch grouped by key, groups numbered in order of first appearance.
+    """The rows of a batch grouped by key; groups are numbered in order of first appearance.
 
     Attributes:
-        of_row: the group of each row.
-        first, last: the first and the last row of each group.
+        of_row: the group number of each row.
+        first, last: the index of each group's first and last row.
     """
 
     of_row: Positions
@@ -115,7 +115,7 @@ class _Groups:
 
 
 def _codes(column: pa.Array) -> tuple[Positions, int]:
-    """Number the values of a column by first appearance; also returns the number of distinct values."""
+    """Number the values of a column by first appearance; return the numbers and the number of distinct values."""
     encoded = column.dictionary_encode(null_encoding="encode")
     return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
@@ -128,7 +128,7 @@ class _Way:
     column: Column
 
     def partials(self, values: pa.Array | None, groups: _Groups) -> list[Any]:
-        """The partial value of each group; `values` may be None for a count of rows."""
+        """Return the partial value of each group; `values` may be None for a count of rows."""
         if self.how == "count" or values is None:
             counts: list[int] = np.bincount(groups.of_row).tolist()
             return counts
@@ -144,7 +144,7 @@ class _Way:
         return python_values(groups.aggregate(values, self.how))
 
     def _may_overflow(self, values: pa.Array) -> bool:
-        """Whether a sum might overflow: Arrow wraps integers and decimals silently, so Python adds those up."""
+        """Whether a sum might overflow: Arrow wraps integers and decimals silently, so such sums use Python."""
         kind = self.column.field.type
         if pa.types.is_floating(kind):
             return False
@@ -166,7 +166,7 @@ def _column(batch: pa.Table, column: Column, owner: str, where: str) -> pa.Chunk
 
 
 def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Combine the `old` values of one column in the state with the partial values `new`; None is no value."""
+    """Combine the `old` values of one state column with the `new` partial values; None stands for no value."""
     if way == "last":
         return list(new)
     combine = _COMBINE["sum" if way == "count" else way]

@@ -1,4 +1,4 @@
-"""Conversion of keys and values between their three forms: as users see them, as tuples, as Arrow columns."""
+"""Conversion of keys and values between three forms: as users see them, as tuples, and as Arrow columns."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ Arrays = Sequence[pa.Array | None]
 
 
 class KeyForm:
-    """The keys of a state: bare values with one key column, tuples with several, ``()`` with none.
+    """Converter of a state's keys: bare values with one key column, tuples with several, ``()`` with none.
 
     Attributes:
-        grouped: number of leading columns that determine the key group; all rows of a collection are in one group.
+        grouped: number of leading columns that determine the key group, so that all rows of a collection are in one
+            group.
     """
 
     def __init__(self, state: KeyedState) -> None:
@@ -41,7 +42,7 @@ class KeyForm:
         self.grouped = len(self.columns) - (PLACE if isinstance(state, CollectionState) else 0)
 
     def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
-        """Check `keys` and convert them to canonical form; raises `StateError` naming the key and column."""
+        """Check `keys` and convert them to canonical form; raise `StateError` naming an invalid key and its column."""
         return self.checked(keys, where)[0]
 
     def checked(self, keys: Iterable[Key], where: str) -> tuple[list[Key], Arrays]:
@@ -65,7 +66,7 @@ class KeyForm:
         return _arrays(self.columns, columns, made)
 
     def of_table(self, table: pa.Table) -> list[Key]:
-        """The keys of the rows of `table`, which must have the key columns."""
+        """Return the keys of the rows of `table`, which must have the key columns."""
         columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.columns]
         return self._joined(columns) if columns else [()] * table.num_rows
 
@@ -84,7 +85,7 @@ class KeyForm:
 
 
 class ValueForm:
-    """The values of a state: to users bare values with one value column, dicts with several; stored as tuples.
+    """Converter of a state's values: users see bare values with one value column, dicts with several; stored as tuples.
 
     If keys have a time to live, the tuples end with the stamp of the txid that wrote them, which users do not see.
 
@@ -104,7 +105,7 @@ class ValueForm:
         self._nested = any(column.exact in (list, dict) for column in self.columns)
 
     def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
-        """Check the `values` put for `keys` and convert them to tuples; raises `StateError` naming key and column."""
+        """Check the `values` of `keys` and convert them to tuples; raise `StateError` naming key and column."""
         return self.checked(values, keys, where)[0]
 
     def checked(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
@@ -122,7 +123,7 @@ class ValueForm:
         return list(zip(*(kept for kept, _ in checked), strict=True)), [array for _, array in checked]
 
     def public(self, values: Sequence[Value | None]) -> list[Any]:
-        """Convert stored `values` to the users' form, None for no value; copies nested objects."""
+        """Convert stored `values` to the form that users see, None for no value; nested objects are copied."""
         if self._nested:
             values = deepcopy(values)
         if len(self.columns) == 1:
@@ -131,7 +132,7 @@ class ValueForm:
         return [None if value is None else dict(zip(names, value, strict=False)) for value in values]
 
     def tuples(self, values: Sequence[Value]) -> list[Value]:
-        """Strip the stamp, which users do not see, from stored `values`; copies nested objects."""
+        """Strip the stamp, which users do not see, from stored `values`; nested objects are copied."""
         if self._nested:
             values = deepcopy(values)
         return list(values) if len(self.stored) == len(self.columns) else [value[:-1] for value in values]
@@ -145,7 +146,7 @@ class ValueForm:
         return _arrays(self.stored, made if complete else self.columns_of(values, len(self.stored)), made)
 
     def columns_of(self, values: Sequence[Value | None], columns: int | None = None) -> list[list[Any]]:
-        """Transpose canonical `values`: the first `columns` (default: those users see); None for no value."""
+        """Transpose canonical `values` into `columns` columns (default: those that users see); None for no value."""
         size = len(self.columns) if columns is None else columns
         if not all(values):  # a tuple with columns is true
             return [[None if value is None else value[i] for value in values] for i in range(size)]
@@ -157,12 +158,12 @@ class ValueForm:
         return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
 
     def of_table(self, table: pa.Table) -> list[Value]:
-        """The values of the rows of `table`, which must have the stored columns."""
+        """Return the values of the rows of `table`, which must have the stored columns."""
         columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.stored]
         return list(zip(*columns, strict=True))
 
     def of_struct(self, column: pa.ChunkedArray) -> list[Value | None]:
-        """The values in a struct column, None for null."""
+        """Return the values in a struct column, None for null."""
         names = [field.name for field in self.struct]
         parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in names)]
         values = self.of_table(pa.table(dict(zip(names, parts, strict=True))))
@@ -184,14 +185,14 @@ class ValueForm:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows of a state, as sequences of equal length.
+    """Rows of a state, as parallel sequences of equal length.
 
     Attributes:
-        keys: canonical keys.
-        values: their values; None for a removal.
+        keys: the canonical keys.
+        values: the values of the keys; None for a removal.
         txids: the transactions that wrote them.
-        before: the values before those transactions; None if there was none.
-        key_arrays, value_arrays: Arrow arrays of columns that are built already.
+        before: the values before those transactions; None where there was none.
+        key_arrays, value_arrays: the Arrow arrays of columns that are already built.
     """
 
     keys: Sequence[Key]
@@ -203,12 +204,12 @@ class RowBatch:
 
 
 def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
-    """A mask that is true for no value."""
+    """Return a mask that is true where `values` has None."""
     return pa.array([value is None for value in values], pa.bool_())
 
 
 def row_arrays(keys: KeyForm, values: ValueForm, rows: RowBatch) -> dict[str, pa.Array]:
-    """Build the columns that state and changes tables share."""
+    """Build the Arrow columns that state and changes tables have in common, keyed by name."""
     of_key = keys.arrays(rows.keys, rows.key_arrays)
     groups = key_groups(of_key[: keys.grouped], len(rows.keys)).astype(np.int32)
     stored = (column.name for column in values.stored)

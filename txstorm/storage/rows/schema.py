@@ -5,7 +5,7 @@ when there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key 
 columns without ``_op``, one row per key. A *sink* table has the declared columns and ``_txid``.
 
 A collection is a state whose key ends with the position of the row: the order column, then ``_seq``. If keys have a
-time to live, a last value column ``_stamp`` says when the row was written.
+time to live, a last value column, ``_stamp``, records when the row was written.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _SUPPORTED = "str, int, float, bool, bytes, datetime, date, Decimal, or lists an
 
 
 def key_columns(state: KeyedState) -> list[str]:
-    """The names of the key columns, in the order of the declaration."""
+    """Return the names of the key columns, in declaration order."""
     return [*state.key, *state.order, SEQUENCE.name] if isinstance(state, CollectionState) else list(state.key)
 
 
 def value_columns(state: KeyedState) -> list[str]:
-    """The names of the value columns, in the order of the declaration."""
+    """Return the names of the value columns, in declaration order."""
     return list(state.value)
 
 
 def key_fields(state: KeyedState) -> list[pa.Field]:
-    """The Arrow fields of the key; raises `StateError` for a type not allowed in keys (floats, lists, structs)."""
+    """Return the Arrow fields of the key; raise `StateError` for a type not allowed in keys (float, list, struct)."""
     fields = [_field(f"state {state.name!r}", "key", name, kind) for name, kind in state.key.items()]
     return [*fields, order_field(state), SEQUENCE] if isinstance(state, CollectionState) else fields
 
 
 def order_field(state: CollectionState) -> pa.Field:
-    """The Arrow field of the order column; raises `StateError` unless there is exactly one, a datetime or int."""
+    """Return the Arrow field of the order column; raise `StateError` unless there is exactly one, a datetime or int."""
     fields = [_field(f"state {state.name!r}", "order", name, kind) for name, kind in state.order.items()]
     if len(fields) != 1:
         msg = (
@@ -73,12 +73,12 @@ def order_field(state: CollectionState) -> pa.Field:
 
 
 def stored_fields(state: KeyedState) -> list[pa.Field]:
-    """The Arrow fields of a row besides its key: `value_fields`, and its stamp if keys have a time to live."""
+    """Return the Arrow fields of a row besides its key: `value_fields`, and the stamp if keys have a time to live."""
     return [*value_fields(state), STAMP] if state.ttl is not None else value_fields(state)
 
 
 def value_fields(state: KeyedState) -> list[pa.Field]:
-    """The Arrow fields of the values; raises `StateError` for a type that tables cannot hold, or if there are none."""
+    """Return the Arrow fields of the values; raise `StateError` for an unsupported type, or if there are none."""
     if not state.value:
         msg = f"state {state.name!r} has no value column; declare at least one"
         raise StateError(msg)
@@ -86,22 +86,22 @@ def value_fields(state: KeyedState) -> list[pa.Field]:
 
 
 def changes_schema(state: KeyedState) -> pa.Schema:
-    """The schema of ``changes/<name>``; raises `StateError` for a type that tables cannot hold."""
+    """Return the schema of ``changes/<name>``; raise `StateError` for an unsupported type."""
     return pa.schema([*_row_fields(state), OP, KEY_GROUP])
 
 
 def state_schema(state: KeyedState) -> pa.Schema:
-    """The schema of ``state/<name>``: `changes_schema` without ``_op``."""
+    """Return the schema of ``state/<name>``: `changes_schema` without ``_op``."""
     return pa.schema([*_row_fields(state), KEY_GROUP])
 
 
 def sink_schema(sink: SinkTable) -> pa.Schema:
-    """The schema of ``sinks/<name>``; raises `StateError` for a type that tables cannot hold."""
+    """Return the schema of ``sinks/<name>``; raise `StateError` for an unsupported type."""
     return pa.schema([*sink_fields(sink), TXID])
 
 
 def sink_fields(sink: SinkTable) -> list[pa.Field]:
-    """The Arrow fields of the columns declared for `sink`; raises `StateError` if there are none."""
+    """Return the Arrow fields of the columns declared for `sink`; raise `StateError` if there are none."""
     if not sink.columns:
         msg = f"sink {sink.name!r} has no column; declare at least one"
         raise StateError(msg)
@@ -137,7 +137,7 @@ def supported(kind: pa.DataType) -> bool:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """Format the type as text, independent of the reader's names of list items and layout of strings."""
+    """Format the Arrow type as text that is independent of list item names and string layout, which vary by reader."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"list<{type_text(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -150,7 +150,7 @@ def type_text(kind: pa.DataType) -> str:
 
 
 def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
-    """One sentence for each column that differs between declaration (`expected`) and table (`got`); empty if equal.
+    """Describe each column that differs between declaration (`expected`) and table (`got`); empty if equal.
 
     Column order, nullability and metadata are ignored.
     """
@@ -166,7 +166,7 @@ def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
 
 
 def check_schema(table: str, expected: pa.Schema, got: pa.Schema) -> None:
-    """Raise `StateError` if the schemas differ, with the list of differences and the two remedies.
+    """Raise `StateError`, with the differences and the two remedies, if the schemas differ.
 
     Called before anything is planned; `table` names the table in the message (``state 'counts'``).
     """
@@ -185,7 +185,7 @@ def _types(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Sort `table` by the columns `names`, None first: the canonical order, whatever code wrote the rows."""
+    """Sort `table` by the columns `names`, nulls first: the canonical order, independent of the writer."""
     names = [name for name in names if not _is_constant(table[name])]
     if not names:
         return table
@@ -204,7 +204,7 @@ def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
-    """Whether `column` has integers that are all equal, as the txids in a group of one txid are."""
+    """Whether `column` contains equal integers only, like the txids of a group with a single txid."""
     if not pa.types.is_int64(column.type) or column.null_count:
         return False
     numbers = column.to_numpy()
@@ -212,9 +212,9 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
 
 
 def _ranks(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """One number per row that sorts like the columns `names`; None if that is not possible.
+    """Return one number per row that sorts like the columns `names`; None if that is not possible.
 
-    Rows of a group have few distinct keys and txids: sorting those is cheaper than comparing all rows.
+    The rows of a group have few distinct keys and txids; sorting these is cheaper than comparing all rows.
     """
     result, size = np.zeros(table.num_rows, np.int64), 1
     for name in names:

@@ -1,4 +1,4 @@
-"""Update rules: the value of a row before a txid, and the row after it. Pure functions.
+"""Update rules: pure functions for a row's value before a txid and the row after it.
 
 A row remembers the txid that last changed it and the value before that (Storm's opaque value). So a batch can be
 replayed with different content: the update starts from the value before the txid, whatever an earlier attempt wrote.
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 class Row(NamedTuple, Generic[V]):
-    """One key's row.
+    """A key's row: its value, the txid that last changed it, and the value before that.
 
     Attributes:
         value: the present value.
@@ -30,9 +30,9 @@ class Row(NamedTuple, Generic[V]):
 
 
 def base(row: Row[V] | None, txid: int | None) -> V | None:
-    """The value before `txid`: ``prev`` if the row carries `txid`, else its value; None if there was none.
+    """Return the value before `txid`: ``prev`` if the row carries `txid`, else its value; None if there was none.
 
-    A `txid` of None asks for the present value. Raises `StateError` if the row is ahead of `txid`.
+    With a `txid` of None, return the present value. Raises `StateError` if the row carries a later txid.
     Source: Storm's ``OpaqueValue.get``.
     """
     if row is None:
@@ -43,7 +43,7 @@ def base(row: Row[V] | None, txid: int | None) -> V | None:
 
 
 def is_applied(row: Row[Any], txid: int) -> bool:
-    """Whether `row` carries `txid` already; raises `StateError` if it carries a later one."""
+    """Whether `row` already carries `txid`; raises `StateError` if it carries a later one."""
     if row.txid > txid:
         msg = (
             f"state is ahead: expected a row of txid {txid} or earlier, got one of txid {row.txid}; another topology, "
@@ -54,7 +54,7 @@ def is_applied(row: Row[Any], txid: int) -> bool:
 
 
 def opaque(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
-    """The row after `txid` when a replay may differ: `change` is applied to the value before `txid`.
+    """Return the row after `txid` if replays may differ: `change` is applied to the value before `txid`.
 
     Source: Storm's ``OpaqueValue.update``.
     """
@@ -63,9 +63,9 @@ def opaque(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Ro
 
 
 def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
-    """The row after `txid` when every replay is equal: a row that carries `txid` is left as it is.
+    """Return the row after `txid` if all replays are equal: a row that already carries `txid` is left unchanged.
 
-    Every key is compared by its own txid, so a retry skips some keys and updates others.
+    Each key has its own txid, so a retry may skip some keys and update others.
     Source: Storm's ``TransactionalMap`` (storm.apache.org, "Trident state").
     """
     if row is not None and is_applied(row, txid):

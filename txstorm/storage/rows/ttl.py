@@ -1,7 +1,7 @@
 """Time to live of a state's rows. Time is always the stamp of a txid, never the clock.
 
-A row has expired at a stamp if its own stamp plus the time to live is not later. Stamps do not decrease from txid to
-txid, so an expired row stays expired for all later txids, whether it still exists somewhere or not.
+A row has expired as of a stamp if its own stamp plus the time to live is not later than it. Stamps do not decrease from
+txid to txid, so an expired row stays expired for all later txids, whether it still exists somewhere or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def moment(micros: int) -> datetime:
 
 
 def over_at(micros: int, ttl: timedelta) -> datetime:
-    """The latest stamp of rows that have expired at a txid with the stamp `micros`."""
+    """Return the latest stamp with which a row has expired as of a txid stamped `micros` (UTC microseconds)."""
     return moment(micros) - ttl
 
 
@@ -42,17 +42,17 @@ def check_ttl(state: KeyedState) -> None:
 
 
 def ttl_property(state: KeyedState) -> dict[str, str]:
-    """The table properties that record the time to live of `state`; empty if it has none."""
+    """Return the table properties that record the time to live of `state`; empty if it has none."""
     return {} if state.ttl is None else {TTL: str(state.ttl // MICROSECOND)}
 
 
 def ttl_of(properties: Mapping[str, str]) -> timedelta | None:
-    """The time to live recorded in the properties of a table, or None."""
+    """Return the time to live recorded in the properties of a table, or None if it has none."""
     return timedelta(microseconds=int(properties[TTL])) if TTL in properties else None
 
 
 def alive(rows: pa.Table, ttl: timedelta | None, now: datetime | None) -> pa.Table:
-    """Drop the rows that have expired at `now`; None: at the newest stamp among `rows`."""
+    """Drop the rows that have expired as of `now` (None: as of the newest stamp in `rows`)."""
     if ttl is None or not rows.num_rows:
         return rows
     newest: Any = pc.max(rows[STAMP.name]).as_py() if now is None else now

@@ -1,10 +1,10 @@
-"""Thinning of a state table's versions, and the version from which a state as of a txid is read.
+"""Thinning of a state table's versions, and the choice of the version from which a state as of a txid is read.
 
 Compaction makes a new version every few seconds, so most versions are *superseded*: their files are deleted some
 minutes after the next version exists. Some versions *stay*: their files are kept for as long as the history is. A state
 as of an earlier txid is a version that stays, with the change rows after it applied. The commit info of every
 compaction says whether its version stays, and names the previous version that does, so a reader goes from one to the
-next without looking at those between. Versions of other kinds, and all versions of tables that were written before
+next without reading those between. Versions of other kinds, and all versions of tables that were written before
 thinning was introduced, stay.
 """
 
@@ -50,7 +50,7 @@ SUPERSEDED_MILLIS = 10 * 60 * 1000
 
 
 def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
-    """The versions of a state table that stay, newest first, each with the txid it is as of."""
+    """Yield the versions of a state table that stay, newest first, each with the txid that it is as of."""
     newest: int | None = None
     while True:
         below = None
@@ -69,20 +69,20 @@ def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
 
 
 def as_of(info: Mapping[str, Any]) -> int:
-    """The txid that the version of a state table with this commit info is as of."""
+    """Return the txid that a state table's version is as of, from its commit info."""
     return int(info["as_of"] if info["kind"] in (COMPACTED, RESTORED, BEGUN) else info["last"])
 
 
 def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False) -> tuple[int, int]:
-    """The version of a state table to read for txid `wanted`, and the txid it is as of.
+    """Find the version of a state table to read for txid `wanted`; return it with the txid that it is as of.
 
     This is the newest version if it is not ahead of `wanted` (with `stays` only if it stays), otherwise the newest
-    version that stays and is not ahead. Versions of earlier timelines count too: a version that a rewind took back is
-    never found, since the rewind made a newer one.
+    version that stays and is not ahead. Versions of earlier timelines count too: a version that was rolled back
+    is never found, since the rewind created a newer one.
 
     Raises:
-        StateError: there is no such version, or it is no longer kept; or `wanted` is inside a group of the layout
-            ``merge``.
+        StateError: there is no such version, it is no longer retained, or `wanted` is inside a group (layout
+            ``merge``).
     """
     last = table.last_txid()
     if last <= wanted and not (stays and not is_merged(table.log.properties)):
@@ -98,7 +98,7 @@ def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False
 
 
 def why_not(table: TransactionalTable, txid: int | None) -> str | None:
-    """The reason why `table` is incomplete as of `txid` (None: as of the last one); None if it is complete.
+    """Return the reason why `table` is incomplete as of `txid` (None: the last one); None if it is complete.
 
     A table added to a running topology begins after a txid; a dropped one ends with one.
     """
@@ -119,7 +119,7 @@ def check_right(what: str, table: TransactionalTable, txid: int) -> None:
 
 
 def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
-    """The error for a txid before `oldest`, the first that a state can be read as of."""
+    """Return the error for a txid before `oldest`, the first as of which a state can be read."""
     return StateError(
         f"state {name!r}: txid {wanted} is older than what is kept of it (or than the state itself); ask for txid "
         f"{oldest} or later"
@@ -127,7 +127,7 @@ def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
 
 
 class _Base(NamedTuple):
-    """The newest version that stays; `at`: its time, ms since 1970; `rows`: change rows since then."""
+    """The newest version that stays; `at`: its time, milliseconds since 1970; `rows`: change rows since then."""
 
     version: int
     as_of: int
@@ -136,7 +136,7 @@ class _Base(NamedTuple):
 
 
 class _Old(NamedTuple):
-    """Files that `version` superseded at `at`, ms since 1970, and that no version that stays contains."""
+    """Files that `version` superseded at `at` (milliseconds since 1970) and that belong to no version that stays."""
 
     version: int
     at: int
@@ -152,7 +152,7 @@ class Versions:
 
     Args:
         table: the state table, at its newest version.
-        now: ms since 1970.
+        now: milliseconds since 1970.
 
     Attributes:
         settled: whether the newest version stays.
@@ -170,7 +170,7 @@ class Versions:
             self._files = {file.path for file in table.log.files()}
 
     def _read(self, log: TableLog, now: int) -> tuple[_Base | None, bool]:
-        """Read base and `settled` from the log, and the files superseded but perhaps not yet deleted into `_old`."""
+        """Read the base and `settled` from the log; collect superseded files that may not be deleted yet in `_old`."""
         base, settled = None, False
         for entry in log.history():
             info = entry.info
@@ -188,13 +188,13 @@ class Versions:
         return base, settled
 
     def decide(self, removes: Sequence[str], later: int, rows: int, now: int, *, stays: bool) -> Mapping[str, Any]:
-        """Decide whether the version of a compaction stays; return the fields of its commit info.
+        """Decide whether the version created by a compaction stays; return the fields for its commit info.
 
         Args:
             removes: the files that leave the table.
             later: number of change rows that the compaction applies.
             rows: number of rows in the table before.
-            now: ms since 1970.
+            now: milliseconds since 1970.
             stays: whether the version has to stay.
         """
         since = self._base.rows + later
@@ -208,7 +208,7 @@ class Versions:
         }
 
     def made(self, table: TransactionalTable, about: Mapping[str, Any]) -> None:
-        """Record that the present version of `table` was committed with the fields `about` from `decide`."""
+        """Record that the current version of `table` was committed with the fields `about`, as returned by `decide`."""
         self._old.append(_Old(table.version, about[AT], about[SUPERSEDED]))
         self.settled = about[STAYS]
         self._base = _Base(*about[BASE])
@@ -217,11 +217,11 @@ class Versions:
             self._files = {file.path for file in table.log.files()}
 
     def is_due(self, now: int) -> bool:
-        """Whether there are files superseded long enough ago to be deleted; `now`: ms since 1970."""
+        """Whether any files were superseded long enough ago to be deleted; `now`: milliseconds since 1970."""
         return bool(self._old) and now - self._old[0].at >= SUPERSEDED_MILLIS
 
     def due(self, now: int) -> Sequence[str]:
-        """Relative paths of the oldest version's files if they are due; delete them, then call `removed`."""
+        """Return relative paths of the oldest version's files if due; the caller deletes them and calls `removed`."""
         return self._old[0].paths if self.is_due(now) else ()
 
     def removed(self) -> None:

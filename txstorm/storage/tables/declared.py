@@ -1,4 +1,4 @@
-"""The tables that the components of a topology declare, checked one by one and against each other."""
+"""Declared tables of a topology's components, checked individually and against each other."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class DeclaredTable:
 
     @property
     def label(self) -> str:
-        """Name of the table in messages."""
+        """The table's name in messages."""
         if self.letters:
             return "table of dead letters"
         return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
 
     @property
     def refs(self) -> tuple[TableRef, ...]:
-        """The Delta tables that it consists of."""
+        """The Delta tables of which the declared table consists."""
         if self.letters:
             return (LETTERS_REF,)
         kinds = [SINK]
@@ -67,20 +67,20 @@ class DeclaredTable:
         return isinstance(self.table, KeyedState) and self.table.layout == MERGE
 
     def schema(self, ref: TableRef) -> pa.Schema:
-        """The columns of one of its tables."""
+        """Return the columns of one of its Delta tables."""
         if isinstance(self.table, SinkTable):
             return sink_schema(self.table)
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """The properties that describe the columns of one of its tables to readers without the topology's code."""
+        """Return the properties that describe one Delta table's columns to readers without the topology's code."""
         if isinstance(self.table, SinkTable):
             return {VALUES: json.dumps(list(self.table.columns))}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
 
     def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
-        """The properties that other readers and writers of one of its tables rely on; added to existing tables.
+        """Return the properties on which other readers and writers rely; they are also added to existing tables.
 
         Args:
             ref: the table.
@@ -91,7 +91,7 @@ class DeclaredTable:
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def check_fit(self, found: Sequence[DeltaTableState]) -> None:
-        """Raise `StateError` unless its tables are as declared, or can still be changed to it.
+        """Raise `StateError` unless the existing tables match the declaration, or can still be changed to match it.
 
         The layout is fixed when the tables are created, columns and types by the first commit
         (`TransactionalTable.is_untouched`).
@@ -118,7 +118,7 @@ class DeclaredTable:
                 raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
-        """Whether the table's columns, key, layout or time to live differ from the declaration."""
+        """Whether the columns, key, layout or time to live of the table `found` differ from the declaration."""
         try:
             self.checked(found)
         except StateError:
@@ -126,7 +126,7 @@ class DeclaredTable:
         return False
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
-        """Return the existing table `found`; raises `StateError` unless layout, ttl, columns and key are as declared.
+        """Return the existing table `found`; raise `StateError` unless layout, columns, key and ttl are as declared.
 
         Raises `TableRefused` if it has a Delta feature that txstorm does not implement.
         """
@@ -166,7 +166,7 @@ class DeclaredTable:
             raise StateError(msg)
 
     def check(self) -> None:
-        """Raise `StateError` for a name or column that is not possible in a table."""
+        """Raise `StateError` if the declaration has a name or column that a table cannot have."""
         columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
         if isinstance(self.table, CollectionState):
             columns = [*columns, *self.table.order]
@@ -184,7 +184,7 @@ class DeclaredTable:
 
 
 def dropped(label: str, until: int | None) -> StateError:
-    """The error for a table that is declared again after it was dropped."""
+    """Return the error for a table that is declared again after it was dropped."""
     return StateError(
         f"{label}: was dropped after txid {until}, and lacks what was committed since; give it a new name, or backfill "
         "into a new data directory (jobs/replay.py --into)"
@@ -192,7 +192,7 @@ def dropped(label: str, until: int | None) -> StateError:
 
 
 def letters_declaration(schema: pa.Schema) -> DeclaredTable:
-    """The declaration of the table of dead letters, with the columns of `schema`."""
+    """Return the declaration of the dead-letter table, with the columns of `schema`."""
     columns = {field.name: field.type for field in schema}
     return DeclaredTable("dead-letters", SinkTable("dead-letters", columns), letters=True)
 
@@ -200,10 +200,10 @@ def letters_declaration(schema: pa.Schema) -> DeclaredTable:
 def declarations(
     states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
 ) -> list[DeclaredTable]:
-    """All declarations, states first, in the order of the components.
+    """Return all declared tables, states first, in component order.
 
     Raises:
-        StateError: a name or type is impossible, or two components declare the same state or sink.
+        StateError: a name or type is invalid, or two components declare the same state or sink.
     """
     declared = [DeclaredTable(component, table) for component, tables in states.items() for table in tables]
     declared += [DeclaredTable(component, table) for component, tables in sinks.items() for table in tables]

@@ -1,4 +1,4 @@
-"""The tables of a data directory: the port for take-over, roll-forward and rewind, and its adapter."""
+"""Tables of a data directory: the port used by take-over, roll-forward and rewind, and its file-system adapter."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from txstorm.storage.tables.table_log import TransactionalTable
 
 
 class TableDirectory(Protocol):
-    """The tables, staged files and history of one topology. `str()` of it names it in messages."""
+    """Port: the tables, staged files and history of one topology. Its `str()` names it in messages."""
 
     def has(self, ref: TableRef) -> bool:
         """Whether the table `ref` exists, readable or not."""
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> TransactionalTable:
-        """The table `ref` at its newest version; raises `TableCorrupt` and `DataDirectoryError`."""
+        """Open the table `ref` at its newest version; raise `TableCorrupt` or, if foreign, `DataDirectoryError`."""
 
     def check_staged(self, uri: str, staged: Staged) -> None:
-        """Raise `TableCorrupt` unless the file staged for the table `uri` exists, unchanged."""
+        """Raise `TableCorrupt` unless the file staged for the table `uri` exists and is unchanged."""
 
     def check_history(self) -> None:
         """Raise `TableCorrupt` or `DataDirectoryError` if the history table is damaged or of a newer format."""
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append those of `rows` that the history table lacks."""
+        """Append the `rows` that the history table lacks."""
 
 
 class Directory:
-    """A data directory in a file system, as a `TableDirectory`."""
+    """`TableDirectory` of a data directory in a file system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,11 +49,11 @@ class Directory:
         return is_table(self.path / ref.uri)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
-        """The table `ref` at its newest version."""
+        """Open the table `ref` at its newest version."""
         return DeltaTableState.open(self.path, owner, ref)
 
     def check_staged(self, uri: str, staged: Staged) -> None:
-        """Raise `TableCorrupt` unless the file staged for the table `uri` exists, unchanged."""
+        """Raise `TableCorrupt` unless the file staged for the table `uri` exists and is unchanged."""
         checked_bytes(self.path / uri, staged)
 
     def check_history(self) -> None:
@@ -61,12 +61,12 @@ class Directory:
         check_history(self.path)
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append those of `rows` that the history table lacks."""
+        """Append the `rows` that the history table lacks."""
         append_history(self.path, rows)
 
 
 def placed(where: Path | TableDirectory) -> TableDirectory:
-    """The `TableDirectory` of a path; a `TableDirectory` is returned as it is."""
+    """Return the `TableDirectory` of a path; return a `TableDirectory` unchanged."""
     return Directory(where) if isinstance(where, Path) else where
 
 
@@ -81,7 +81,7 @@ def check_there(place: TableDirectory, ref: TableRef) -> None:
 
 
 def table_refs(data_dir: Path) -> Iterator[TableRef]:
-    """All tables found in a data directory, whether the ledger knows them or not."""
+    """Yield all tables found in a data directory, whether or not the ledger records them."""
     for kind in (CHANGES, SINK, STATE):
         folder = data_dir / DIRECTORIES[kind]
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

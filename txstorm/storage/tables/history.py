@@ -47,7 +47,7 @@ _durable: dict[Path, int] = {}
 
 
 def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Append those of `rows` that the table lacks; return their number.
+    """Append the `rows` that the history table lacks; return their number.
 
     `rows` are of one timeline, in txid order and without gaps. Idempotent: the same or overlapping rows are not added
     twice. The table is created with the first rows.
@@ -80,7 +80,7 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def read_history(data_dir: Path) -> pa.Table:
-    """All rows, sorted by timeline and txid; none if nothing was written yet.
+    """Read all rows of the history table, sorted by timeline and txid; an empty table if nothing was written yet.
 
     Raises:
         TableCorrupt: the table is damaged.
@@ -94,7 +94,7 @@ def read_history(data_dir: Path) -> pa.Table:
 
 
 def recorded_stamp(data_dir: Path, txid: int) -> int | None:
-    """The stamp of `txid` on its newest timeline, UTC microseconds; None if the history table does not have it."""
+    """Return the stamp of `txid` on its newest timeline, UTC microseconds; None if the history table lacks the txid."""
     path = data_dir / HISTORY
     if not is_table(path):
         return None
@@ -104,13 +104,13 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
 
 
 def check_history(data_dir: Path) -> None:
-    """Check the table, if it exists, without writing; raises as `read_history`."""
+    """Check the history table, if it exists, without writing; raises the errors of `read_history`."""
     if is_table(data_dir / HISTORY):
         _open(data_dir / HISTORY).check_writable()
 
 
 def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
-    """Set those of the `wanted` properties that the table, if it exists, lacks; values set by a user stay."""
+    """Set the `wanted` properties that the history table, if it exists, lacks; values set by a user stay."""
     if not is_table(data_dir / HISTORY):
         return
     handle = _open(data_dir / HISTORY)
@@ -129,7 +129,7 @@ def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
 
 
 def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Convert `rows`, in the form `append_history` takes, to a table with `SCHEMA`."""
+    """Convert `rows`, in the form of `append_history`, to an Arrow table with `SCHEMA`."""
     return pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
 
 
@@ -149,9 +149,9 @@ def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def secure_history(handle: DeltaHandle) -> None:
-    """Make every log entry durable that this process has not made durable before.
+    """Make durable every log entry that this process has not made durable before.
 
-    Earlier entries are written again: an earlier process, or an earlier call, may have failed to sync them.
+    Earlier entries are rewritten, since an earlier process or call may have failed to sync them.
     """
     version = handle.version
     known = _durable.get(handle.path, handle.checkpointed - 1)
@@ -188,7 +188,7 @@ def _open(path: Path) -> DeltaHandle:
 def history_rows(
     intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
 ) -> list[dict[str, Any]]:
-    """The history rows of a decided group, one per txid; `tuples` is None if unknown, as after a roll-forward."""
+    """Build the history rows of a decided group, one per txid; `tuples` is None if unknown, as after a roll-forward."""
     first, last = intent.first, intent.last
     return [
         {
