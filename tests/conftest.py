@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One Spark session for all tests, with Delta; made the way txstorm makes its own."""
+    """Yield one Spark session for all tests, with Delta, created as txstorm creates its own."""
     from txstorm.clients.spark import make_session
 
     session = make_session(
@@ -68,14 +68,14 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _programs() -> Iterator[None]:
-    """Ends the process that programs of tests are forked from."""
+    """End the fork server of test programs after the last test."""
     yield
     close_loaded()
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
-    """Makes an engine; a test that takes it runs once on threads and once on Spark."""
+    """Return a function that creates an engine; its tests run once on threads and once on Spark."""
     if request.param == "local":
         return LocalEngine
     from txstorm.engine.spark import SparkEngine
@@ -86,7 +86,7 @@ def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
-    """A running PostgreSQL server (`postgres_server.Postgres`); a test that stops it starts it again."""
+    """Yield a running PostgreSQL server (`postgres_server.Postgres`); a test that stops it must restart it."""
     from postgres_server import Postgres
 
     server = Postgres()
@@ -99,7 +99,7 @@ def postgres() -> Iterator[Any]:
 
 @pytest.fixture
 def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Shows a line at once, with the seconds since the test began, while what the test prints is captured."""
+    """Return a function that prints a line at once, with the test's elapsed seconds, despite output capture."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     began = time.monotonic()
 
@@ -112,7 +112,7 @@ def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
-    """A test that arms fault points leaves none behind."""
+    """Disarm all fault points after a test."""
     from txstorm import faults
 
     yield
@@ -121,7 +121,7 @@ def _no_faults() -> Iterator[None]:
 
 @pytest.fixture
 def in_tmp(tmp_path: Path) -> Iterator[Path]:
-    """The test runs in an empty current directory."""
+    """Run the test in an empty current directory."""
     before = Path.cwd()
     os.chdir(tmp_path)
     yield tmp_path

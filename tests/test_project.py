@@ -1,4 +1,4 @@
-"""The project's own promises: budgets and rooms of the code, what the wheel holds, one source of the version."""
+"""The project's own rules: budgets and rooms of the code, the content of the wheel, a single version number."""
 
 import ast
 import configparser
@@ -24,7 +24,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def function_lengths() -> Iterator[tuple[int, str]]:
-    """Lines of every function, from `def` to its end, without its docstring."""
+    """Yield the length in lines and the name of every function, from `def` to its end, without its docstring."""
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -39,7 +39,7 @@ def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_function_budget():
-    """No quota for the others: a function is as long as its subject, up to this wall."""
+    """Other lengths have no quota: a function is as long as its subject requires, up to this limit."""
     assert [entry for entry in sorted(function_lengths(), reverse=True) if entry[0] > 50] == []
 
 
@@ -55,7 +55,7 @@ CALLED_BY_USERS = {
 
 
 def parameter_counts() -> Iterator[tuple[str, int]]:
-    """Parameters of every written function, `self` and `cls` apart. Generated ones, of data classes, are not seen."""
+    """Yield the parameter count of every written function, without `self` and `cls`; generated ones are excluded."""
     for path in MODULES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         classes = {
@@ -102,7 +102,7 @@ def rooms() -> list[str]:
 
 
 def allowed_imports(room: str) -> list[str] | None:
-    """The rooms of "May import" in the docstring of `room`; None: everything that the layers of setup.cfg allow."""
+    """Return the rooms in the "May import" line of `room`; None: all that the layers of setup.cfg allow."""
     docstring = " ".join(ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8"))).split())
     listed = re.search(r"May import: (.*?)\. Start: ", docstring)[1]
     if "below" in listed or "may import" in listed:
@@ -111,7 +111,7 @@ def allowed_imports(room: str) -> list[str] | None:
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """The modules and packages of txstorm that the file at `path` imports, as paths below the package."""
+    """Yield the modules and packages of txstorm that the file at `path` imports, as paths below the package."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "txstorm":
             parent = PACKAGE.joinpath(*node.module.split(".")[1:])
@@ -229,7 +229,7 @@ def test_version_has_one_source():
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a command that must succeed; a failure shows what it printed."""
+    """Run a command that must succeed; if it fails, show its output."""
     done = subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -237,7 +237,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean copy of the project: a build leaves files beside its sources, and old ones would get into the wheel."""
+    """Return a clean copy of the project: builds leave files beside the sources, and old ones would be packaged."""
     copy = tmp_path_factory.mktemp("source") / "project"
     unwanted = shutil.ignore_patterns(
         ".*", "*.egg-info", "__pycache__", "build", "dist", "txstorm-data", "spark-warehouse"
@@ -265,7 +265,7 @@ def test_wheel_holds_the_package_alone(wheel: Path):
 
 @pytest.fixture(scope="module")
 def empty_environment(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bin` of an environment where `pip install` of the wheel was all that happened."""
+    """Return `bin` of an environment in which only the wheel was installed, with `pip install`."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home)
     install = ["--python", home / "bin" / "python", "install", "--no-compile", "-c", "constraints.txt", wheel]

@@ -19,7 +19,7 @@ WORDS = ["a", "b", "a", "c"]
 
 
 class Keep(BatchBolt, Committer):
-    """Counts words, and writes every line to a sink."""
+    """A committer that counts words, and writes every line to a sink."""
 
     state = KeyedState("counts", key={"word": str}, value={"n": int})
     sink = SinkTable("lines", {"line": str})
@@ -41,10 +41,10 @@ class Says(NamedTuple):
     """An expected error: its type and parts of its message.
 
     Attributes:
-        kind: its very class.
-        thing: the name of what is wrong.
-        found: what was expected or got.
-        cure: what to do.
+        kind: its exact class.
+        thing: the name of the faulty thing.
+        found: the expected or actual value.
+        cure: the remedy.
     """
 
     kind: type[TxstormError]
@@ -55,7 +55,7 @@ class Says(NamedTuple):
 
 @contextmanager
 def refused(says: Says) -> Iterator[pytest.ExceptionInfo[TxstormError]]:
-    """The body must raise the expected error."""
+    """Assert that the body raises the expected error."""
     with pytest.raises(TxstormError) as caught:
         yield caught
     check_says(caught.value, says)
@@ -70,9 +70,9 @@ def check_says(error: BaseException, says: Says) -> None:
 
 
 def listing(directory: Path) -> dict[str, str]:
-    """Everything below `directory`: relative path → what it is, files by their digest.
+    """Return everything below `directory`: relative path → kind of entry, or the digest of a file.
 
-    What SQLite leaves beside a ledger that somebody read says nothing, as long as its log is empty.
+    SQLite's files beside a ledger that was read are omitted as long as its write-ahead log is empty.
     """
     found = {}
     for path in sorted(directory.rglob("*")):
@@ -85,7 +85,7 @@ def listing(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def unchanged(directory: Path) -> Iterator[None]:
-    """Nothing below `directory` is made, changed or removed inside, nor `directory` itself."""
+    """Assert that the body creates, changes or removes nothing below `directory`, nor `directory` itself."""
     there, before = directory.exists(), listing(directory)
     yield
     assert listing(directory) == before
@@ -108,21 +108,21 @@ def write_words(path: Path, words: Sequence[str] = WORDS) -> Path:
 
 
 def go(made: Topology, data_dir: Path | str, engine: Any = "local", **options: Any) -> int:
-    """Run to the end of the input; the last committed txid."""
+    """Run to the end of the input; return the last committed txid."""
     handle = run(made, engine=engine, data_dir=data_dir, **{"available_now": True, **options})
     assert handle.awaitTermination(120), handle.status
     return handle.committed
 
 
 def run_words(tmp_path: Path, name: str = "data", **changes: Any) -> Path:
-    """A data directory in which `WORDS` were counted, one txid and one commit a word."""
+    """Return a data directory in which `WORDS` were counted, with one txid and one commit per word."""
     counted = topology(write_words(tmp_path / "words.txt"), **changes)
     assert go(counted, tmp_path / name, settings={"max_group_txids": 1}) == len(WORDS)
     return tmp_path / name
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """Change a file's bytes, and nothing of its name and mode."""
+    """Change a file's content, keeping its name and mode."""
     before = path.read_bytes()
     after = change(before)
     assert after != before
@@ -130,12 +130,12 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def logs(data_dir: Path) -> list[Path]:
-    """The log entries of all tables."""
+    """Return the log entries of all tables."""
     return sorted(data_dir.glob("**/_delta_log/*.json"))
 
 
 def environment(**changes: str) -> Mapping[str, str]:
-    """For child processes: they find what the tests find."""
+    """Return the environment of child processes, with the module paths of the tests."""
     root = str(Path(__file__).resolve().parents[2])
     here = Path(__file__).resolve().parent
     tests = [str(here), str(here.parent), str(here.parent / "helpers")]

@@ -1,4 +1,4 @@
-"""Topologies that must be refused when they are built, by name; `make` is also what the command line loads."""
+"""Invalid topologies by name, which must be rejected when they are built; the command line loads them by `make`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments of `run`, of readers and of the environment: refused before anything is made."""
+"""Invalid arguments of `run`, of readers and of the environment: rejected before anything is created."""
 
 import pytest
 from bad_input_cases import Says, builder, go, refused, run_words, topology, unchanged, write_words

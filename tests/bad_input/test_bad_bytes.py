@@ -1,4 +1,4 @@
-"""Random damage to the ledger and the logs of tables: a run and a reader are right, or say what is wrong."""
+"""Random damage to the ledger and to table logs: runs and readers are either correct or report the damage."""
 
 import random
 import shutil
@@ -27,7 +27,7 @@ def counted(words):
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory):
-    """Data directories to damage: after a clean stop, with a decided group that is not published, after a few txids."""
+    """Return data directories to damage: cleanly stopped, with an unpublished decided group, and with a few txids."""
     home = tmp_path_factory.mktemp("bases")
     source = write_words(home / "words.txt", WORDS)
     one_by_one = {"max_spout_pending": 1}
@@ -43,7 +43,7 @@ def bases(tmp_path_factory):
 
 
 class Damage:
-    """One random change of one file."""
+    """One random modification of one file."""
 
     def __init__(self, seed: int, data_dir: Path) -> None:
         rng = random.Random(seed)

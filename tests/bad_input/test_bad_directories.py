@@ -1,4 +1,4 @@
-"""Data directories that are foreign, newer, mixed up, incomplete or damaged: refused before anything is written."""
+"""Data directories that are foreign, newer, mixed, incomplete or damaged: rejected before anything is written."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ FOREIGN, LEDGER, TABLE = DataDirectoryError, LedgerCorrupt, TableCorrupt
 
 
 def other_run(data_dir, name):
-    """Another directory, of another incarnation, with the same topology and tables."""
+    """Create another directory, of another incarnation, with the same topology and tables."""
     work = data_dir.parent / name
     work.mkdir()
     return run_words(work)
@@ -47,7 +47,7 @@ def swap_ledger(data_dir):
 
 
 def older_copy(data_dir, part):
-    """Restore `part` from a copy that was taken before the last transactions."""
+    """Restore `part` from a copy made before the last transactions."""
     shutil.copytree(data_dir, data_dir.parent / "copy")
     write_words(data_dir.parent / "words.txt", ["a", "b", "a", "c", "d", "e"])
     go(topology(data_dir.parent / "words.txt"), data_dir)
@@ -80,7 +80,7 @@ def newer_intent(data_dir):
 
 
 def newer_metadata(data_dir):
-    """The file spout's metadata of its last batch, in a newer form."""
+    """Replace the file spout's metadata of its last batch with a newer format."""
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ((name, kept),) = ledger.scan("coordinator/meta").items()
         value = json.loads(kept.value)["value"]
@@ -89,7 +89,7 @@ def newer_metadata(data_dir):
 
 
 def table_property(data_dir, table, name, value):
-    """Change a property in the first entry of a table's log, as a later version would have written it."""
+    """Set a property in the first entry of a table's log, as a later version would have."""
     path = data_dir / table / f"_delta_log/{0:020d}.json"
     actions = [json.loads(line) for line in path.read_text().splitlines()]
     for action in actions:
@@ -117,7 +117,7 @@ def flip_stats(data_dir):
 
 
 def empty_entry(data_dir):
-    """An entry in the middle of the log is empty: the rows it added are no longer in the table."""
+    """Empty an entry in the middle of the log, so that its rows are no longer in the table."""
     added = [path for path in logs(data_dir) if "sinks" in str(path) and '"add"' in path.read_text()]
     added[0].write_bytes(b"")
 
@@ -293,7 +293,7 @@ def test_a_damaged_directory_is_refused(name, tmp_path):
 
 @pytest.mark.parametrize("table", ["changes/counts", "sinks/lines"])
 def test_a_damaged_checkpoint(table, tmp_path):
-    """It stands for the log before it, and has no checksum of its own."""
+    """A checkpoint replaces the log before it, and has no checksum."""
     source = write_words(tmp_path / "words.txt", ["a", "b"] * 13)
     go(topology(source), tmp_path / "data", settings={"max_spout_pending": 1})
     DeltaHandle.open(tmp_path / "data" / table).checkpoint(1)  # the run's own are made beside commits, if there is time
@@ -325,7 +325,7 @@ BLOBS = {
 
 @pytest.mark.parametrize("name", BLOBS)
 def test_a_damaged_long_value(name, tmp_path):
-    """The metadata of a batch of many files stand in a file of their own."""
+    """The metadata of a batch of many files are stored in a separate file."""
     damage, found = BLOBS[name]
     (tmp_path / "words").mkdir()
     for number in range(1500):

@@ -1,4 +1,4 @@
-"""Emits of the wrong arity, type or stream: the batch fails with an `EmitError`, on both engines, and nothing is kept."""
+"""Tuples of the wrong arity, type or stream: the batch fails with an `EmitError` on both engines, storing nothing."""
 
 from datetime import datetime
 
@@ -74,7 +74,7 @@ class Also(BatchBolt):
 
 
 def made(bolt, lines=("fine", "bad")):
-    """Two txids; the second one emits what it should not."""
+    """Build a topology of two txids, the second of which emits an invalid tuple."""
     builder = TransactionalTopologyBuilder("emits", "lines", MemoryTransactionalSpout({0: lines}, ["line"], take=1))
     builder.set_bolt("bad", bolt).shuffle_grouping("lines")
     builder.set_bolt("also", Also()).direct_grouping("bad", "direct")

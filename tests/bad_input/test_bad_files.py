@@ -1,4 +1,4 @@
-"""Entries of a data directory that are no files, or from another time: readers and runs are right or name the fault."""
+"""Foreign or outdated entries in a data directory: readers and runs are either correct or name the fault."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ HUGE = 1 << 41
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A data directory with checkpoints, after a clean stop."""
+    """Return a data directory with checkpoints, after a clean stop."""
     home = tmp_path_factory.mktemp("stopped")
     go(topology(write_words(home / "words.txt", WORDS)), home / "data", settings=ONE_BY_ONE)
     for table in ("changes/counts", "sinks/lines"):
@@ -75,7 +75,7 @@ FILES = {
 
 
 def readings(data_dir):
-    """The rows, and whether anybody runs; each right or refused by a name."""
+    """Read the rows and the run's status; each is either correct or refused with an error of a named class."""
     for read, expected in (
         (lambda: StateView(data_dir, "counts").to_pylist(), COUNTS),
         (lambda: SinkView(data_dir, "lines").to_arrow()["line"].to_pylist(), WORDS),
@@ -198,7 +198,7 @@ def test_no_reader_takes_an_older_ledger(read, data_dir, stopped, tmp_path):
 
 
 def test_what_is_decided_explains_tables_ahead_of_the_ledger(tmp_path):
-    """Published to the first of two tables when the run ended."""
+    """The run ended when the first of two tables was published."""
     made = topology(write_words(tmp_path / "words.txt", WORDS))
     faults.arm("p7.2.before:raise:3")
     with pytest.raises(faults.InjectedFault):

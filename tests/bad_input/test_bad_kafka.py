@@ -1,4 +1,4 @@
-"""Arguments of Kafka spouts that are impossible: refused at once, with what was expected."""
+"""Invalid arguments of Kafka spouts: rejected at once, with the expected form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that try to be paths: none is taken for a topology, component, table or savepoint, and no reader follows one."""
+"""Names that look like paths: rejected for topologies, components, tables and savepoints, and by all readers."""
 
 import os
 import random
@@ -73,7 +73,7 @@ def test_no_other_name_is_built(place, in_tmp, progress):
 
 @pytest.fixture(scope="module")
 def neighbours(tmp_path_factory) -> Path:
-    """Two directories side by side with the same tables; the first one's readers must not see the second's."""
+    """Return two sibling directories with the same tables; readers of the first must not see the second."""
     home = tmp_path_factory.mktemp("neighbours")
     source = write_words(home / "words.txt", ["a", "b"])
     for name in ("mine", "other"):

@@ -1,4 +1,4 @@
-"""Directories that are not the topology's to write to: foreign, held, not writable, or on a disk that is full."""
+"""Directories that a topology cannot write to: foreign, locked, read-only, or on a full disk."""
 
 import json
 import os
@@ -133,7 +133,7 @@ def test_the_lock_of_a_dead_process_means_nothing(tmp_path):
 
 
 def decided(tmp_path):
-    """A directory whose last group is decided and not published."""
+    """Return a directory whose last group is decided but not published."""
     faults.arm("p6.after:raise:2")
     with pytest.raises(faults.InjectedFault):
         go(topology(write_words(tmp_path / "words.txt")), tmp_path / "data", settings={"max_spout_pending": 1})
@@ -156,7 +156,7 @@ def test_a_decided_transaction_is_published_before_a_changed_declaration_is_refu
 
 
 def as_nobody(*arguments):
-    """Run this file's `main` without any rights; returns what it printed: the error's class and message."""
+    """Run this file's `main` as an unprivileged user; return the printed error class and message."""
     done = loaded().run(__file__, *arguments, env=environment())
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
@@ -164,7 +164,7 @@ def as_nobody(*arguments):
 
 @pytest.fixture
 def open_tmp():
-    """A directory that everybody can reach, other than `tmp_path`."""
+    """Return a directory accessible to all users, unlike `tmp_path`."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -216,7 +216,7 @@ def test_a_source_that_cannot_be_read(open_tmp):
 
 @pytest.mark.integration
 def test_a_table_that_cannot_be_written(open_tmp):
-    """The ledger can: the transaction is decided, and told to be blocked."""
+    """The ledger is writable: the transaction is decided, and reported as blocked."""
     data_dir = run_words(open_tmp)
     write_words(open_tmp / "words.txt", ["a", "b", "a", "c", "d"])
     for path in [data_dir, *data_dir.rglob("*")]:
@@ -233,7 +233,7 @@ def test_a_table_that_cannot_be_written(open_tmp):
 
 @contextmanager
 def largest_file(size):
-    """As on a full disk, no file can grow beyond `size` bytes."""
+    """Limit file sizes to `size` bytes within the context, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -244,7 +244,7 @@ def largest_file(size):
 
 @contextmanager
 def small_disk(place, size):
-    """`place` is a disk of `size` bytes inside, and a large one after; without the right to mount, as `largest_file`."""
+    """Mount a disk of `size` bytes at `place`, and a large one afterwards; without mount rights, use `largest_file`."""
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o"]
     if subprocess.run([*mount, f"size={size}", "tmpfs", place], capture_output=True).returncode:
@@ -259,7 +259,7 @@ def small_disk(place, size):
 
 
 def check_full(made, data_dir):
-    """Wherever the space ends: one error that says so."""
+    """Check that the run fails with one error that reports the full disk."""
     with pytest.raises(TxstormError) as caught:
         go(made, data_dir)
     assert type(caught.value) in (TxstormError, DataDirectoryError, BlockedError)
@@ -268,14 +268,14 @@ def check_full(made, data_dir):
 
 
 def check_goes_on(made, data_dir, lines):
-    """The next run continues as if nothing had been."""
+    """Check that the next run continues normally."""
     assert go(made, data_dir) == 2
     assert read_sink(data_dir, "lines")["line"].to_pylist() == lines
 
 
 @pytest.fixture
 def large(tmp_path):
-    """Two transactions of 160 KB that cannot be made smaller."""
+    """Return input of two transactions of 160 KB each, incompressible."""
     lines = [os.urandom(40_000).hex() for _ in range(8)]
     return topology(write_words(tmp_path / "words.txt", lines), rows=4), lines
 
@@ -299,7 +299,7 @@ def test_a_disk_that_is_full(size, large, tmp_path):
 
 
 def main(what, *arguments):
-    """Runs in a child process: `hold` a directory, or `run` in it without rights."""
+    """Entry point of child processes: `hold` a directory, or `run` in it without rights."""
     if what == "hold":
         ledger = open_ledger(arguments[0], create=False)
         ledger.acquire("somebody")

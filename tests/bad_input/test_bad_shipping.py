@@ -1,4 +1,4 @@
-"""Classes whose module the driver can import and the workers cannot: only a real worker can tell."""
+"""Classes whose modules the driver can import but the workers cannot: detectable only on a real worker."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Spouts of the user's own that return what cannot be kept, or raise: every call of theirs, on the thread it is made on."""
+"""User-defined spouts that raise or return values that cannot be stored: every method, on its own thread."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def oops(*given, **more):
 
 
 class Coordinator(SpoutCoordinator):
-    """Three transactions of one word each."""
+    """A coordinator of three transactions of one word each."""
 
     def initialize_transaction(self, txid, prev_metadata):
         return {"txid": txid}
@@ -216,7 +216,7 @@ def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
 
 
 def test_a_transactional_spout_that_replays_another_batch(tmp_path):
-    """It says itself, by its digests, that the second emission was another one."""
+    """Its own digests show that the second emission differs."""
     counter = tmp_path / "emissions"
 
     def emit(self, attempt, metadata, collector):
@@ -248,7 +248,7 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
 
 
 class Shrinks(Partitions):
-    """As many partitions as the file says; two txids of each."""
+    """A partitioned spout whose number of partitions is in a file; two txids of each."""
 
     def __init__(self, path):
         super().__init__()
@@ -292,7 +292,7 @@ def go_until(spout, data_dir, txid, **options):
 
 
 class OpaqueShrinks(OpaquePartitionedTransactionalSpout):
-    """Partition 1 is there when the file says so; one word a txid and partition, five in all."""
+    """An opaque spout whose partition 1 exists if a file says so; one word per txid and partition, five in all."""
 
     fields = ("line",)
 
@@ -356,6 +356,6 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path):
 
 
 def test_errors_of_the_input_keep_their_class():
-    """Wrong input gives exit code 2 wherever it is found; the tables above rely on it."""
+    """Invalid input gives exit code 2 wherever it is detected; the tables above rely on it."""
     assert all(issubclass(kind, InputError) and kind.exit_code == 2 for kind in (MetadataError, SpoutError))
     assert json.loads(json.dumps({"exit": TopologyFailed.exit_code})) == {"exit": 1}

@@ -1,4 +1,4 @@
-"""State and sinks used against their declaration: the batch fails with a `StateError` and nothing of it is kept."""
+"""State and sinks used contrary to their declaration: the batch fails with a `StateError` and stores nothing."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Bytes that would run code if anybody unpickled them, in every place that txstorm reads: nobody does."""
+"""Malicious pickles in every place that txstorm reads must never be unpickled."""
 
 import ast
 import os
@@ -27,7 +27,7 @@ PACKAGE = Path(txstorm.__file__).parent
 
 
 class Canary:
-    """Makes a directory when it is unpickled."""
+    """Creates a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -38,7 +38,7 @@ class Canary:
 
 @pytest.fixture
 def planted(tmp_path) -> Iterator[bytes]:
-    """A pickle that nobody may load while the test runs."""
+    """Yield a pickle; fail if anything has unpickled it during the test."""
     ran = tmp_path / "it-ran"
     content = pickle.dumps(Canary(ran))
     yield content
@@ -49,7 +49,7 @@ def planted(tmp_path) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory) -> Path:
-    """Data directories: after a clean stop, and with a decided group that is not published."""
+    """Return data directories: one cleanly stopped, and one with a decided group that is not published."""
     home = tmp_path_factory.mktemp("bases")
     source = write_words(home / "words.txt")
     go(topology(source), home / "stopped", settings={"max_spout_pending": 1}, journal=home / "journal")
@@ -61,7 +61,7 @@ def bases(tmp_path_factory) -> Path:
 
 
 def use(home: Path, data_dir: Path) -> None:
-    """Read everything, and go on; whatever is wrong is said."""
+    """Read everything and continue the run; errors must be reported."""
     for look in (
         lambda: read_state(data_dir, "counts"),
         lambda: read_changes(data_dir, "counts", 1, 2),
@@ -177,7 +177,7 @@ PICKLED_BY_US = {"engine/spark.py", "engine/program.py", "testing/batch_bolt_exe
 
 
 def may_run_code(node: ast.AST) -> bool:
-    """Whether it is a call that runs what it is given."""
+    """Return whether the node is a call that executes its argument as code."""
     if not isinstance(node, ast.Call):
         return False
     called = node.func

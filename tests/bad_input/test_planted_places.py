@@ -1,4 +1,4 @@
-"""The content of a ledger chooses no directory, file or topic: places written there by another party are refused."""
+"""A ledger's content must not choose directories, files or topics: places planted there are rejected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def topology(books: Path):
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A data directory in which two transactions are committed, of files in `books`."""
+    """Return a data directory with two committed transactions of files in `books`."""
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("1\n2\n3\n4\n")
     run(topology(tmp_path / "books"), engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
@@ -59,7 +59,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def planted(data_dir: Path, path: str, change) -> None:
-    """Change one value of a ledger as somebody with an editor for it would."""
+    """Change one ledger value, as an attacker with an editor for it would."""
     ledger = open_ledger(data_dir, create=False)
     try:
         found = ledger.get(path)

@@ -1,4 +1,4 @@
-"""The command runs what it is asked for; what it measures is not judged here."""
+"""The benchmark command runs the requested parts; its measurements are not judged here."""
 
 import json
 from contextlib import nullcontext

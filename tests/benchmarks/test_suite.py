@@ -40,7 +40,7 @@ LOCAL = replace(peers_on("local")["txstorm"], warm_up=Job("words", 10, 3))
 
 
 def quiet(text: str) -> None:
-    """Nobody listens."""
+    """Ignore a progress message."""
 
 
 # --- the input and the exactness check --------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_load_brings_every_key_once():
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Job:
-    """A job of which the loop has left its counts."""
+    """Return a job for which the loop has left its counts."""
     job = Job("words", 300, 4, directory=str(tmp_path))
     outcome = work(job)
     assert (outcome.txids, outcome.tuples) == (4, 1200)
@@ -165,7 +165,7 @@ def refused(say: object) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All of `SMALL`, two rounds on the local engine."""
+    """Return the results of all of `SMALL`: two rounds on the local engine."""
     found, logs = Results(), tmp_path_factory.mktemp("logs")
     broken = [sys.executable, "-c", "import sys; input(); sys.exit('it broke')"]
     peers = {

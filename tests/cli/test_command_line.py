@@ -1,4 +1,4 @@
-"""``python -m txstorm`` as a process of its own: signals, exit codes, readers beside a live run, what is imported."""
+"""``python -m txstorm`` as a separate process: signals, exit codes, readers during a live run, imports."""
 
 import json
 import os
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A directory with the user's modules, which only the current directory leads to."""
+    """Return a directory of the user's modules, importable only as the current directory."""
     (tmp_path / "echo.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "helper.py").write_text(HELPER, encoding="utf-8")
     return tmp_path
@@ -73,7 +73,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Starts ``txstorm`` in the project, where Python does not look for modules by itself (``-P``)."""
+    """Return a function that starts ``txstorm`` in the project, with implicit module search disabled (``-P``)."""
     started: list[Program] = []
 
     def begin(*arguments: str, **environment: str) -> Program:

@@ -19,12 +19,12 @@ _ROWS = re.compile(r"\bT(\d+)(?:[–-]T?(\d+))?\b")
 
 
 def rows(page: str) -> list[str]:
-    """The rows and items the page has, in order."""
+    """Return the rows and items of the page, in order."""
     return [found[1] for line in page.splitlines() if (found := ROW.match(line))]
 
 
 def covered() -> dict[str, list[str]]:
-    """Row or item → the tests that name it, as ``path::test``."""
+    """Return row or item → tests that name it, as ``path::test``."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
         for name, said in _tests(ast.parse(path.read_text(encoding="utf-8"))):
@@ -34,7 +34,7 @@ def covered() -> dict[str, list[str]]:
 
 
 def named(said: str) -> set[str]:
-    """The rows and items a test's name and docstring name."""
+    """Return the rows and items that a test's name and docstring mention."""
     items = {str(one) for found in _ITEMS.finditer(said) for one in _numbers(found[1])}
     spans = [range(int(first), int(last or first) + 1) for first, last in _ROWS.findall(said)]
     return items | {f"T{one}" for span in spans for one in span}
@@ -54,7 +54,7 @@ def _tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def filled(page: str) -> str:
-    """`page` with the tests of every row in its last column."""
+    """Return `page` with the tests of every row in its last column."""
     found = covered()
     return "\n".join(_filled(line, found) for line in page.splitlines()) + "\n"
 

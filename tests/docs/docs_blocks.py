@@ -40,7 +40,7 @@ COMMENT = re.compile(r"<!-- (spark|numbers vary) -->$")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: `line` is that of its first line of text; `marks` are the comments above it."""
+    """One fenced block: `line` is the number of its first line of text; `marks` are the comments above it."""
 
     path: Path
     line: int
@@ -63,7 +63,7 @@ class Block:
 
 
 def blocks(path: Path) -> list[Block]:
-    """The python and console blocks of a file, each with the output that follows it."""
+    """Return the python and console blocks of a file, each with the output that follows it."""
     found: list[Block] = []
     for block, adjacent in _fenced(path):
         if block.language == "text" and adjacent and found and found[-1].output is None:
@@ -74,7 +74,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def _fenced(path: Path) -> Iterator[tuple[Block, bool]]:
-    """All fenced blocks, and whether nothing but marks stands between a block and the one before it."""
+    """Yield all fenced blocks, and whether only marks separate each from the previous one."""
     lines = path.read_text(encoding="utf-8").splitlines()
     marks: set[str] = set()
     adjacent = False
@@ -99,7 +99,7 @@ def _fenced(path: Path) -> Iterator[tuple[Block, bool]]:
 
 
 def difference(expected: str, got: str, *, varies: bool) -> str | None:
-    """The difference between the text and the output, or None."""
+    """Return the difference between the expected and the actual output; None if there is none."""
     pattern = "\n".join(_pattern(line, varies=varies) for line in _lines(expected))
     # A line of its own that is … stands for any number of lines, also none.
     pattern = re.sub(r"(?:^|\n)ANYLINES(?=\n|$)", lambda _: r"(?:(?:\A|\n).*)*?", pattern)
@@ -127,14 +127,14 @@ def _pattern(line: str, *, varies: bool) -> str:
 
 
 class Runner:
-    """Runs the blocks of one file with one set of names."""
+    """Runs the blocks of one file in a shared namespace."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.faults: list[str] = []
 
     def run(self, block: Block) -> None:
-        """Run a block; raises what it raises, and notes where its output differs."""
+        """Run a block, passing its exceptions on, and record differences in its output."""
         if block.language == "console":
             self._run_console(block)
             return
@@ -172,7 +172,7 @@ class Runner:
             self.faults.append(f"{block.place}: {what}{fault}")
 
     def close(self) -> None:
-        """End the runs that the text left running."""
+        """End the runs that the blocks left running."""
         from txstorm.runtime.handle import RunHandle
 
         for value in self.names.values():
@@ -181,7 +181,7 @@ class Runner:
 
 
 def _commands(text: str) -> list[tuple[str, str]]:
-    """Command and expected output, for each command of a console block; a command goes on after a backslash."""
+    """Return (command, expected output) of a console block; a backslash continues a command."""
     found: list[tuple[str, list[str]]] = []
     for line in text.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
@@ -222,7 +222,7 @@ def prepare(directory: Path, programs_socket: str | None) -> None:
 
 
 def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """Run the blocks of `path`; returns where outputs differ."""
+    """Run the blocks of `path`; return the differences in their output."""
     runner = Runner()
     try:
         for block in blocks(path):
@@ -234,7 +234,7 @@ def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()
 
 
 def replaced(block: Block, instead: Sequence[tuple[str, str]]) -> Block:
-    """The block with other text instead of some."""
+    """Return the block with parts of its text replaced."""
     text, output = block.text, block.output
     for old, new in instead:
         text, output = text.replace(old, new), output and output.replace(old, new)
@@ -242,7 +242,7 @@ def replaced(block: Block, instead: Sequence[tuple[str, str]]) -> Block:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one file in a temporary directory; 1 when an output differs."""
+    """Run one file in a temporary directory; return 1 if an output differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--spark", action="store_true", help="run the blocks that need Spark, too")

@@ -1,4 +1,4 @@
-"""The pictures in docs/images, drawn by txstorm. Run it to bring them up to date."""
+"""Draws the pictures in docs/images with txstorm. Run it to update them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def pictures() -> dict[Path, str]:
-    """File → its content as of today."""
+    """Return file → current content."""
     return {IMAGES / "word-count.svg": program_of_readme().describe("svg") + "\n"}
 
 
 def program_of_readme() -> Any:
-    """The topology of the README's program: everything in its first block up to `build_topology`."""
+    """Return the topology of the README's program: its first block, up to `build_topology`."""
     block = next(block for block in blocks(ROOT / "README.md") if block.language == "python")
     tree = ast.parse(block.text)
     ends = [number for number, one in enumerate(tree.body) if "build_topology" in ast.unparse(one)]

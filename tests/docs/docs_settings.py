@@ -1,4 +1,4 @@
-"""The table of settings in docs/running.md, made from `Settings.listed()`. Run it to bring the file up to date."""
+"""Generates the table of settings in docs/running.md from `Settings.listed()`. Run it to update the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = "<!-- /settings -->\n"
 
 
 def table() -> str:
-    """All settings as a Markdown table."""
+    """Return all settings as a Markdown table."""
     lines = ["| setting | default | | Storm's key |", "| --- | --- | --- | --- |"]
     for one in Settings.listed():
         default = "none" if one.default is None else str(one.default).lower()
@@ -28,7 +28,7 @@ def _storm(key: str | None) -> str:
 
 
 def updated(page: str) -> str:
-    """`page` with the table of today between its marks."""
+    """Return `page` with the current table between its marks."""
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}{table()}{END}{after}"

@@ -1,4 +1,4 @@
-"""Every python and console block of the documentation runs, and prints what the text says."""
+"""Every python and console block of the documentation runs, and prints the output shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_page(page: Path, *options: str, **environment: str) -> None:
 
 @pytest.mark.parametrize("page", LOCAL, ids=name)
 def test_page(page: Path):
-    """Row T50 among them: the pages for who comes from Storm or Trident."""
+    """Row T50 among them: the pages for users of Storm or Trident."""
     run_page(page)
 
 

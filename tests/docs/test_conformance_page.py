@@ -18,7 +18,7 @@ def test_every_row_and_item_is_named_by_a_test():
 
 
 def test_the_page_names_the_tests_there_are():
-    """To mend it: ``python tests/docs/conformance_rows.py``."""
+    """To update the page: ``python tests/docs/conformance_rows.py``."""
     page = conformance_rows.PAGE.read_text(encoding="utf-8")
     assert page == conformance_rows.filled(page)
 

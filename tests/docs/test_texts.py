@@ -1,4 +1,4 @@
-"""The pages are true: links, generated parts, names of tests, files, errors and commands."""
+"""The documentation is accurate: links, generated parts, names of tests, files, errors and commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     titles = re.findall(r"^#+ (.*)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""The password of ZooKeeper goes to servers that the operator has named, never to those that a data directory names."""
+"""ZooKeeper's password is sent only to servers that the operator has named, not to those a data directory names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ topology = made({})
 
 
 class Listener:
-    """Answers as a ZooKeeper server does to whoever connects, and keeps all that it is sent."""
+    """A fake ZooKeeper server that answers any client, and records all that it receives."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -99,7 +99,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def words(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module with a topology, a password in the environment, and a process that has named no host yet."""
+    """Set up a module with a topology, a password in the environment, and a process that has named no host yet."""
     (in_tmp / "words.py").write_text(WORDS, encoding="utf-8")
     monkeypatch.setenv(AUTH, f"owner:{PASSWORD}")
     monkeypatch.delenv(AUTH_HOSTS, raising=False)
@@ -111,7 +111,7 @@ def words(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def txstorm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs a command as a process of its own would: with nothing named before. Returns exit code and all it showed."""
+    """Return a function that runs a command as in a new process; result: (exit code, output)."""
 
     def command(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(credentials, "_named_hosts", set())
@@ -123,7 +123,7 @@ def txstorm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def planted(directory: Path, hosts: str, **settings: Any) -> None:
-    """Let `directory` name another ledger, as whoever can write to it may."""
+    """Make `directory` name another ledger, as an attacker with write access could."""
     reached = {"zookeeper_connect_timeout": 1.0, **settings}
     found = {"format": "txstorm-ledger", "version": 1, "ledger": f"zookeeper:{hosts}/words", "settings": reached}
     (directory / "ledger.json").write_text(json.dumps(found))
@@ -168,7 +168,7 @@ def test_no_command_sends_the_password_where_a_directory_says(words: Path, liste
 
 
 def test_the_listener_hears_the_password_where_it_is_named(words: Path, listener: Listener, txstorm) -> None:
-    """So the test before this one would see it."""
+    """Shows that the previous test would detect a leaked password."""
     assert txstorm(*COMMANDS["run"])[0] == 0
     planted(words / DIRECTORY, listener.hosts, zookeeper_patience=0.5)
     txstorm("status", DIRECTORY, "--ledger", f"zookeeper:{listener.hosts}/words")

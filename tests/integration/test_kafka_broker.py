@@ -1,4 +1,4 @@
-"""The Kafka broker tests use."""
+"""The Kafka broker that tests use, and its helpers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 def committed(kafka: Kafka, topic: str, until: int) -> list[bytes]:
-    """Committed records of partition 0 before offset `until`."""
+    """Return the committed records of partition 0 before offset `until`."""
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "none", "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])

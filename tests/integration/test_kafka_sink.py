@@ -1,4 +1,4 @@
-"""The sink for Kafka topics against a real broker: fencing, lost answers, brokers that are away, wrong settings."""
+"""The Kafka sink on a real broker: fencing, lost responses, unavailable brokers, wrong settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _disarmed() -> Iterator[None]:
 
 
 def topology(brokers: str, topic: str, batches: int = 6, **options):
-    """Batches of three numbers into `topic`."""
+    """Build a topology that sends batches of three numbers to `topic`."""
     rows = [(n, f"word-{n % 7}") for n in range(3 * batches)]
     builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([rows], ["n", "word"], take=3))
     builder.set_bolt("send", KafkaSink("out", topic, brokers, **options)).global_grouping("source")
@@ -82,7 +82,7 @@ def wait_for(path: Path, child: Program) -> None:
 
 @pytest.fixture
 def first(kafka_broker, tmp_path) -> Iterator[tuple[Program, str]]:
-    """A coordinator in another process that has written txid 1, and its topic."""
+    """Yield a coordinator in another process that has written txid 1, and its topic."""
     topic = kafka_broker.make_topic(partitions=2)
     child = start("kafka-outlet", tmp_path, kafka_broker.bootstrap, topic)
     try:
@@ -324,7 +324,7 @@ def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
 
 
 def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
-    """Address and settings for TLS and a password."""
+    """Return address and settings for TLS with a password."""
     settings = {name: value for name, value in {**kafka_broker.secure, **changed}.items() if value}
     return settings.pop("bootstrap.servers"), settings
 

@@ -1,4 +1,4 @@
-"""Servers end with the tests that started them, whatever happens to those."""
+"""Servers end with the tests that started them, however those end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ time.sleep(600)
 
 
 def exists(pid: int) -> bool:
-    """Whether a process is there that has not ended."""
+    """Return whether the process exists and has not ended."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()[:1] not in ("", "Z")
 

@@ -1,4 +1,4 @@
-"""`scripts/kafka` and `scripts/zookeeper`, run as a user runs them."""
+"""The scripts `scripts/kafka` and `scripts/zookeeper`, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Script = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[Script]:
-    """Runs ``scripts/NAME ARGUMENTS`` with data of its own: the exit code, and all it printed."""
+    """Return a function that runs ``scripts/NAME ARGUMENTS`` on private data; its result: exit code and output."""
 
     started = set()
 
@@ -50,7 +50,7 @@ def found(pattern: str, text: str) -> str:
 
 
 def run_example(script: Script, name: str, known: str, address: str) -> str:
-    """Run the Python that the script's --help ends with, against a server at another address."""
+    """Run the Python example at the end of the script's --help, against a server at another address."""
     lines = script(name, "--help")[1].split("from Python", 1)[1].splitlines()[1:]
     code = textwrap.dedent("\n".join(lines)).replace(known, address)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

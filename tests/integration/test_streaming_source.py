@@ -1,4 +1,4 @@
-"""Tables of a run as sources of plain Spark: a streaming query that stands still, and queries beside a fast run."""
+"""Tables of a run as sources of plain Spark: a paused streaming query, and queries during a fast run."""
 
 import os
 import time
@@ -21,7 +21,7 @@ QUERIES = 3
 
 
 def go(data_dir: Path, until: int, **options):
-    """A run that commits transactions up to `until`, each as one version of the sink with one row."""
+    """Run transactions up to `until`, each of which adds one version with one row to the sink."""
     rows = MemoryTransactionalSpout([list(range(1, COUNT + 1))], "n", take=1)
     builder = TransactionalTopologyBuilder("numbers", "rows", rows)
     builder.set_bolt("keep", DeltaSink("numbers", {"n": int})).global_grouping("rows")
@@ -35,7 +35,7 @@ def kinds(sink: Path) -> Counter:
 
 
 class Query:
-    """A streaming query over the sink, which is started, stopped, and started again from its checkpoint."""
+    """A streaming query over the sink that can be stopped and restarted from its checkpoint."""
 
     def __init__(self, spark, sink: Path, place: Path) -> None:
         self.spark, self.sink, self.place = spark, sink, place
@@ -51,7 +51,7 @@ class Query:
         query.stop()
 
     def rows(self) -> list[int]:
-        """The rows delivered so far, in order."""
+        """Return the rows delivered so far, in order."""
         return sorted(row.n for row in self.spark.read.parquet(str(self.place / "rows")).collect())
 
 
@@ -80,7 +80,7 @@ def test_a_query_that_stands_still_delivers_each_row_once(spark, tmp_path, commi
 
 
 def test_a_query_that_stands_still_for_longer_than_the_log_is_kept_is_refused(spark, tmp_path):
-    """Older than `log_retention` is what the files' times say; a row is never passed over without a word."""
+    """File times decide what is older than `log_retention`; no row is ever skipped silently."""
     sink = tmp_path / "data" / "sinks" / "numbers"
     go(tmp_path / "data", BEFORE).awaitTermination()
     query = Query(spark, sink, tmp_path)
@@ -103,7 +103,7 @@ def test_a_query_that_stands_still_for_longer_than_the_log_is_kept_is_refused(sp
 
 
 def test_plain_queries_beside_a_fast_run_do_not_fail(spark, tmp_path):
-    """Planned, and carried out when the run is hundreds of versions further on."""
+    """Planned at one version, and executed when the run is hundreds of versions ahead."""
     sink = tmp_path / "data" / "sinks" / "numbers"
     handle = go(tmp_path / "data", COUNT)
 

@@ -1,4 +1,4 @@
-"""The ledger in ZooKeeper when something fails: servers, connections, sessions, answers. Real servers only."""
+"""The ledger in ZooKeeper under failures of servers, connections, sessions and responses, on real servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LASTING = ZooKeeperOptions(session_timeout=60.0, connect_timeout=60.0, patience=
 
 
 class Place:
-    """A chroot of one test, and handles on the ledger there."""
+    """A chroot used by one test, and handles on the ledger in it."""
 
     def __init__(self, hosts: str, root: str) -> None:
         self.hosts, self.root = hosts, root
@@ -47,14 +47,14 @@ class Place:
         return handle
 
     def client(self, **more: Any) -> KazooClient:
-        """Somebody else, who may look and meddle."""
+        """Return an independent client, which may inspect and modify the ledger."""
         client = KazooClient(self.hosts + self.root, **more)
         client.start(timeout=10)
         self._clients.append(client)
         return client
 
     def expire(self, ledger: ZooKeeperLedger) -> None:
-        """End the session of `ledger`, as a second client with its number does."""
+        """Expire the session of `ledger` through a second client with its id."""
         second = KazooClient(self.hosts, client_id=ledger._session._kazoo.client_id)
         second.start(timeout=10)
         second.stop()
@@ -88,7 +88,7 @@ def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
 
 
 def in_thread(call: Callable[[], object]) -> Callable[[], list[Exception]]:
-    """Starts `call`; the function returned waits for its end and gives what it raised."""
+    """Start `call` on a thread; return a function that waits for its end and returns the exceptions raised."""
     raised: list[Exception] = []
 
     def run() -> None:
@@ -150,7 +150,7 @@ def test_a_commit_that_never_arrived_is_sent_again(place: Place, proxy: LossyPro
 
 
 def wait_for_request(ledger: ZooKeeperLedger) -> None:
-    """Wait until a request of `ledger` is under way."""
+    """Wait until a request of `ledger` is in flight."""
     kazoo = ledger._session._kazoo
     pause = threading.Event()
     while not kazoo._pending:
@@ -380,7 +380,7 @@ def test_a_commit_is_one_write_however_many_entries_it_has(place: Place) -> None
     ledger.acquire("run")
 
     def writes(partitions: int) -> int:
-        """Transactions of the server for two commits of a txid, as their numbers count them."""
+        """Return the number of server transactions for two commits of a txid, by their zxids."""
         before = seen.create(f"/before-{partitions}", include_data=True)[1].czxid
         positions = {partition: [17, 42] for partition in range(partitions)}
         ledger.commit([Put(f"coordinator/meta/{partitions}", repr(positions).encode())])

@@ -1,4 +1,4 @@
-"""The ZooKeeper server tests use, and the proxy before it."""
+"""The ZooKeeper server that tests use, and the proxy in front of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connected(hosts: str) -> KazooClient:
 
 @pytest.fixture
 def client(proxy: LossyProxy, zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
-    """A client that goes through the proxy, in a chroot of its own."""
+    """Yield a client that connects through the proxy, in its own chroot."""
     chroot = zookeeper_server.new_chroot().removeprefix(zookeeper_server.hosts)
     direct = connected(zookeeper_server.hosts)
     direct.ensure_path(chroot)
@@ -83,7 +83,7 @@ def test_cut_refuses_until_healed(client: KazooClient, proxy: LossyProxy):
 
 @pytest.fixture
 def direct(client: KazooClient, zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
-    """A client in the same chroot that does not go through the proxy."""
+    """Yield a client in the same chroot that bypasses the proxy."""
     made = connected(zookeeper_server.hosts + client.chroot)
     yield made
     made.stop()

@@ -35,7 +35,7 @@ sys.exit(jobs.demo.main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def expected() -> Counter[str]:
-    """The words of the text in a few lines of plain Python."""
+    """Return the expected word counts, computed in a few lines of plain Python."""
     counts: Counter[str] = Counter()
     with BIBLE.open(encoding="utf-8") as lines:
         for line in lines:
@@ -75,7 +75,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
 
 @pytest.fixture
 def again(finished: tuple[Path, Any], tmp_path: Path) -> Path:
-    """A copy of its data directory."""
+    """Return a copy of the finished demo's data directory."""
     return shutil.copytree(finished[0] / "txstorm-data" / "demo", tmp_path / "txstorm-data" / "demo")
 
 

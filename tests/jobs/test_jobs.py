@@ -30,7 +30,7 @@ MakeEngine = Callable[[], Engine]
 
 @pytest.fixture
 def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle]:
-    """Runs a topology to its end."""
+    """Return a function that runs a topology to its end."""
 
     def finish(topology: Topology, **how: Any) -> RunHandle:
         handle = run(topology, engine=make_engine(), data_dir=tmp_path / topology.id, **how)
@@ -41,7 +41,7 @@ def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle
 
 
 def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, Any]:
-    """A state of one key and one value column as ``{key: value}``."""
+    """Return a state of one key and one value column as ``{key: value}``."""
     view = handle.state(name) if txid is None else handle.state(name).as_of(txid)
     return dict(tuple(row.values()) for row in view.to_pylist())
 
@@ -122,7 +122,7 @@ def test_t48_tweet_counts(finished: Callable[..., RunHandle]):
 
 
 def counted(path: Path) -> Counter[str]:
-    """The words of a text, in plain Python."""
+    """Return the word counts of a text, computed in plain Python."""
     counts: Counter[str] = Counter()
     for line in path.read_text(encoding="utf-8").splitlines():
         counts.update(re.findall(r"[a-z']+", line.lower()))

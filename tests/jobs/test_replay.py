@@ -192,7 +192,7 @@ def named() -> str:
 
 
 def ran(net: Path, name: str, **how: Any) -> RunHandle:
-    """A finished run of a topology of the module, in `data`."""
+    """Run a topology of the module to its end, in `data`."""
     sys.modules.pop("net", None)
     import net as module
 
@@ -210,7 +210,7 @@ def change(net: Path, old: str, new: str) -> None:
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Every file and its content; SQLite's own shared memory, which readers may make, left out."""
+    """Return every file with its content, except SQLite's shared-memory file, which readers may create."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()

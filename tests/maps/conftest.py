@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
 def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    """Makes stores that are empty, each of its own table."""
+    """Yield a function that creates empty stores, each with its own table."""
     made: list[SqlAlchemyBackend] = []
 
     def make() -> Any:
@@ -35,5 +35,5 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def backend(make_backend: Callable[[], Any]) -> Any:
-    """One empty store."""
+    """Return an empty store."""
     return make_backend()

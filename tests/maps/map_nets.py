@@ -67,7 +67,7 @@ TROUBLE: dict[int, int] = {}
 
 
 class Sums(BatchBolt, Committer):
-    """Adds n to the value of each key, in every map; a key whose n is 0 is removed."""
+    """A committer that adds n to the value of each key in every map; a key whose n is 0 is removed."""
 
     def __init__(self, *maps: MapState) -> None:
         self.maps = maps
@@ -96,7 +96,7 @@ def topology(source: Any, *maps: MapState, group: int = 64, parallelism: int = 1
 
 
 class Plain:
-    """A store that offers `multi_get` and `multi_put`, and nothing more."""
+    """A minimal store, with `multi_get` and `multi_put` only."""
 
     def __init__(self) -> None:
         self.inner = MemoryBackend()
@@ -109,6 +109,6 @@ class Plain:
 
 
 def values(backend: Any, keys: str = "abcdefgh") -> dict[str, Any]:
-    """Key → value of those one-letter keys that have one."""
+    """Return key → value of the one-letter keys that have a value."""
     rows = backend.multi_get([f'"{key}"' for key in keys])
     return {key: row.value for key, row in zip(keys, rows, strict=True) if row is not None and row.value is not None}

@@ -19,7 +19,7 @@ from txstorm.storage.tables.staging import encoded
 
 
 class Commit:
-    """Commits txids to one map without a ledger, so that a txid can come twice."""
+    """Commits txids to one map without a ledger, so that a txid can be repeated."""
 
     def __init__(self, backend: Any, kind: str = "opaque") -> None:
         self.backend = backend

@@ -1,4 +1,4 @@
-"""Maps in whole runs: the guarantees, a store that goes away, one that is not what the ledger expects."""
+"""Maps in whole runs: the guarantees, unavailable stores, and stores that contradict the ledger."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_group_of_many_txids_is_one_get_for_each_and_one_put(tmp_path):
 
 
 class Cut(SqlAlchemyBackend):
-    """Loses its database in the middle of a put, once: rows are written, nothing is committed."""
+    """Loses its database connection once in the middle of a put: rows are written but not committed."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -230,7 +230,7 @@ def test_a_database_that_is_away_at_the_start_is_named_and_nothing_is_changed(po
 
 
 class Mute(MemoryBackend):
-    """Every second answer to a put is lost, before or after the put was made."""
+    """Loses every second response to a put, before or after the put takes effect."""
 
     def __init__(self, *, made):
         super().__init__()
@@ -276,7 +276,7 @@ def test_a_store_that_refuses_the_rows_blocks_and_the_next_start_goes_on(tmp_pat
 
 
 def stuck(backend, data_dir):
-    """A directory with a decided group whose rows are not in the map yet."""
+    """Return a directory with a decided group whose rows are not in the map yet."""
     handle = run(
         topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=data_dir, available_now=True
     )
@@ -346,7 +346,7 @@ def test_a_map_joins_a_topology_leaves_it_by_name_and_does_not_come_back(backend
 
 
 class Effects(Sums):
-    """Notes, outside every transaction, which txids were decided when it finished."""
+    """Notes, outside of transactions, which txids were decided when it finished."""
 
     seen: list[tuple[int, int]] = []
 

@@ -20,7 +20,7 @@ from txstorm.errors import TableCorrupt
 
 @pytest.fixture
 def fail(monkeypatch):
-    """Lets the next sync of a path that ends with the given text fail; returns what was synced by then."""
+    """Return a function that fails the next sync of a path with this ending; it returns the paths synced so far."""
     real, ends, synced = os.fsync, [], []
 
     def fsync(handle):

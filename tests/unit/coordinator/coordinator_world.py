@@ -229,7 +229,7 @@ class World:
             self.decide(len(self.group))
 
     def decide(self, count: int) -> None:
-        """The first `count` of the group are published and completed."""
+        """Decide the first `count` txids of the group: they are published and completed."""
         group, self.group = self.group, ()
         for txid in group[:count]:
             attempt = self.live.pop(txid)
@@ -246,7 +246,7 @@ class World:
             self.send(Failed(txid, self.live[txid], self.random.random() < 0.7))
 
     def fail_in_commit(self) -> None:
-        """A txid of the group fails: what is before it is decided, then the failure is reported."""
+        """Fail a txid of the group: those before it are decided, then the failure is reported."""
         if not self.group:
             return
         place = self.random.randrange(len(self.group))
@@ -258,13 +258,13 @@ class World:
             self.send(Failed(txid, attempt, self.random.random() < 0.7))
 
     def decide_less(self) -> None:
-        """Part of the group is decided, and nothing fails."""
+        """Decide a part of the group, without any failure."""
         if len(self.group) > 1:
             self.decide(self.random.randrange(1, len(self.group)))
             self.send(Wake())
 
     def stale(self) -> None:
-        """An answer for an attempt that was superseded, or is done, or twice: nothing may change."""
+        """Deliver a stale or duplicate response, for a superseded or finished attempt: nothing may change."""
         events: list[Event] = []
         if self.dead:
             txid, attempt = self.random.choice(self.dead)
@@ -277,7 +277,7 @@ class World:
             demand(machine.step(self.state, event) == (self.state, ()), "{} is stale, but not without effect", event)
 
     def crash(self) -> None:
-        """The process dies; a decision that was being made is durable, in part, or not at all."""
+        """Crash the process; a decision in progress becomes durable entirely, in part, or not at all."""
         if self.group and self.random.random() < 0.5:
             for txid in self.group[: self.random.randint(1, len(self.group))]:
                 self.ledger.commit(txid, self.batches[self.live[txid]])
@@ -298,7 +298,7 @@ class World:
     # --- the end of a schedule ---
 
     def heal(self) -> None:
-        """Nothing fails any more: all the source holds must be committed, in a bounded number of turns."""
+        """Stop all failures: everything in the source must be committed within a bounded number of turns."""
         self.faults, self.late_plans = 0.0, 0.0
         if self.stop:
             self.finish(lambda: self.state.stopped, "stopping")

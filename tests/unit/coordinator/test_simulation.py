@@ -45,7 +45,7 @@ def test_a_seed_gives_the_same_trace_twice_and_its_journal_replays():
 
 
 def literal_storm_fail(state, event, original=machine._failed):
-    """A stale failure drops the current attempt and leaves later ones in place; the gap is planned again."""
+    """Defect: a stale failure drops the current attempt but not the later ones, and the gap is planned again."""
     index = event.txid - state.currtx
     if 0 <= index < len(state.entries) and state.entries[index].attempt_id != event.attempt_id:
         entries = state.entries[:index] + state.entries[index + 1 :]

@@ -1,4 +1,4 @@
-"""Times to live and collections: random schedules of writes, failures, other replays, restarts and compaction."""
+"""Times to live and collections under random schedules of writes, failures, replays, restarts and compaction."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Methods that do not fit the calls made to them are faults of the topology, each with the right signature."""
+"""Methods whose signatures do not fit their calls are faults of the topology, reported with the right signature."""
 
 from __future__ import annotations
 
