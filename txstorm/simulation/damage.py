@@ -1,4 +1,4 @@
-"""Damage between two runs, such as foreign or outdated tables: the next start must refuse it before any write."""
+"""Damage injected between runs, such as foreign or outdated tables; the next start must refuse it before any write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def damage(world: World) -> None:
 
 
 def refused(world: World, what: str) -> None:
-    """Check that a start is refused whose code lacks a recorded table; do nothing if no table is recorded."""
+    """Check that a start is refused if its code lacks a recorded table; do nothing if no table is recorded."""
     gone = _recorded(world).keys() - set(world.code) - world.drop if names.TABLES in world.entries.at else set()
     if gone and DECIDED not in world.entries.at:
         for process in list(world.processes):
@@ -70,14 +70,14 @@ def _try(world: World, what: str) -> None:
 
 
 def _foreign(world: World, stored: Stored) -> str | None:
-    """Replace a table by one of another data directory."""
+    """Replace a table with one from another data directory."""
     there, what = stored.properties, ("incarnation", "format")[world.below(2)]
     stored.properties = {**there, f"txstorm.{what}": "other"}
     return f"has another {what}"
 
 
 def _stranger(world: World, stored: Stored) -> str | None:
-    """Replace a table by one that txstorm did not create."""
+    """Replace a table with one that txstorm did not create."""
     stored.properties = {}
     return "is none of txstorm"
 
@@ -90,7 +90,7 @@ def _missing(world: World, stored: Stored) -> str | None:
 
 
 def _behind(world: World, stored: Stored) -> str | None:
-    """Replace a table by a copy taken before that of the ledger."""
+    """Replace a table with a copy older than the ledger."""
     recorded, app = _recorded(world).get(stored.uri, 0), world.judge.txid_app(stored)
     older = [number for number, one in enumerate(stored.versions) if one.apps.get(app, recorded) < recorded]
     if not older:
@@ -100,7 +100,7 @@ def _behind(world: World, stored: Stored) -> str | None:
 
 
 def _ahead(world: World, stored: Stored) -> str | None:
-    """Replace a table by a copy taken after that of the ledger."""
+    """Replace a table with a copy newer than the ledger."""
     app, last = world.judge.txid_app(stored), stored.versions[-1]
     if stored.uri not in _recorded(world) or app not in last.apps:
         return None
@@ -109,7 +109,7 @@ def _ahead(world: World, stored: Stored) -> str | None:
 
 
 def _torn(world: World, stored: Stored) -> str | None:
-    """Empty an entry of the log; the entries before and after it show that."""
+    """Truncate a log entry to nothing; the entries before and after it reveal the gap."""
     version = len(stored.versions) - 1
     since = version - version % CHECKPOINTED
     for number in range(since + 1, version):
@@ -135,7 +135,7 @@ def _written(world: World, stored: Stored) -> str | None:
 
 
 def _unstaged(world: World, stored: Stored) -> str | None:
-    """Remove a staged file of a kept intent, as a power cut might."""
+    """Remove a staged file that a kept intent references, as a power failure might."""
     kept = world.entries.below.get(names.INTENTS, {})
     intents = [world.values.decode(entry.value, "") for _, entry in sorted(kept.items())]
     paths = [table["staged"]["path"] for one in intents for table in one["tables"] if table["uri"] == stored.uri]

@@ -1,4 +1,4 @@
-"""Exhaustive search of small worlds: every fault at every command, and then at every command that follows."""
+"""Exhaustive search of small worlds: every fault at every command, then a second one at every following command."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SCOPES = (Scope(2, opaque=True), Scope(2, opaque=False), Scope(3, opaque=True, g
 
 @dataclass(frozen=True)
 class Struck:
-    """A fault in one world: its step, its kind, and the command that it hit, such as ``table commit sinks/out``."""
+    """A fault in one world: its step, its kind, and the command it hit, such as ``table commit sinks/out``."""
 
     step: int
     kind: str
@@ -88,8 +88,8 @@ class Search:
 def searched(strikes: int = 2, scopes: Sequence[Scope] = SCOPES) -> Search:
     """Run every world with up to `strikes` faults while three transactions are committed.
 
-    A world without faults shows which commands there are. For each of them and each kind of fault a world is run, which
-    shows the commands that follow, and so on: everything before a fault is the same with and without it.
+    A run without faults reveals the commands. For each of them and each kind of fault another world is run, which
+    reveals the commands that follow, and so on: everything before a fault is the same with and without it.
 
     Args:
         strikes: maximum number of faults; `ENDS` and `ANSWERS` allow 3, which takes about thirty times as long as 2.

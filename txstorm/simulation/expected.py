@@ -30,7 +30,7 @@ def txid_app(ref: TableRef, timeline: int) -> str:
 
 
 def needed(stored: Stored) -> list[int]:
-    """Return the versions whose files must exist: for a state the newest and the permanent ones, else all."""
+    """Return the versions whose files must exist: for a state the newest and the permanent ones, otherwise all."""
     newest = len(stored.versions) - 1
     if stored.ref.kind != STATE:
         return [*range(newest + 1)]
@@ -43,7 +43,7 @@ def stays(info: Mapping[str, object]) -> bool:
 
 
 def check_files(stored: Stored, saved: Sequence[int]) -> None:
-    """Check that the files of permanent versions, and of those that savepoints name, exist."""
+    """Check that the files of permanent versions, and of the `saved` versions that savepoints name, exist."""
     seen: Mapping[str, object] | None = None
     for number in sorted({*needed(stored), *saved}):
         version = stored.versions[number]
@@ -87,8 +87,8 @@ def check_state(stored: Stored, changes: Stored, txid: int, start: Sequence[int]
 def newest_until(stored: Stored, txid: int, timeline: int) -> int:
     """Return the txid to which a rewind to `txid`, which created `timeline`, restores a state.
 
-    That of the newest version before the rewind unless it is ahead of `txid`, else that of the newest permanent version
-    that is not ahead; `txid` if the state did not exist then.
+    It is that of the newest version before the rewind or, if that is ahead of `txid`, of the newest permanent version
+    that is not; `txid` if the state did not exist then.
     """
     before = [one for one in stored.versions if txid_app(stored.ref, timeline) not in one.apps]
     for number, version in enumerate(reversed(before)):
@@ -117,7 +117,7 @@ def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
 
 
 def skips(table: int, partition: int, partitions: int) -> bool:
-    """Return whether a table gets no rows of a partition, so that some txids do not change the table."""
+    """Return whether a table receives no rows from a partition, so that some txids do not change the table."""
     return table > 0 and partitions > 1 and partition == (table - 1) % partitions
 
 

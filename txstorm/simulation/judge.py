@@ -1,4 +1,4 @@
-"""The invariants of a simulated world, checked when something becomes durable and when the world has healed."""
+"""The invariants of a simulated world, checked at every durable write and after the world has healed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Decision = list[tuple[int, int, str]]
 
 
 class Judge:
-    """Checks the invariants of one world; it relies only on durable content, not on the code that wrote it."""
+    """Checker of the invariants of one world, which relies only on durable content, not on the code that wrote it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -258,7 +258,7 @@ class Judge:
                 raise Violation(3, f"txid {one['txid']} is {carried} in {stored.uri}, {known} elsewhere")
 
     def history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Check history rows being written: extents tile (4) and match what was published (3)."""
+        """Check history rows being written: extents tile (invariant 4) and match the published rows (invariant 3)."""
         for row in rows:
             timeline, txid, extents = row["timeline"], row["txid"], row["extents"]
             known = self._extents.setdefault((timeline, txid), extents)
@@ -277,7 +277,7 @@ class Judge:
                 raise Violation(4, f"txid {txid} has extents {extents}, the previous txid {before}")
 
     def completed(self, last: int, intents: int) -> None:
-        """Check that completing a group up to `last` keeps the last intents; others may have decided more meanwhile."""
+        """Check that completing a group up to `last` keeps the last intents; other processes may have decided more."""
         entries = self._world.entries
         kept = [txid for txid in entries.names(names.INTENTS) if int(txid) <= last]
         if len(kept) != intents and last == self.currtx - 1:
@@ -302,7 +302,7 @@ class Judge:
                 raise Violation(3, f"the history has txid {row['txid']} in version {version} of {uri}, which is {made}")
 
     def removed(self, stored: Stored, path: str) -> None:
-        """Check that a removed file is needed neither by a permanent or the newest version nor by a decided rewind."""
+        """Check that a removed file is not needed by a permanent version, the newest version, or a decided rewind."""
         needed = [number for number in content.needed(stored) if path in stored.versions[number].files]
         if needed:
             raise Violation(6, f"{path} of {stored.uri} is removed, and versions {needed} need it")
@@ -322,7 +322,7 @@ class Judge:
                 raise Violation(6, f"{stored.uri}: {sorted(left) or THEIRS} is {'left' if left else 'gone'}")
 
     def end(self) -> None:
-        """Check that every table contains everything from the source once, in order."""
+        """Check that every table contains all data of the source once, in order."""
         ends = [end for _, end in self._extents.get((self.timeline, self.currtx - 1), [])]
         if ends != self._world.available:
             raise Violation(7, f"committed up to {ends} of {self._world.available}")
@@ -351,7 +351,7 @@ class Judge:
             content.check_rows(stored, start, ends if until is None else self._ends(until, len(ends)))
 
     def _life(self, stored: Stored) -> tuple[int, int | None]:
-        """Return the first and last txid that a table must contain; an empty range if it is not recorded."""
+        """Return the first and last txid that a table must contain; an empty range if the table is not recorded."""
         uri = TableRef(CHANGES, stored.ref.name).uri if stored.ref.kind == STATE else stored.uri
         since, until = self._lives.get(uri, (None, None))
         return (since, until) if since is not None else (self._at(stored), self._at(stored))

@@ -1,4 +1,4 @@
-"""Simulated ledger: its entries are durable, its answers may be lost."""
+"""Simulated ledger, whose entries are durable but whose answers may be lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Injected(TxstormError):
-    """A store of the simulated world does not answer."""
+    """A store of the simulated world does not answer: an injected fault."""
 
 
 class Values:
@@ -25,13 +25,13 @@ class Values:
         self._values: dict[bytes, Any] = {}
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
-        """Return a number that stands for the value."""
+        """Return a number, as bytes, that represents the value."""
         data = b"%d" % len(self._values)
         self._values[data] = value
         return data
 
     def decode(self, data: bytes, what: str) -> Any:
-        """Return the encoded value."""
+        """Return the value that `data` represents."""
         return self._values[data]
 
     def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
@@ -60,11 +60,11 @@ class Entries:
                 names[name] = self.at[path] = entry
 
     def paths(self, path: str) -> list[str]:
-        """Return the entries directly below `path`."""
+        """Return the entries directly below `path`, by name."""
         return [f"{path}/{name}" for name in self.below.get(path, ())]
 
     def names(self, path: str) -> list[str]:
-        """Names directly below `path`."""
+        """Return the names directly below `path`."""
         found = self.below.get(path, ())
         return sorted(found, key=name_order) if len(found) > 1 else list(found)
 
@@ -85,18 +85,18 @@ class SimLedger:
         return self._at.get(path)
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`."""
+        """Return the names directly below `path`."""
         self._world.reads(self._process, "ledger children", path)
         return self._entries.names(path)
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """Return the entries directly below `path`."""
+        """Return the entries directly below `path`, by name."""
         self._world.reads(self._process, "ledger scan", path)
         found = self._entries.below.get(path, {})
         return {name: found[name] for name in self._entries.names(path)} if len(found) > 1 else found.copy()
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Apply `ops`, all or none; the process may die before or after that, or not get the answer."""
+        """Apply `ops` atomically; the process may die before or after that, or receive no answer."""
         if not ops:
             return
         kind = self._world.passes(self._process, "ledger commit", ops[-1].path)

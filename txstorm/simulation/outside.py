@@ -27,7 +27,7 @@ Extents = list[list[int]]
 
 
 class SimPlanner(SpoutPlanner):
-    """Shipped planner over a simulated user's coordinator, whose extents are the whole document."""
+    """Shipped planner for a simulated user's coordinator, whose extents are the whole document."""
 
     def __init__(self, world: World) -> None:
         self.opaque = world.schedule.opaque
@@ -35,7 +35,7 @@ class SimPlanner(SpoutPlanner):
         self._shipped = planner(SimSpout(self._coordinator), TaskContext(TOPOLOGY, "source", 0, 1))
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
-        """Plan the next batch; an opaque replay may get more or less than before."""
+        """Plan the next batch; an opaque replay may contain more or less than before."""
         self._coordinator.replay = replay
         made = self._shipped.plan(txid, None if previous is None else {"meta": previous}, replay=replay)
         return made if made is NOT_READY else made["meta"]
@@ -56,7 +56,7 @@ class SimSpout(TransactionalSpout):
 
 
 class SimCoordinator(SpoutCoordinator):
-    """Plans ranges of offsets per partition; an unavailable partition keeps its position.
+    """Coordinator that plans ranges of offsets per partition; an unavailable partition keeps its position.
 
     It modifies the metadata that it receives, and later those that it returned, as user code may do.
     """
@@ -101,7 +101,7 @@ class Database:
     def apply(self, record: TxidRecord) -> Iterator[Key]:
         """Count the offsets of a batch, key by key; the process may die after each key.
 
-        Keys changed by an earlier attempt, but not by this one, get their previous value back.
+        Keys changed by an earlier attempt but not by this one are restored to their previous values.
         """
         counts = _counts(record.extents)
         rule = opaque if self._opaque else transactional

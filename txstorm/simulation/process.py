@@ -1,8 +1,8 @@
 """One process of a simulated world: the driver around the state machine, without threads, and its upkeep of tables.
 
 Machine, books, planning, take-over, conclusion and the tables' protocol are shipped code; the order of answers, the
-rows that committers write, and the files are simulated. Upkeep beside commits: compaction, small-file compaction,
-removal of superseded files. It is one module, as the driver that it stands for is.
+rows that committers write, and the files are simulated. Upkeep between commits: compaction, small-file compaction,
+removal of superseded files. It is one module, like the driver that it stands in for.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def exchanged(process: Process, table: SimTable, files: RewriteFiles) -> bool:
 
 
 def thin(process: Process) -> None:
-    """Remove the files of superseded versions, at once: there are no readers here."""
+    """Remove the files of superseded versions immediately, since there are no readers here."""
     for uri, versions in process.versions.items():
         rows, judge = process.world.tables[uri].rows, process.world.judge
         while versions.is_due(SUPERSEDED_MILLIS):
@@ -109,7 +109,7 @@ E = TypeVar("E", bound=Exception)
 
 
 class Crash(BaseException):
-    """The process dies here; only its durable effects remain."""
+    """The simulated process dies here; only its durable effects remain."""
 
 
 class Process:
@@ -138,11 +138,11 @@ class Process:
 
     @property
     def taken_back(self) -> bool:
-        """Whether a rewind came after this process began, so that its undecided work is void."""
+        """Whether a rewind happened after this process started, so that its undecided work is void."""
         return self.owner.timeline != self.world.judge.timeline
 
     def dies(self) -> NoReturn:
-        """End here."""
+        """Kill this process: raise `Crash`."""
         raise Crash
 
     def injected(self, error: E) -> E:
@@ -151,7 +151,7 @@ class Process:
         return error
 
     def refused(self, error: E) -> E:
-        """As `injected`, for a table: publishing a decided group to it must be retried."""
+        """Like `injected`, for a table: publishing a decided group to it must be retried."""
         return error if self.publishing else self.injected(error)
 
     # -- P0 -----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Process:
         return Roster(frozenset(left))
 
     def open(self) -> None:
-        """Lead, create missing tables, and continue where the ledger says."""
+        """Acquire the lease, take over, create missing tables, and continue from the position in the ledger."""
         identity = self.lead(starts=True)
         roster = self._left_behind()
         self.owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
@@ -233,7 +233,7 @@ class Process:
             self.look()
 
     def look(self) -> None:
-        """Ask the source again if it has changed; planned transactions are stored before they are processed."""
+        """Poll the source again if it has changed; planned transactions are stored before they are processed."""
         self.books.check_lease()
         if self.asked != self.world.news:
             self.asked = self.world.news
@@ -289,7 +289,7 @@ class Process:
             self.group = None
 
     def work_off(self) -> None:
-        """Do everything that can be done at once."""
+        """Do all work that can be done immediately."""
         while self.works:
             self.end_upkeep()
         while self.jobs:
@@ -312,7 +312,7 @@ class Process:
         self.feed(ev.Processed(*attempt))
 
     def lie(self, place: int) -> None:
-        """Replay another batch than the first time, though the source is not opaque: it must be refused."""
+        """Replay a batch that differs from the first one although the source is not opaque; it must be refused."""
         txid = list(self.jobs)[place % len(self.jobs)]
         if self.world.schedule.opaque or not self.planning.metas[txid].digests:
             return
@@ -325,7 +325,7 @@ class Process:
         raise Violation(4, f"{self} takes another batch for txid {txid} than the first time")
 
     def fail(self, place: int, *, resume: bool, emitted: bool) -> None:
-        """Fail the processing phase of one of the jobs, before or after its batch was read."""
+        """Fail the processing phase of one of the jobs, before or (if `emitted`) after its batch was read."""
         txid = list(self.jobs)[place % len(self.jobs)]
         if emitted:
             self._emitted(TransactionAttempt(txid, self.jobs[txid]))
@@ -348,7 +348,7 @@ class Process:
         self.feed(ev.Resume(txid))
 
     def stale(self, place: int, kind: int) -> None:
-        """Deliver a late answer of a void attempt, or a repeated one: it must change nothing."""
+        """Deliver a late answer from a void attempt, or a duplicate one, which must change nothing."""
         txid, attempt = (*self.dead, *[one.attempt for one in self.ready.values()])[place]
         events = ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt)
         before, late = self.state, events[kind if place < len(self.dead) else 0]
@@ -417,7 +417,7 @@ class Process:
         return self.last
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a group (P7), table by table in a drawn order; shipped code does so in parallel."""
+        """Publish a group (P7) table by table, in random order; the shipped code does so in parallel."""
         numbered = list(enumerate(intent.tables, start=1))
         if len(numbered) > 1 and self.world.below(2):
             numbered.reverse()
@@ -456,7 +456,7 @@ class Process:
             thin(self)
 
     def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
-        """Stage the rows of other files as one."""
+        """Stage the rows of several files as one file."""
         path = f"{STAGED}/{compact_name(self.books.epoch, self.world.unique())}"
         stored.rows[path] = rows
         return DataFile(path, len(rows))
@@ -472,7 +472,7 @@ class Process:
                 del table.stored.rows[path]
 
     def flush_history(self) -> None:
-        """Move the history rows from the ledger to the history."""
+        """Move the history rows from the ledger to the history table."""
         groups = self.books.history()
         if groups:
             self.place.append_history([row for rows in groups.values() for row in rows])

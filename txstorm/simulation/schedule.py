@@ -50,7 +50,7 @@ class Schedule:
         partitions: number of partitions of the source.
         depth: maximum number of transactions in flight; `group`: maximum number of them under one intent.
         turns: number of turns before the world heals.
-        trouble: percentage of turns that are a fault or a request.
+        trouble: percentage of turns that inject a fault or a user request.
         flaky: percentage of the steps of a process that fail or are answered late.
         notices: whether a process that has lost the lease notices at once.
         external: whether committers change a user's database; then only one coordinator leads at a time.
@@ -80,7 +80,7 @@ def random_of(seed: int, index: int) -> Random:
 
 
 def after_drawn(schedule: Schedule) -> Callable[[], float]:
-    """Return a source of the random numbers after those from which `schedule` was drawn."""
+    """Return a generator function for the random numbers that follow those from which `schedule` was drawn."""
     draw = random_of(schedule.seed, schedule.index).random
     for _ in range(DRAWS):
         draw()

@@ -25,7 +25,7 @@ SHRINKS = 2000
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule that violates an invariant; `what` says which one, and how."""
+    """A schedule that violates an invariant; `what` describes the violation."""
 
     schedule: Schedule
     what: str
@@ -33,7 +33,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of many schedules.
+    """Result of a search through many schedules.
 
     Attributes:
         schedules, seed: the arguments of the search.

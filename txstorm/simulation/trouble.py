@@ -54,9 +54,9 @@ def _version(table: SimTable, txid: int) -> int:
 
 
 def take_back(process: Process, share: float, *, asleep: bool) -> bool:
-    """Undo the commits after a txid, as `txstorm rewind` does; return False if there are none.
+    """Undo the commits after a txid, like `txstorm rewind`; return False if there are none.
 
-    With `asleep`, a paused process wakes up meanwhile.
+    With `asleep`, a paused process wakes up in the meantime.
     """
     identity = process.lead()
     last = process.books.currtx() - 1
@@ -105,7 +105,7 @@ DRAINS = 20
 
 
 def rival(world: World) -> None:
-    """Let the leader lose its lease without noticing, and a second coordinator lead beside it.
+    """Make the leader lose its lease without noticing, and start a second coordinator beside it.
 
     Often one of them has just written files that are not referenced yet, and the other one sweeps: the second one while
     stopping, or the first one, which was paused in the middle of its sweep.
@@ -133,7 +133,7 @@ def rival(world: World) -> None:
 
 
 def lose_lease(world: World) -> None:
-    """Let the leader lose its lease, which is then free."""
+    """Make the leader lose its lease, which is then free."""
     if world.leader() is not None and not world.schedule.external:
         world.count(kinds.LEASE, "the lease is lost")
         world.entries.holder = None
@@ -161,7 +161,7 @@ def unlikely(world: World, process: Process) -> None:
 
 
 def deploy(world: World) -> None:
-    """Deploy code with one more table, or one less, or both in turn; usually the leader is stopped first, or paused.
+    """Deploy code with one more table, one fewer, or both in turn; usually the leader is stopped or paused first.
 
     Without permission to drop the tables that its code lacks, a start is refused before it writes anything.
     """
@@ -189,7 +189,7 @@ def deploy(world: World) -> None:
 
 
 def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> None:
-    """Let the former `code` lead for a while, after a coordinator with new code died before recording its tables."""
+    """Run the former `code` for a while, after a coordinator with new code died before recording its tables."""
     at = world.entries.at
     tables, dropped = (world.values.decode(at[one].value, "") if one in at else {} for one in (TABLES, DROPPED))
     if set(tables) <= set(code) and not dropped.get("tables", {}).keys() - drop:
@@ -227,7 +227,7 @@ def go_away(world: World) -> None:
 
 
 def jump(world: World) -> None:
-    """Let the wall clock jump, forwards or backwards."""
+    """Make the wall clock jump, forwards or backwards."""
     world.count(kinds.CLOCK, "the clock jumps")
     world.now = max(0, world.now + world.below(2000) - 1000)
 
@@ -289,7 +289,7 @@ def _keep_up_now(world: World, process: Process) -> None:
 
 
 def _keep_up(world: World, process: Process, *, compact: bool) -> None:
-    """Write the files of a compaction or small-file compaction, if there is need; they are committed later."""
+    """Write the files of a compaction or small-file compaction, if needed; they are committed later."""
     for this in (compact, not compact):
         if process.begin_upkeep(compact=this):
             world.count(kinds.COMPACTION if this else kinds.GATHERING, f"{process} writes files")
@@ -297,7 +297,7 @@ def _keep_up(world: World, process: Process, *, compact: bool) -> None:
 
 
 def savepoint(world: World) -> None:
-    """Let a savepoint name the last committed transaction."""
+    """Create a savepoint of the last committed transaction."""
     process = world.processes[world.below(len(world.processes))] if world.processes else None
     if process is not None:
         world.count(kinds.SAVEPOINT, f"{process} creates a savepoint")
@@ -347,7 +347,7 @@ def _stop(world: World, process: Process) -> None:
 
 
 def _drain(process: Process, begun: int) -> None:
-    """Commit everything up to `begun`: every round commits a group, or removes what prevents that."""
+    """Commit everything up to txid `begun`; every round commits a group or removes the obstacle."""
     for _ in range(DRAINS):
         if process.state.stopped:
             break

@@ -34,11 +34,11 @@ _STATE = TableRef(STATE, "kept")
 
 
 class World:
-    """World that runs one schedule.
+    """Simulated world that runs one schedule.
 
     Args:
         traced: whether to record a trace.
-        draw: random numbers after those from which `schedule` was drawn, if available.
+        draw: source of the random numbers that follow those from which `schedule` was drawn, if available.
         counts: counter of faults, which several worlds may share.
 
     Attributes:
@@ -95,7 +95,7 @@ class World:
         self.tables[stored.uri] = stored
 
     def by_spark(self, stored: Stored) -> bool:
-        """Return whether groups are published to a table by Spark."""
+        """Return whether Spark publishes the groups to a table."""
         return self.schedule.spark and stored.number == self.schedule.tables - 1 and stored.ref.kind != STATE
 
     # -- what processes use ---------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ class World:
         return f"u{self._uniques}"
 
     def clock(self) -> float:
-        """Seconds."""
+        """Return the simulated time, in seconds."""
         return self.now / 1_000_000
 
     def micros(self) -> int:
-        """Microseconds."""
+        """Return the simulated time, in microseconds."""
         return self.now
 
     def passes(self, process: Process, what: str, about: object) -> str | None:
@@ -139,7 +139,7 @@ class World:
             raise error(f"no answer to {what}") if process.publishing else process.injected(Injected(f"{what} failed"))
 
     def arm(self, within: int, kind: str | None = None) -> None:
-        """Add a fault at one of the next `within` steps: of `kind`, or a drawn one."""
+        """Add a fault at one of the next `within` steps: of `kind`, or of a random kind if None."""
         if self.schedule.external or self._healing or not self.schedule.trouble:
             return  # a drawn fault might be a pause, which a user's database does not allow
         strikes = kind or kinds.STRIKES[self.below(len(kinds.STRIKES))]
@@ -214,7 +214,7 @@ class World:
         self.news += 1
 
     def start(self) -> Process:
-        """Start a new process that leads, whichever process had the lease."""
+        """Start a new process that becomes the leader, whichever process had the lease."""
         self.entries.holder = None
         process = self.process("c")
         self._say(f"{process} starts")
@@ -230,7 +230,7 @@ class World:
         return made
 
     def act(self, process: Process, action: Callable[[Process], object]) -> None:
-        """Let `process` do `action`; any end of it is a violation, except by a simulated fault or another leader."""
+        """Run `action` on `process`; if it ends, except by a simulated fault or another leader, that is a violation."""
         process.struck, process.busy = False, True
         try:
             action(process)
@@ -252,7 +252,7 @@ class World:
         return self.entries.holder is process.ledger and newest
 
     def leader(self) -> Process | None:
-        """Return the process that holds the lease, if any."""
+        """Return the process that holds the lease; None if it is free."""
         return next((one for one in self.processes if self.entries.holder is one.ledger), None)
 
     def ended(self, process: Process, how: str) -> None:
@@ -295,7 +295,7 @@ class World:
         return idle and document is not None and [end for _, end in document] == self.available
 
     def forget(self) -> None:
-        """Drop all references, so that the memory of this world is free at once."""
+        """Drop all references, so that the memory of this world is freed immediately."""
         self.entries.holder = None
         for one in (*self._all, self.judge, self):
             vars(one).clear()
@@ -313,7 +313,7 @@ class World:
 
 
 def other_turn(process: Process) -> None:
-    """Let a running process do something drawn at random."""
+    """Make a running process do something chosen at random."""
     below = process.world.below
     if below(100) < process.world.schedule.flaky:
         unlikely(process.world, process)

@@ -71,7 +71,7 @@ class Stored:
         self.versions.append(Version(commit.info, {**old.apps, **commit.transactions}, files))
 
     def check_durable(self, last: int, what: str) -> None:
-        """Raise `Violation` if a power cut could remove version `last`, or one before it, that no checkpoint covers.
+        """Raise `Violation` if a power failure could remove version `last` or an earlier one not in a checkpoint.
 
         Checkpoints are durable in simulated worlds, and every open of a table reads, and makes durable, the entries
         since the newest one. `what` names the step that relies on these versions.
@@ -87,7 +87,7 @@ class Stored:
 
 
 class SimLog:
-    """`TableLog` of one simulated process."""
+    """Implementation of `TableLog` for one simulated process."""
 
     def __init__(self, world: World, process: Process, stored: Stored, version: int | None = None) -> None:
         self._world = world
@@ -130,7 +130,7 @@ class SimLog:
         return [one.info for one in self._stored.versions[version - version % CHECKPOINTED : version + 1]]
 
     def commit(self, commit: Commit) -> None:
-        """Commit the next version and move to it; the process may die before or after, or not get the answer."""
+        """Commit the next version and move to it; the process may die before or after that, or receive no answer."""
         stored, process = self._stored, self._process
         kind = self._world.passes(process, "table commit", stored.uri)
         if kind == CONFLICT:
@@ -188,7 +188,7 @@ class SimLog:
 
 
 class SimTable(TransactionalTable):
-    """`TransactionalTable` of one simulated process; its decisions are made by shipped code."""
+    """Implementation of `TransactionalTable` for one simulated process; its decisions are made by shipped code."""
 
     def __init__(self, world: World, process: Process, owner: TopologyIdentity, stored: Stored) -> None:
         self.stored = stored
@@ -198,7 +198,7 @@ class SimTable(TransactionalTable):
         super().__init__(owner, stored.ref, self.sim_log)
 
     def use_spark(self) -> None:
-        """Let Spark publish groups from now on; call before the epoch is raised."""
+        """Make Spark publish groups from now on; call before the epoch is raised."""
         self._by_spark = True
 
     def prepare(self) -> bool:
@@ -208,7 +208,7 @@ class SimTable(TransactionalTable):
         return fresh
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Commit published rows, with Spark if chosen; the result of a Spark commit must be read back."""
+        """Commit published rows, with Spark if enabled; the result of a Spark commit must be read back."""
         if not self._by_spark:
             return super().commit_group(commit)
         self.sim_log.append_with_spark(commit, self._txid_app)
@@ -228,7 +228,7 @@ class SimTable(TransactionalTable):
                 self.stored.volatile.discard(version)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
-        """Return the staged file as it is: there is no table of the layout ``merge`` here."""
+        """Return the staged file unchanged, since no simulated table has the layout ``merge``."""
         check_staged(self.stored, table.staged)
         return [DataFile(table.staged.path, table.staged.size)], []
 
@@ -244,7 +244,7 @@ class SimTable(TransactionalTable):
         return SimLog(self._world, self._process, self.stored, version)
 
     def has_file(self, path: str) -> bool:
-        """Return whether there is a file at `path`."""
+        """Return whether a file exists at `path`."""
         return path in self.stored.rows
 
 
@@ -255,7 +255,7 @@ def check_staged(stored: Stored, staged: Staged) -> None:
 
 
 class SimPlace:
-    """Data directory of a world, as one process sees it: all tables."""
+    """Data directory of a world, with all its tables, as one process sees it."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
@@ -264,7 +264,7 @@ class SimPlace:
         return "the simulated directory"
 
     def has(self, ref: TableRef) -> bool:
-        """Return whether there is a table `ref`."""
+        """Return whether the table `ref` exists."""
         return bool(self._world.tables[ref.uri].versions)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> SimTable:
@@ -308,7 +308,7 @@ class SimPlace:
 
 
 class SimRows:
-    """Access of a rewind to the rows of a table's files."""
+    """Access, for a rewind, to the rows of a table's files."""
 
     def __init__(self, process: Process, stored: Stored) -> None:
         self._process, self._stored = process, stored
@@ -319,6 +319,6 @@ class SimRows:
         return (min(txids), max(txids)) if txids else (0, 0)
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Stage the rows up to `txid` as one file."""
+        """Stage the rows of `paths` up to `txid` as one file."""
         rows = tuple(sorted(row for path in paths for row in self._stored.rows[path] if row[0] <= txid))
         return (self._process.compacted(self._stored, rows),)
