@@ -24,14 +24,14 @@ class Facts(dict[str, Any]):
 
 
 def facts(title: str, values: Mapping[str, Any]) -> str:
-    """Format `title`, and below it one line, name and value, for each of `values` that is not None."""
+    """Format `title` followed by one line, name and value, for each entry of `values` that is not None."""
     texts = {name: _text(value) for name, value in values.items() if value is not None}
     width = max(map(len, texts), default=0)
     return "\n".join([title, *(f"  {name:<{width}}  {text}".rstrip() for name, text in texts.items())])
 
 
 def time_of(micros: int) -> str:
-    """Format UTC microseconds since 1970 as a time."""
+    """Format UTC microseconds since 1970 as a timestamp."""
     return f"{_EPOCH + timedelta(microseconds=micros):%Y-%m-%d %H:%M:%S.%f} UTC"
 
 

@@ -97,7 +97,7 @@ class NotRunningError(InputError):
 
 
 class AwayError(InputError):
-    """An external system does not answer: it is temporarily down, or its address is wrong.
+    """An external system does not respond: it is temporarily down, or its address is wrong.
 
     If it has answered before, txstorm waits for it.
     """
@@ -155,11 +155,11 @@ class TopologyFailed(TxstormError):
 
 
 class TooManyDeadLetters(TopologyFailed):
-    """More records failed than the setting `max_dead_letters` allows a run to leave out."""
+    """More records of a run became dead letters than the setting `max_dead_letters` allows."""
 
 
 class DeadLettersWarning(UserWarning):
-    """Records were left out of their transactions; they are in the dead-letter table."""
+    """Records were omitted from their transactions; they are stored in the dead-letter table."""
 
 
 class StoppedError(TxstormError):
@@ -181,7 +181,7 @@ class SessionLost(TxstormError):
 
 
 class MissingDependency(TxstormError):
-    """An optional package is not installed; the message holds the install line."""
+    """An optional package is not installed; the message contains the install command."""
 
     exit_code = 2
 

@@ -124,7 +124,7 @@ _trace = os.environ.get("TXSTORM_FAULT_TRACE")
 
 
 def arm(text: str) -> None:
-    """Arm points in this process, as ``TXSTORM_FAULT`` would have; an empty text disarms all."""
+    """Arm fault points in this process, as ``TXSTORM_FAULT`` does at start-up; an empty string disarms all."""
     _armed[:] = parse(text)
 
 

@@ -1,4 +1,4 @@
-"""Live display of a run in a notebook. Topologies, handles and tables have displays of their own."""
+"""Live display of a run in a notebook. Topologies, handles and tables have their own displays."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ LEAVE = "Interrupt the cell to stop watching; the run continues. handle.stop() e
 
 
 def _is_live() -> bool:
-    """Whether a user is looking at the notebook: a program that executes one cannot be asked for input."""
+    """Return whether the notebook is interactive: a program that executes a notebook cannot be asked for input."""
     return bool(getattr(getattr(_shell(), "kernel", None), "_allow_stdin", False))
 
 
 def _shell() -> Any:
-    """The current IPython session, or None."""
+    """Return the current IPython session; None if there is none."""
     from IPython import get_ipython
 
     return get_ipython()

@@ -18,14 +18,14 @@ A = TypeVar("A")
 def start_thread(
     call: Callable[..., object], *args: Any, name: str | None = None, daemon: bool = True
 ) -> threading.Thread:
-    """Call `call` with `args` on a new thread; unless it is a daemon, the interpreter waits for it at exit."""
+    """Call `call` with `args` on a new thread; unless it is a daemon thread, the interpreter joins it at exit."""
     thread = threading.Thread(target=call, args=args, name=name, daemon=daemon)
     thread.start()
     return thread
 
 
 def complete(answer: Future[A], call: Callable[[], A]) -> None:
-    """Make `call`; its result or exception, of whatever kind, completes `answer`."""
+    """Call `call`, and complete `answer` with its result or with any exception it raises."""
     try:
         result = call()
     except BaseException as error:  # noqa: BLE001 - raised on the thread that waits for the answer
@@ -35,14 +35,14 @@ def complete(answer: Future[A], call: Callable[[], A]) -> None:
 
 
 def on_thread(call: Callable[[], A], name: str) -> Future[A]:
-    """Make `call` on a new daemon thread; return the future of its result."""
+    """Run `call` on a new daemon thread; return a future of its result."""
     answer: Future[A] = Future()
     start_thread(complete, answer, call, name=name)
     return answer
 
 
 class Worker:
-    """A daemon thread that makes calls one after the other, and can be abandoned in the middle of one."""
+    """A daemon thread that runs queued calls one after another, and can be abandoned in the middle of a call."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -78,7 +78,7 @@ class Worker:
             self._calls.put(call)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds (None: for ever) for the thread to end; return whether it has."""
+        """Wait at most `timeout` seconds (None: forever) for the thread to end; return whether it has."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

@@ -41,7 +41,7 @@ class BasicBolt(Component):
         """Set up this task for one batch; called once per task and batch, before its first tuple."""
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Handle one tuple. Raise `FailedException` to have the batch replayed."""
+        """Process one tuple. Raise `FailedException` to have the batch replayed."""
         msg = f"{type(self).__name__} overrides neither execute nor execute_batch"
         raise TypeError(msg)
 
@@ -78,7 +78,7 @@ class BatchBolt(Component):
         """Set up for one batch; called first. Keep references to what `execute` and `finish_batch` need."""
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Handle one tuple of the batch."""
+        """Process one tuple of the batch."""
         msg = f"{type(self).__name__} overrides neither execute nor execute_batch"
         raise TypeError(msg)
 
@@ -90,7 +90,7 @@ class BatchBolt(Component):
         """
 
     def finish_batch(self) -> None:
-        """Finish the batch; called once all its tuples have arrived, on a committer in strict txid order."""
+        """Finish the batch; called once all its tuples have arrived, for a committer in strict txid order."""
 
 
 class Committer:
@@ -98,6 +98,6 @@ class Committer:
 
 
 def takes_batches(bolt: BasicBolt | BatchBolt) -> bool:
-    """Whether `bolt` overrides `execute_batch`, to work on record batches."""
+    """Return whether `bolt` overrides `execute_batch` to process record batches."""
     base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
     return type(bolt).execute_batch is not base.execute_batch

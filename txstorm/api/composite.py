@@ -59,7 +59,7 @@ class CompositeSpout(Component):
                 _declare(name, source, declarer)
 
     def streams_of(self, name: str) -> dict[str, str]:
-        """The streams of source `name`: their names in the source → their names in this spout."""
+        """Return the streams of source `name`, as name in the source → name in this spout."""
         made = OutputFieldsDeclarer()
         self.sources[name].declare_output_fields(made)
         return {stream: stream_name(name, stream) for stream in made.streams}
@@ -69,12 +69,12 @@ AnySpout = Spout | CompositeSpout
 
 
 def stream_name(source: str, stream: str) -> str:
-    """The name, in a composite spout, of `stream` of `source`."""
+    """Return the name that `stream` of `source` has in a composite spout."""
     return source if stream == DEFAULT_STREAM else f"{source}-{stream}"
 
 
 def is_opaque(spout: object) -> bool:
-    """Whether an undecided batch of `spout` may be planned again, with other content, after a failure or restart."""
+    """Return whether an undecided batch of `spout` may be replanned with other content after a failure or restart."""
     return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
 
 

@@ -58,16 +58,16 @@ class TaskContext:
 
     @property
     def now(self) -> datetime:
-        """The processing time of this txid as a timezone-aware datetime in UTC."""
+        """Return the processing time of this txid as a timezone-aware datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.stamp)
 
     def random(self) -> random.Random:
-        """A generator seeded by topology, component, task and txid, so that a replay draws the same numbers."""
+        """Return a generator seeded with topology, component, task and txid, so that replays draw the same numbers."""
         txid = getattr(self.attempt, "txid", self.attempt) or 0  # an attempt of another type is its own seed
         return random.Random(f"{self.topology}/{self.component}/{self.task}/{txid}")  # noqa: S311 - not for secrets
 
     def state(self, name: str) -> StateHandle:
-        """The handle of the `KeyedState` that this committer declares as `name`; usable in `finish_batch` only."""
+        """Return the handle of the `KeyedState` that this committer declares as `name`; for `finish_batch` only."""
         return self._resources("state", name).state(self.component, self.task, name)
 
     def collection(self, name: str) -> CollectionHandle:

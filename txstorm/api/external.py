@@ -75,7 +75,7 @@ class MapBackend(Protocol):
     """
 
     def multi_get(self, keys: Sequence[str]) -> Sequence[MapRow | None]:
-        """The rows of `keys`, in the order of `keys`; None for a key without a row."""
+        """Return the rows of `keys`, in the order of `keys`; None for a key without a row."""
 
     def multi_put(self, rows: Mapping[str, MapRow | None]) -> None:
         """Store `rows` durably; None in place of a row deletes it.
@@ -90,7 +90,7 @@ class MarkedMapBackend(MapBackend, Protocol):
     """Port to a key-value store that changes rows and a mark atomically, which makes a map *exactly once*."""
 
     def mark(self) -> MapMark | None:
-        """The stored mark; None before the first one."""
+        """Return the stored mark; None if there is none yet."""
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
         """Compare-and-set: if the stored mark equals `expected`, store `rows` (as `multi_put`) and `mark` atomically.
@@ -147,13 +147,13 @@ class OutletWriter(Protocol):
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
         """Connect and check the target; called first, when the run opens (P0). The arguments identify the mark.
 
-        Raise `txstorm.errors.InputError` for an error that only a change of settings can mend. Anything else, such as
-        `txstorm.errors.AwayError`, means that the target may answer later: a run waits for a target that it has
-        written to before, and fails at once if the target is new to it.
+        Raise `txstorm.errors.InputError` for an error that only a change of settings can fix. Anything else, such as
+        `txstorm.errors.AwayError`, means that the target may answer later: a run waits for a target that it has written
+        to before, and fails at once if the target is new to it.
         """
 
     def published(self) -> Mark | None:
-        """The mark of this outlet; None before the first one.
+        """Return the stored mark of this outlet; None if there is none yet.
 
         Anything that an earlier writer of this outlet has begun must be committed or aborted before this returns.
         """
@@ -189,7 +189,7 @@ class Outlet:
 
     @property
     def table(self) -> SinkTable:
-        """A sink table with the same name and columns."""
+        """Return a sink table with the same name and columns."""
         return SinkTable(self.name, self.columns)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ class CustomStreamGrouping(Protocol):
         """Set up for one source; called once per task and batch, with the number of receiving tasks."""
 
     def choose_tasks(self, source_task: int, values: Sequence[Any]) -> Sequence[int]:
-        """The indices of the tasks that receive one tuple."""
+        """Return the indices of the tasks that are to receive one tuple."""
 
 
 @dataclass(frozen=True)

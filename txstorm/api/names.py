@@ -11,7 +11,7 @@ DEFAULT_STREAM = "default"
 
 
 def name_fault(kind: str, name: object) -> str | None:
-    """The reason why `name` is not a valid name of a `kind`, as a sentence; None if it is valid."""
+    """Return the reason why `name` is not a valid name of a `kind`, as a sentence; None if it is valid."""
     if isinstance(name, str) and NAME_PATTERN.fullmatch(name):
         return None
     return (
@@ -21,7 +21,7 @@ def name_fault(kind: str, name: object) -> str | None:
 
 
 def field_fault(where: str, name: object) -> str | None:
-    """The reason why `name` is not a valid field or column name, as a sentence; None if it is valid."""
+    """Return the reason why `name` is not a valid field or column name, as a sentence; None if it is valid."""
     if not isinstance(name, str) or not name or "\0" in name:
         return f"{where}: field {name!r} is not a non-empty string"
     if name.startswith("_"):
@@ -30,12 +30,12 @@ def field_fault(where: str, name: object) -> str | None:
 
 
 def counted(number: int, word: str) -> str:
-    """A number with its noun, inflected: ``1 value``, ``2 values``."""
+    """Return a number with its inflected noun: ``1 value``, ``2 values``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def near(word: str, known: list[str]) -> str:
-    """A hint such as ``" (did you mean 'x'?)"`` with the words of `known` closest to `word`; empty if none is close."""
+    """Return a hint such as ``" (did you mean 'x'?)"`` with words of `known` like `word`; empty if none is close."""
     from difflib import get_close_matches
 
     found = get_close_matches(word, known, n=3, cutoff=0.6)

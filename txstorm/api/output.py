@@ -1,4 +1,4 @@
-"""Output of components: the declaration of streams, and the collector that tuples are emitted to."""
+"""Output of components: the declaration of streams, and the collector through which tuples are emitted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OutputFieldsDeclarer:
 
 
 def declared(fields: Iterable[str], streams: Mapping[str, Iterable[str]]) -> OutputFieldsDeclarer:
-    """A declarer filled from the class attributes `fields` and `streams` of a component."""
+    """Return a declarer filled from the class attributes `fields` and `streams` of a component."""
     declarer = OutputFieldsDeclarer()
     if fields:
         declarer.declare(fields)

@@ -13,7 +13,7 @@ from txstorm.api.output import Collector
 
 
 class _NotReady:
-    """The type of `NOT_READY`."""
+    """Type of the sentinel `NOT_READY`."""
 
     def __repr__(self) -> str:
         return "NOT_READY"
@@ -39,7 +39,7 @@ class SpoutCoordinator(StormNames):
     }
 
     def is_ready(self) -> bool:
-        """Whether a new transaction may be started now; not called for replays."""
+        """Return whether a new transaction may be started now; not called for replays."""
         return True
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
@@ -51,26 +51,26 @@ class SpoutCoordinator(StormNames):
         return None
 
     def payload(self, metadata: Any) -> Any:
-        """Data to ship to the emitters with this batch, without storing it; for sources in the driver's memory.
+        """Return data to ship to the emitters with this batch without storing it, for sources in the driver's memory.
 
         It is shared between tasks: neither the coordinator nor an emitter may change it afterwards.
         """
         return None
 
     def latest(self) -> Any:
-        """The current end of the source as a mark for `reached`; None if the source cannot tell."""
+        """Return the current end of the source, as a mark for `reached`; None if the source cannot tell."""
         return None
 
     def reached(self, metadata: Any, mark: Any) -> bool:
-        """Whether all data up to `mark` is in transactions up to the one with `metadata` (None: no transaction yet)."""
+        """Return whether transactions up to the one with `metadata` (None: none yet) contain all data up to `mark`."""
         return False
 
     def notices(self) -> list[str]:
-        """Messages about the source since the last call, to be shown in the log and the progress."""
+        """Return the messages about the source since the last call, to be shown in the log and the progress."""
         return []
 
     def committed(self, metadata: Any) -> None:
-        """Note that all transactions up to the one with `metadata` are committed.
+        """React to the commit of all transactions up to the one with `metadata`.
 
         Called some time after the commit, and not for each one: of several commit groups perhaps only for the last,
         and not for transactions that were committed just before the process died. Exceptions are logged.
@@ -90,10 +90,10 @@ class Emitter(StormNames):
         raise NotImplementedError
 
     def cleanup_before(self, txid: int) -> None:
-        """Discard what is kept for transactions before `txid`: they are committed."""
+        """Discard data kept for the transactions before `txid`, which are committed."""
 
     def close(self) -> None:
-        """Release resources; called when the task ends. An emit in here fails the batch emitted last."""
+        """Release resources; called when the task ends. Emitting here makes the last emitted batch fail."""
 
 
 class TransactionalSpout(Component):
@@ -184,7 +184,7 @@ class PartitionedEmitter(StormNames):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> None:
-        """Emit again exactly the batch of `partition` that `metadata` describes."""
+        """Replay exactly the batch of `partition` that `metadata` describes."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ WRITERS = (DELTALAKE, SPARK)
 
 
 def arrow_type(declared: Any) -> pa.DataType | None:
-    """The Arrow type of a column declared with a Python or Arrow type; None for an unsupported type."""
+    """Return the Arrow type of a column declared with a Python or Arrow type; None if the type is unsupported."""
     return declared if isinstance(declared, pa.DataType) else ARROW_TYPES.get(declared)
 
 
@@ -102,10 +102,10 @@ class StateHandle(Protocol):
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`."""
+        """Return the value of `key`, or `default` if it has none."""
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """``{key: value}`` for the `keys` that have a value."""
+        """Return ``{key: value}`` for those of `keys` that have a value."""
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
@@ -132,15 +132,15 @@ class StateHandle(Protocol):
         """Remove many keys."""
 
     def previous(self, key: Any) -> Any:
-        """The value of `key` before this txid, or None (Storm's ``prev``)."""
+        """Return the value of `key` before this txid (Storm's ``prev``); None if it had none."""
 
 
 class CollectionHandle(Protocol):
     """A committer's access to one `CollectionState` within one txid.
 
     A row is ``(at, *values)``: the value of the order column, then the other values in the order of their columns.
-    Reads see what those of `StateHandle` see. Ranges include both bounds; a bound that is None is open. Usable in
-    `finish_batch` only.
+    Reads have the same visibility as those of `StateHandle`. Ranges include both bounds; a bound that is None is open.
+    Usable in `finish_batch` only.
 
     Raises:
         StateError: (every method) if it is used elsewhere, if a key, an order value or another value does not fit its
@@ -159,7 +159,7 @@ class CollectionHandle(Protocol):
     def scan(
         self, key: Any, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[Any, ...]]:
-        """The rows of `key` from `start` to `end` of the order column, ascending, or descending with `reverse`.
+        """Return the rows of `key` from `start` to `end` of the order column, ascending, or descending with `reverse`.
 
         A `limit` (at least 1) returns only the first `limit` rows and does not read the rest.
         """
@@ -173,10 +173,10 @@ class CollectionHandle(Protocol):
         limit: int | None = None,
         reverse: bool = False,
     ) -> dict[Any, list[tuple[Any, ...]]]:
-        """``{key: rows}`` for the `keys` that have rows from `start` to `end`; rows, limit and order as in `scan`."""
+        """Return ``{key: rows}`` for `keys` with rows from `start` to `end`; rows, limit and order as in `scan`."""
 
     def scan_table(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> pa.Table:
-        """The rows of `keys` from `start` to `end` as an Arrow table: keys in the given order, the rows of each sorted.
+        """Return the rows of `keys` from `start` to `end` as an Arrow table: keys in the given order, rows sorted.
 
         It has the columns that `append_batch` takes: key, order, values. Rows read from disk are converted to columns
         in bulk, without a Python object per row.

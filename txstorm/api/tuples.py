@@ -75,7 +75,7 @@ class Tuple:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """The transaction attempt that this tuple belongs to."""
+        """The transaction attempt to which this tuple belongs."""
         return self._origin.attempt
 
     @property
@@ -90,7 +90,7 @@ class Tuple:
 
     @property
     def source_stream(self) -> str:
-        """The stream that this tuple was emitted on."""
+        """The stream on which this tuple was emitted."""
         return self._origin.stream
 
     @property
@@ -99,7 +99,7 @@ class Tuple:
         return self._origin.task
 
     def as_dict(self) -> dict[str, Any]:
-        """The values by field name: ``{field: value}``."""
+        """Return the values keyed by field name: ``{field: value}``."""
         return dict(zip(self._origin.fields, self.values, strict=True))
 
     def getValue(self, index: int) -> Any:  # noqa: N802 - Storm's name

@@ -1,4 +1,4 @@
-"""Ready-made bolts, written on `api` alone.
+"""Ready-made bolts, based on `api` only.
 
 May import: nothing else.
 Start: basic.py.

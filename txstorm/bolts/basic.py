@@ -29,7 +29,7 @@ class Declared(BasicBolt):
 
 
 class Identity(Declared):
-    """Passes every tuple on unchanged; its values get the given field names, in order.
+    """Emits every tuple unchanged; its values get the given field names, in order.
 
     Example::
 
@@ -37,11 +37,11 @@ class Identity(Declared):
     """
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Pass a tuple on."""
+        """Emit the tuple unchanged."""
         collector.emit(*tuple.values)
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Pass a record batch on."""
+        """Emit the record batch unchanged."""
         collector.emit_batch(batch.rename_columns(list(self.columns)))
 
 
@@ -90,7 +90,7 @@ class FlatMap(Declared):
 
 
 class Filter(Declared):
-    """Passes on the tuples for which ``predicate(tuple)`` is true; `fields` as for `Identity`.
+    """Emits the tuples for which ``predicate(tuple)`` is true, unchanged; `fields` as for `Identity`.
 
     Example::
 

@@ -30,7 +30,7 @@ class _Folded(BatchBolt, Committer):
         self._batches: list[Any] = []
 
     def execute_batch(self, batch: Any) -> None:
-        """Keep a record batch until the txid's turn to commit."""
+        """Buffer a record batch until the txid's turn to commit."""
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
@@ -40,7 +40,7 @@ class _Folded(BatchBolt, Committer):
 
 
 class CountByKey(_Folded):
-    """Number of tuples per key, exactly once, in the state `table`.
+    """Committer that counts tuples per key, exactly once, in the state `table`.
 
     Example::
 
@@ -68,7 +68,7 @@ class CountByKey(_Folded):
 
 
 class SumByKey(_Folded):
-    """Sums of fields per key, exactly once, in the state `table`; None is ignored.
+    """Committer that sums fields per key, exactly once, in the state `table`; None is ignored.
 
     Example::
 

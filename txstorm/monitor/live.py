@@ -24,13 +24,13 @@ FAILURE_LENGTH = 300
 
 @dataclass(frozen=True)
 class Moment:
-    """State of a run at one moment, as it is displayed.
+    """State of a run at one point in time, for display.
 
     Attributes:
         phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
-        seconds: since the run began.
-        rate: input rows per second over the last seconds.
+        seconds: number of seconds since the run began.
+        rate: input rows per second over the last few seconds.
     """
 
     topology: str
@@ -49,7 +49,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def after(self, seconds: float, rows: int) -> float:
-        """Return the rate, given the total of committed `rows` at `seconds` after the start; both only ever grow."""
+        """Return the rate, given the total of committed `rows` at `seconds` after the start; neither may decrease."""
         if not self._seen:
             self._seen.append((0.0, 0))
         self._seen.append((seconds, rows))

@@ -1,4 +1,4 @@
-"""Progress of a run: one record per committed transaction, totals, and a snapshot of what is in flight."""
+"""Progress of a run: one record per committed transaction, totals, and a snapshot of the transactions in flight."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class TransactionProgress:
         job_ms: duration of its job in milliseconds.
         commit_ms: step of the commit → its duration for the group in milliseconds.
         reported: errors that were reported without failing the batch, and messages of the spout.
-        dead_letters: number of records that were left out and kept in the dead-letter table.
-        failures: number of earlier failures, over all runs.
-        cause: the last error.
+        dead_letters: number of records that were omitted and stored in the dead-letter table.
+        failures: number of earlier failures of the txid, over all runs.
+        cause: the error of the last of these failures.
     """
 
     txid: int
@@ -75,7 +75,7 @@ class TransactionProgress:
 
     @property
     def json(self) -> str:
-        """The progress as one line of JSON, with StreamingQuery's keys where it has them."""
+        """The progress as a single line of JSON, with StreamingQuery's keys where they exist."""
         return json.dumps(self._document())
 
     @property
@@ -104,7 +104,7 @@ class TransactionProgress:
 
 @dataclass(frozen=True, repr=False)
 class Snapshot:
-    """Progress of a run at one moment.
+    """Progress of a run at one point in time.
 
     Attributes:
         in_flight: (txid, attempt id, phase) of active transactions, in txid order.
@@ -159,7 +159,7 @@ Listener = Callable[[TransactionProgress], None]
 
 
 class _Delivery:
-    """Calls the listeners with progress records, in order, on a thread of its own. Thread-safe.
+    """Calls the listeners with progress records, in order, on a dedicated thread. Thread-safe.
 
     Each record goes to all listeners before the next one. If the queue is full, new records are dropped: they are
     counted, and a warning is logged once until there is room again. The thread starts with the first record.
@@ -237,7 +237,7 @@ class Monitor:
     """Collects the reports of the driver, and passes them to listeners. It only observes. Queries are thread-safe.
 
     Args:
-        listeners: called in order, on one thread beside the run, after a transaction is committed. A slow listener
+        listeners: called in order, on one separate thread, after a transaction has been committed. A slow listener
             delays nothing: if too many records wait for it, new ones are dropped and counted. An exception of a
             listener is logged and has no effect on the transaction, which is committed.
     """
@@ -255,18 +255,18 @@ class Monitor:
     # -- reports of the driver ----------------------------------------------------------------------------------
 
     def watch(self, state: State) -> None:
-        """Note the coordinator's state after an event."""
+        """Record the coordinator's state after an event."""
         self._state = state
 
     def known_failures(self, failures: Mapping[int, tuple[int, str]]) -> None:
-        """Take over the failures of earlier runs, txid → (count, last cause). Call before the first event."""
+        """Add the failures of earlier runs, txid → (count, last cause). Call before the first event."""
         self._failures = dict(failures)
         if failures:
             txid = min(failures)
             self._last_failure = f"txid {txid}: {failures[txid][1]}"
 
     def failed(self, attempt: TransactionAttempt, cause: str, count: int = 1) -> None:
-        """Note that an attempt failed; `count` is the number of failures of its txid."""
+        """Record a failed attempt; `count` is the number of failures of its txid."""
         self._last_failure = f"{attempt}: {cause}"
         with self._lock:
             self._failures[attempt.txid] = (count, cause)
@@ -276,7 +276,7 @@ class Monitor:
         self._totals.replays += 1
 
     def blocked(self, cause: str | None) -> None:
-        """Note the reason why a decided group cannot be published; None: it can again."""
+        """Record the reason why a decided group cannot be published, or None as soon as it can be again."""
         self._blocked = cause
 
     def committed(self, done: Sequence[TransactionProgress]) -> None:
@@ -295,7 +295,7 @@ class Monitor:
             self._listeners.put(progress)
 
     def close(self) -> None:
-        """End the calls of listeners, after the queued records are delivered; bounded, as a listener may hang."""
+        """Stop calling listeners once the queued records are delivered; the wait is bounded, as a listener may hang."""
         self._listeners.close()
 
     # -- queries ------------------------------------------------------------------------------------------------
@@ -332,5 +332,5 @@ class Monitor:
 
 
 def _copy(progress: TransactionProgress) -> TransactionProgress:
-    """Copy of a progress record that a user may change, without affecting other transactions of its group."""
+    """Copy a progress record, so that a user may change it without affecting other transactions of its group."""
     return replace(progress, tuples=dict(progress.tuples), commit_ms=dict(progress.commit_ms))

@@ -1,4 +1,4 @@
-"""The plan of a graph: stages, phases and commit jobs; and its explanation in words. Pure.
+"""The compiled plan of a topology: stages, phases, commit jobs, and a textual description. Pure functions only.
 
 May import: topology.
 Start: stages.py.

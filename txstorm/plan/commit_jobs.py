@@ -12,7 +12,7 @@ Tables = tuple[KeyedState | SinkTable, ...]
 
 
 def commit_job_tables(plan: Plan) -> Mapping[str, Tables]:
-    """Committer → its tables, for each committer of `plan` whose large transactions a job can commit.
+    """Return committer → its tables, for each committer of `plan` whose large transactions a job can commit.
 
     All its input comes from the processing phase, grouped by exactly the key of each of its states, so that a key
     is in the input of one task only and is known before `finish_batch`. Its other tables are sinks, whose rows have
@@ -27,7 +27,7 @@ def commit_job_tables(plan: Plan) -> Mapping[str, Tables]:
 
 
 def obstacles(plan: Plan, committer: str) -> list[str]:
-    """Reasons why a job cannot commit the large transactions of a committer, one a line; empty if a job can."""
+    """Return the reasons why a job cannot commit the large transactions of `committer`; empty if a job can."""
     return [*_table_obstacles(plan, committer), *_input_obstacles(plan, committer)]
 
 

@@ -16,7 +16,7 @@ from txstorm.topology.pictures.model import kind_word, plural, printable
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of the tree and the branches below it."""
+    """A line of the tree, with the branches below it."""
 
     line: str
     below: Sequence[Branch] = field(default_factory=tuple)
@@ -55,7 +55,7 @@ def _arrival(plan: Plan, edge: Edge) -> str:
 
 
 def _crossing(plan: Plan) -> list[Branch]:
-    """The edges from the processing phase to the driver."""
+    """Return one branch per edge that leads from the processing phase to the driver."""
     edges = [edge for edge in plan.edges if edge.boundary]
     lines = [
         Branch(f"{_source(edge)} → {edge.target} by {printable(edge.grouping)}: {plural(edge.targets, 'task')}")
@@ -80,7 +80,7 @@ def _step(plan: Plan, place: int, name: str) -> Branch:
 
 
 def _large(plan: Plan, name: str) -> Branch:
-    """Whether a job can commit its large transactions and, if not, the reasons."""
+    """Return a branch that says whether a job can commit the committer's large transactions and, if not, why."""
     reasons = obstacles(plan, name)
     if reasons:
         return Branch("large commits: in the driver, not as a job", [Branch(reason) for reason in reasons])
@@ -102,7 +102,7 @@ def _tables(topology: Topology, name: str) -> list[Branch]:
 
 
 def _store(one: MapState) -> str:
-    """The kind of a map, its backend, and its delivery guarantee."""
+    """Describe a map: its kind, its backend, and its delivery guarantee."""
     guarantee = "exactly once" if one.marked else "at least once"
     return f"{one.kind}, in {type(one.backend).__name__}, {guarantee}"
 

@@ -11,7 +11,7 @@ from txstorm.topology.graph import Component, Input, Topology
 
 @dataclass(frozen=True)
 class Edge:
-    """One subscription, resolved.
+    """One subscription of a compiled topology, resolved to source, stream, target and numbers of tasks.
 
     Attributes:
         index: its number in the plan, by which cargo names its edge.
@@ -21,7 +21,7 @@ class Edge:
         grouping: how tuples are divided among the tasks of `target`.
         sources: the number of tasks of `source`.
         targets: the number of tasks of `target`.
-        local: task i of `source` sends to task i of `target` only; within one stage that needs no exchange.
+        local: task i of `source` sends to task i of `target` only, which needs no exchange within one stage.
         boundary: the edge leads from the processing phase into the commit phase.
     """
 
@@ -41,7 +41,7 @@ class Stage:
     """One stage of the engine's job: components without an exchange between them.
 
     Attributes:
-        level: 0 for the stage of the spout; a stage reads from stages of lower level only.
+        level: 0 for the stage of the spout; a stage reads only from stages of lower levels.
         tasks: the greatest parallelism of its components.
         components: in topological order.
     """

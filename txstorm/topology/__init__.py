@@ -1,4 +1,4 @@
-"""Topologies: builder, checks, and the frozen graph they result in. Pure: no I/O, no outside system.
+"""Topologies: the builder, its checks, and the resulting frozen graph. Pure: no I/O, no external systems.
 
 May import: nothing else.
 Start: builder.py.

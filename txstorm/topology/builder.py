@@ -25,7 +25,7 @@ class TransactionalTopologyBuilder:
         topology = builder.build_topology()
 
     Args:
-        id: the name of the topology, and of its data directory.
+        id: the name of the topology and of its data directory.
         spout_id: the spout's component id.
         spout: the spout; use a `CompositeSpout` for several sources.
         parallelism: number of the spout's tasks; None: 1.
@@ -51,7 +51,7 @@ class TransactionalTopologyBuilder:
         return self._add(id, bolt, parallelism, "committer", external)
 
     def get_spout_declarer(self) -> SpoutDeclarer:
-        """The declarer of the spout, to pace and configure it."""
+        """Return the declarer of the spout, to configure it and limit its rate."""
         return SpoutDeclarer(self._declarations[0], self._settings)
 
     def set_setting(self, key: str, value: Any) -> TransactionalTopologyBuilder:
@@ -65,14 +65,14 @@ class TransactionalTopologyBuilder:
         return self
 
     def validate(self) -> Report:
-        """All faults and warnings of the topology as declared so far; changes nothing."""
+        """Return all faults and warnings of the topology as declared so far, without changing anything."""
         return self._checked([inspect(one) for one in self._declarations])
 
     def build_topology(self) -> Topology:
         """Check the topology and build the frozen graph; warnings are logged when it is run.
 
         Raises:
-            TopologyError: lists all faults at once.
+            TopologyError: the topology has faults; lists all of them at once.
         """
         inspected = [inspect(one) for one in self._declarations]
         report = self._checked(inspected)

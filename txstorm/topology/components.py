@@ -43,7 +43,7 @@ class ComponentInfo:
     faults: list[str] = field(default_factory=list)
 
     def component(self) -> Component:
-        """The frozen component; call only if validation found no faults."""
+        """Return the frozen component; call only if validation has found no faults."""
         assert self.kind is not None
         return Component(
             id=self.id,

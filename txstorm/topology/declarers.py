@@ -1,4 +1,4 @@
-"""Declarers: the objects that the builder returns to declare the inputs of a bolt, or the pace of a spout.
+"""Declarers: the objects returned by the builder to declare a bolt's inputs, or to configure and pace the spout.
 
 They only record values in a `Declaration`, unchecked.
 """
@@ -157,7 +157,7 @@ class SpoutDeclarer:
 def _fields_and_stream(
     fields: str | Iterable[str], then: str | Iterable[str] | None, stream: str
 ) -> tuple[tuple[str, ...], str]:
-    """Fields and stream from arguments in the order ``(fields)``, ``(stream, fields)`` or ``(fields, stream)``."""
+    """Return fields and stream from arguments given as ``(fields)``, ``(stream, fields)`` or ``(fields, stream)``."""
     if then is None:
         return _names(fields), stream
     if isinstance(fields, str):

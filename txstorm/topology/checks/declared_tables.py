@@ -36,7 +36,7 @@ _SCALARS = (
 
 
 def column_fault(declared: Any, *, key: bool) -> str | None:
-    """The reason why a column cannot have the type `declared`, with a suggestion; None if it can.
+    """Return the reason why a column cannot have the type `declared`, with a suggestion; None if it can.
 
     Allowed are the types that Delta tables store without loss and, for keys, only those with one representation per
     value.
@@ -49,7 +49,7 @@ def column_fault(declared: Any, *, key: bool) -> str | None:
 
 
 def has_order(declared: Any) -> bool:
-    """Whether `declared` is a type for the order column of a collection: a signed integer or a UTC timestamp."""
+    """Return whether a collection's order column may have the type `declared`: a signed integer or UTC timestamp."""
     found = arrow_type(declared) if isinstance(declared, Hashable) else None
     return found is not None and (_TYPES.is_signed_integer(found) or found == pa.timestamp("us", tz="UTC"))
 
@@ -85,7 +85,7 @@ def _nearest(found: pa.DataType) -> str:
 
 
 def stream_faults(one: ComponentInfo) -> Iterator[str]:
-    """Faults of the streams that one component declares."""
+    """Yield the faults of the streams that one component declares."""
     for name, stream in (one.streams or {}).items():
         where = f"component {one.id!r}"
         if fault := name_fault(f"{where}: stream", name):
@@ -98,7 +98,7 @@ def stream_faults(one: ComponentInfo) -> Iterator[str]:
 
 
 def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Faults of all states, sinks and outlets, and name clashes between them and with maps."""
+    """Yield the faults of all states, sinks and outlets, including name clashes among them and with maps."""
     for one in components:
         yield from _owner_faults(one)
         for state in one.states:
@@ -122,7 +122,7 @@ def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
 
 
 def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
-    """Warnings about committers of which two tasks may change one key in one txid, which fails the batch."""
+    """Yield a warning if two tasks of a committer may change the same key in one txid, which makes the batch fail."""
     if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
         return
     for state in one.states:
@@ -139,7 +139,7 @@ def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iter
 
 
 def one_task_per_key(given: Input, key: Sequence[str]) -> bool:
-    """Whether all tuples with equal `key` go to one task; custom and direct groupings are assumed to ensure it."""
+    """Return whether tuples with equal `key` go to one task; custom and direct groupings are assumed to do it."""
     if given.grouping.kind == "fields":
         return set(given.grouping.fields) <= set(key)
     return given.grouping.kind in ("global", "custom", "direct")
@@ -260,7 +260,7 @@ def _column_faults(where: str, columns: Mapping[str, Any], *, key: bool) -> Iter
 
 
 def _twins(where: str, names: Sequence[Any]) -> Iterator[str]:
-    """Columns with equal names; Delta tables do not distinguish names that differ only in case."""
+    """Yield a fault for columns with equal names; Delta tables do not distinguish names that differ only in case."""
     first: dict[str, Any] = {}
     for name in names:
         twin = first.get(str(name).casefold())

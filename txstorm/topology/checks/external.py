@@ -14,7 +14,7 @@ _METHODS = ("multi_get", "multi_put")
 
 
 def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Faults of all maps; a transactional map with an opaque spout needs `allow_opaque_spout`."""
+    """Yield the faults of all maps; a transactional map with an opaque spout requires `allow_opaque_spout`."""
     opaque = is_opaque(components[0].object)
     for one in components:
         for state in one.maps:
@@ -30,7 +30,7 @@ def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
 
 
 def map_warnings(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Warnings about maps that are at least once, not exactly once."""
+    """Yield warnings about maps that are written at least once instead of exactly once."""
     for one in components:
         for state in one.maps:
             where = f"component {one.id!r}, map {state.name!r}"
@@ -57,7 +57,7 @@ def _faults(owner: Any, state: MapState) -> Iterator[str]:
 
 
 def _named(backend: object) -> str:
-    """The type of a backend for messages; never its text, which may be a URL with a password."""
+    """Return the type name of a backend for messages, never its text, which may be a URL with a password."""
     return (
         f"the class {backend.__name__}" if isinstance(backend, type) else f"an object of type {type(backend).__name__}"
     )

@@ -11,7 +11,7 @@ from txstorm.topology.components import ComponentInfo
 
 
 def shipping_faults(one: ComponentInfo) -> Iterator[str]:
-    """Faults of a component, or of custom groupings of its inputs, that cannot be serialised."""
+    """Yield a fault if a component, or a custom grouping of its inputs, cannot be serialized."""
     if one.kind is not None:
         yield from _faults(f"component {one.id!r}", one.object)
     for given in one.inputs:

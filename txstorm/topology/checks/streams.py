@@ -15,7 +15,7 @@ KEYED = ("fields", "partial_key")
 
 
 def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
-    """Faults of the inputs of component `one`; `known` are all components by id."""
+    """Yield the faults of the inputs of component `one`; `known` holds all components, keyed by id."""
     if one.role != "spout" and not one.inputs:
         yield (
             f"bolt {one.id!r} subscribes to nothing; add a grouping to its declarer, "

@@ -19,11 +19,11 @@ MAX_PARALLELISM = 32768
 
 @dataclass(frozen=True)
 class Report:
-    """Result of the checks, as sentences.
+    """Result of the checks of a topology: faults and warnings, each as a sentence.
 
     Attributes:
-        faults: errors; a topology with any cannot be built.
-        warnings: possible mistakes; the topology can be built.
+        faults: errors, any of which prevents the topology from being built.
+        warnings: possible mistakes, which do not prevent it from being built.
     """
 
     faults: tuple[str, ...]
