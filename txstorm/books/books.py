@@ -38,7 +38,7 @@ class Books:
     raised it since.
 
     Args:
-        values: the encoding of values, or the directory for the files of long ones.
+        values: the codec of the ledger's values, or the directory for the files of long values.
     """
 
     def __init__(self, ledger: Ledger, values: Path | Values) -> None:
@@ -64,7 +64,7 @@ class Books:
         return self.standing()
 
     def standing(self) -> LedgerPosition:
-        """The position of the topology: next txid, tables and intents; raises as `check`."""
+        """Read the topology's position: next txid, tables and intents; raises the errors of `check`."""
         return LedgerPosition(self.currtx(), self.tables(), self.intents())
 
     def check_lease(self) -> None:
@@ -80,12 +80,12 @@ class Books:
     # -- identity and epoch (P0, take over) ---------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
-        """The topology that owns the ledger; None if the ledger is new."""
+        """Return the identity of the topology that owns the ledger; None if the ledger is new."""
         value = self._read(names.IDENTITY)
         return None if value is None else Identity(**value)
 
     def write_identity(self, identity: Identity, known: Identity | None) -> None:
-        """Claim a new ledger, or record another fingerprint, if `identity` still returns `known`.
+        """Claim a new ledger, or record a changed fingerprint, provided that the stored identity is still `known`.
 
         This compare-and-set stands in for the epoch, which is not raised yet: without it, a stale coordinator could
         undo the timeline of a rewind.
@@ -103,11 +103,11 @@ class Books:
             raise FencedError(f"another coordinator has claimed the ledger meanwhile ({error})") from error
 
     def origin(self) -> Any:
-        """The origin of the last run's code, as JSON for `CodeOrigin.from_json`; None if none is recorded."""
+        """Return the origin of the last run's code, in the form of `CodeOrigin.from_json`; None if none is recorded."""
         return self._read(names.ORIGIN)
 
     def write_origin(self, value: Any) -> None:
-        """Record the origin of the topology's code."""
+        """Record the origin of the topology's code; `value`: the result of `CodeOrigin.to_json`."""
         self._commit([self._put(names.ORIGIN, value)])
 
     def raise_epoch(self) -> int:
@@ -122,23 +122,23 @@ class Books:
         return epoch
 
     def stored_epoch(self) -> int:
-        """The epoch of the last coordinator; 0 before the first one."""
+        """Return the epoch of the last coordinator; 0 before the first one."""
         return int(self._read(names.EPOCH) or 0)
 
     # -- transactions -------------------------------------------------------------------------------------------
 
     def currtx(self) -> int:
-        """The next txid to commit."""
+        """Return the next txid to commit."""
         value = self._read(names.CURRTX)
         return FIRST_TXID if value is None else int(value)
 
     def committed(self) -> int:
-        """The last committed txid; once a rewind is decided, its target txid."""
+        """Return the last committed txid; once a rewind is decided, its target txid."""
         rewind = self.rewind()
         return self.currtx() - 1 if rewind is None else rewind.txid
 
     def metas(self) -> dict[int, Meta]:
-        """All stored metadata, by txid."""
+        """Return all stored metadata, keyed by txid."""
         entries = self._numbered(names.META)
         return {txid: Meta(**self._value(names.meta_path(txid), entry.value)) for txid, entry in entries.items()}
 
@@ -146,7 +146,7 @@ class Books:
         """Store the metadata of several txids (P1, plan; again in P4, process, with the real extents).
 
         It takes one commit or, beyond `MAX_COMMIT`, several: in txid order, each txid in one commit, so that a failure
-        leaves the first txids stored. The metadata of `remove` is deleted.
+        leaves the first txids stored. The metadata of the txids in `remove` is deleted.
         """
         removed: list[Op] = [Delete(names.meta_path(txid)) for txid in remove]
         beside = [] if self._partitions is None else self._partitions.remove_ops(remove)
@@ -154,9 +154,10 @@ class Books:
             self._commit(ops)
 
     def note_metas(self, metas: Mapping[int, Meta]) -> None:
-        """Store the metadata of several txids with the next write, so no later than the decision (P6) of these txids.
+        """Store the metadata of several txids with the next write, and thus at the latest with their decision (P6).
 
-        For metadata that recovery can do without, since planning (P1) has stored the batch: digests of what was read.
+        For metadata that recovery can do without, since planning (P1) has stored the batch, such as digests of the
+        input.
         """
         with self._late_lock:
             self._late.update(metas)
@@ -170,30 +171,30 @@ class Books:
         return [self._put(names.meta_path(txid), meta.to_json()), *beside]
 
     def intents(self) -> list[Intent]:
-        """All stored intents, in txid order; those that end at or after `currtx` are live."""
+        """Return all stored intents, in txid order; those that end at or after `currtx` are live."""
         entries = self._numbered(names.INTENTS)
         return [self._intent(last, entry.value) for last, entry in entries.items()]
 
     def kept_intents(self) -> list[int]:
-        """The last txid of each stored intent, in order."""
+        """Return the last txid of each stored intent, in order."""
         return [txid_of(names.INTENTS, last) for last in self.ledger.children(names.INTENTS)]
 
     def live_intents(self) -> list[Intent]:
-        """Decided groups that are not completed yet."""
+        """Return the intents of decided groups that are not completed yet."""
         currtx, kept = self.currtx(), self._numbered(names.INTENTS)
         return [self._intent(last, entry.value) for last, entry in kept.items() if last >= currtx]
 
     def tables(self) -> dict[str, int]:
-        """Table → its last published txid, as of the last completed group."""
+        """Return a mapping of tables to their last published txids, as of the last completed group."""
         return {name: int(txid) for name, txid in (self._read(names.TABLES) or {}).items()}
 
     def dropped(self) -> Dropped:
-        """Tables and sources that an operator has dropped by name."""
+        """Return the tables and sources that an operator has dropped by name."""
         found = self._read(names.DROPPED)
         return Dropped() if found is None else Dropped.from_json(found)
 
     def write_tables(self, tables: Mapping[str, int], dropped: Dropped | None = None) -> None:
-        """Record the existing tables, and those `dropped`; from now on a missing table is an error.
+        """Record the existing `tables` (table → last txid) and the `dropped` ones; from now on none may be missing.
 
         Raises:
             LedgerCorrupt: a recorded table is neither among `tables` nor dropped.
@@ -236,23 +237,23 @@ class Books:
         faults.point("p8.after")
 
     def history(self) -> dict[int, list[dict[str, Any]]]:
-        """History rows that are still in the ledger, by the last txid of their group."""
+        """Return the history rows that are still in the ledger, keyed by the last txid of their group."""
         entries = self._numbered(names.HISTORY)
         return {last: self._value(names.history_path(last), entry.value) for last, entry in entries.items()}
 
     def forget_history(self, lasts: Sequence[int]) -> None:
-        """Delete history rows that the history table has now."""
+        """Delete the history rows of the groups ending with `lasts`, which the history table now contains."""
         self._commit([Delete(names.history_path(last)) for last in lasts])
 
     # -- the life cycle -----------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any] | None:
-        """The last status that a run reported; None if none ever did."""
+        """Return the last status that a run reported; None if no run has reported one."""
         found: dict[str, Any] | None = self._read(names.STATUS)
         return found
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Report the status of the run; not durable, a power failure may lose it."""
+        """Record the status of the run, not durably: a power failure may lose it."""
         self._commit([self._put(names.STATUS, dict(status))], durable=False)
 
     def active(self) -> bool:
@@ -260,7 +261,7 @@ class Books:
         return bool((self._read(names.MODE) or {"active": True})["active"])
 
     def parallelism(self) -> dict[str, dict[str, int]]:
-        """Component → {"declared": parallelism in the code, "chosen": by `rebalance`}."""
+        """Return component → {"declared": parallelism in the code, "chosen": parallelism set by `rebalance`}."""
         found: dict[str, dict[str, int]] = self._read(names.PARALLELISM) or {}
         return found
 
@@ -282,7 +283,7 @@ class Books:
         self._commit([Delete(names.intent_path(intent.last)) for intent in intents])
 
     def kept(self) -> int:
-        """The first transaction of the retained history: older rows may be removed; 0 if none ever were."""
+        """Return the first txid of the retained history, before which rows may have been removed; 0 if none were."""
         return int(self._read(names.KEPT) or 0)
 
     def write_kept(self, txid: int) -> None:
@@ -290,14 +291,14 @@ class Books:
         self._commit([self._put(names.KEPT, txid)])
 
     def savepoints(self) -> dict[str, Savepoint]:
-        """Named savepoints, sorted by name."""
+        """Return the named savepoints, sorted by name."""
         entries = sorted(self.ledger.scan(names.SAVEPOINTS).items())
         return {name: Savepoint.from_json(self._value(names.savepoint_path(name), one.value)) for name, one in entries}
 
     # -- rewinds ------------------------------------------------------------------------------------------------
 
     def rewind(self) -> Rewind | None:
-        """The rewind that is decided but not carried out completely; None if there is none."""
+        """Return the rewind that is decided but not completely carried out; None if there is none."""
         found = self._read(DECIDED)
         if found is None:
             return None
@@ -306,11 +307,11 @@ class Books:
         return Rewind.from_json(found)
 
     def decide_rewind(self, rewind: Rewind) -> None:
-        """Decide a rewind: from now on it is only rolled forward."""
+        """Decide a rewind: from now on recovery only rolls it forward."""
         self._commit([self._put(DECIDED, rewind.to_json(), ABSENT)])
 
     def rewound(self, rewind: Rewind, tables: Mapping[str, int]) -> None:
-        """Rewind the ledger itself, as the last step of `rewind`: the tables are restored.
+        """Rewind the ledger itself, the last step of `rewind`, after all tables are restored.
 
         Entries of later transactions are deleted; the history table keeps the rows of those that were committed.
         """
@@ -337,7 +338,7 @@ class Books:
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
-        """Txid → {"count", "cause", …} for txids that failed and are not committed yet; see `runtime.failures`."""
+        """Return, by txid, {"count", "cause", …} of failed txids not committed yet; see `runtime.failures`."""
         entries = self._numbered(names.FAILURES)
         return {txid: self._value(names.failure_path(txid), entry.value) for txid, entry in entries.items()}
 
@@ -346,7 +347,7 @@ class Books:
         self._commit([self._put(names.failure_path(txid), {**failure, "cause": failure["cause"][:CAUSE]})])
 
     def sweep(self) -> None:
-        """Remove blob files that the ledger no longer refers to."""
+        """Delete blob files (long values) that the ledger no longer refers to."""
         kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
         faults.point("sweep.values")
         self._values.sweep(kept, self.epoch)
@@ -373,7 +374,7 @@ class Books:
                 yield self._meta_ops(txid, meta)
 
     def _check_guard(self, error: ConflictError) -> None:
-        """Raise `FencedError` if the epoch caused the conflict."""
+        """Raise `FencedError` if the conflict was caused by a newer epoch."""
         for guard in self._guard:
             entry = self.ledger.get(guard.path)
             if entry is None or entry.version != guard.expect:
@@ -386,7 +387,7 @@ class Books:
         return Put(path, self._values.encode(value, path, self.epoch), expect)
 
     def _numbered(self, path: str) -> dict[int, Entry]:
-        """Txid → entry, of the entries below `path`."""
+        """Return the entries below `path`, keyed by txid."""
         return {txid_of(path, name): entry for name, entry in self.ledger.scan(path).items()}
 
     def _read(self, path: str) -> Any:

@@ -25,7 +25,7 @@ TABLE_FOLDERS = ("state", "changes", "sinks", "dead_letters")
 
 
 def default_directory(topology: str) -> Path:
-    """The data directory of a topology unless another one is chosen: ``./txstorm-data/<topology id>``."""
+    """Return the default data directory of a topology, ``./txstorm-data/<topology id>``."""
     return Path.cwd() / "txstorm-data" / topology
 
 
@@ -111,12 +111,12 @@ def has_tables(data_dir: Path) -> bool:
 
 
 def was_run(data_dir: Path) -> bool:
-    """Whether a topology has run in `data_dir`: it has tables, or the format file, written once there is a ledger."""
+    """Whether a topology has run in `data_dir`: there are tables or the format file, written after the ledger."""
     return has_tables(data_dir) or (data_dir / FORMAT_FILE).exists()
 
 
 def check_readable(data_dir: str | Path) -> Path:
-    """Return `data_dir` as a path; raises `DataDirectoryError` unless it holds a topology's data."""
+    """Return `data_dir` as a path; raise `DataDirectoryError` unless it holds a topology's data."""
     directory = local_directory(data_dir)
     check_directory(directory)
     if not ledger_exists(directory) and not has_tables(directory):
@@ -142,7 +142,7 @@ def make_directory(path: Path, *, empty: bool = False) -> None:
 
 
 def topology_in(data_dir: str | Path) -> Path:
-    """Return `data_dir` as a path; raises `DataDirectoryError`, with similar names, unless a topology has run there."""
+    """Return `data_dir` as a path; raise `DataDirectoryError`, with similar names, unless a topology has run there."""
     directory = local_directory(data_dir)
     if not directory.exists():
         beside = [path.name for path in topology_directories(directory.parent)] if directory.parent.is_dir() else []
@@ -161,7 +161,7 @@ def topology_in(data_dir: str | Path) -> Path:
 
 
 def topology_directories(root: Path) -> Iterator[Path]:
-    """Yield the data directories of topologies directly below `root`, by name."""
+    """Yield the data directories of topologies directly below `root`, sorted by name."""
     for path in sorted(root.iterdir()):
         if path.is_dir() and (path / FORMAT_FILE).exists():
             yield path

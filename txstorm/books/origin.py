@@ -25,7 +25,7 @@ class HashSeed:
 
     Attributes:
         seed: ``random``, or the number that was set.
-        probe: the hash of a fixed text, which distinguishes random seeds.
+        probe: the hash of a fixed text, which tells random seeds apart.
         python: the version of Python; hashes may differ between versions.
     """
 
@@ -35,7 +35,7 @@ class HashSeed:
 
     @classmethod
     def here(cls) -> HashSeed:
-        """The hash seed of this process."""
+        """Return the hash seed of this process."""
         chosen = "0" if not sys.flags.hash_randomization else os.environ.get("PYTHONHASHSEED", "")
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return cls(chosen if chosen.isdecimal() else RANDOM, hash("txstorm"), version)
@@ -45,7 +45,7 @@ class HashSeed:
 
 
 def warn_of_random_seed() -> None:
-    """Warn, once per process, that results which depend on the order of a set cannot be reproduced."""
+    """Warn, once per process, that results depending on the iteration order of a set cannot be reproduced."""
     global _warned
     if _warned or HashSeed.here().seed != RANDOM:
         return
@@ -67,7 +67,7 @@ _warned = False
 
 
 def first_suspect(origin: CodeOrigin | None) -> str | None:
-    """Return a note for a replay with a different result; None if this process has the hash seed of the run."""
+    """Return a note on the hash seed for a replay with a different result; None if this process has the run's seed."""
     run, here = None if origin is None else origin.hash_seed, HashSeed.here()
     if run is None:
         return f"first suspect: Python's hash seed, which the run did not record; here it is {here}"
@@ -96,7 +96,7 @@ class CodeOrigin:
     hash_seed: HashSeed | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The origin as JSON values, with its format's version."""
+        """Return the origin as JSON values, with the version of the format."""
         seed = {} if self.hash_seed is None else {"hash_seed": asdict(self.hash_seed)}
         return {"version": VERSION, "target": self.target, "place": self.place, "directory": self.directory, **seed}
 
@@ -115,7 +115,7 @@ def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
 
     Args:
         topology: as it was passed to `run`.
-        target: its name, if the caller knows it.
+        target: its name as in `CodeOrigin.target`, if the caller knows it.
     """
     main = sys.modules.get("__main__")
     found, directory = (target, os.getcwd()) if target else _found(topology, main)
@@ -123,7 +123,7 @@ def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
 
 
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:
-    """The attribute that holds `topology`, preferably of an imported module, and the directory to import it from."""
+    """Find the attribute that holds `topology`, preferably in an imported module, and the directory to import from."""
     for name, module in list(sys.modules.items()):
         if module is not main and (attributes := _attributes(module, topology)):
             return f"{name}:{attributes[0]}", os.getcwd()
@@ -139,7 +139,7 @@ def _attributes(module: ModuleType, topology: Topology) -> list[str]:
 
 
 def _importable(main: ModuleType) -> tuple[str, str] | None:
-    """The module name of the main program and the directory to import it from; None for a notebook."""
+    """Return the module name of the main program and the directory to import it from; None for a notebook."""
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         return str(spec.name), os.getcwd()

@@ -49,7 +49,7 @@ def _tables_of(value: Any, known: Callable[[str], bool]) -> bool:
 
 
 def _dropped(value: Any) -> bool:
-    """Validate the first format; `Dropped.from_json` refuses newer ones."""
+    """Validate a value in the first format; `Dropped.from_json` rejects newer formats."""
     first = _fields(version=_number, tables=_tables, sources=lambda sources: _tables_of(sources, lambda name: True))
     return first(value) or (_fields(version=_number)(value) and value["version"] > 1)
 
@@ -60,7 +60,7 @@ def _meta(value: Any) -> bool:
 
 
 def _origin(value: Any) -> bool:
-    """Validate the first format; `CodeOrigin.from_json` refuses others."""
+    """Validate a value in the first format; `CodeOrigin.from_json` rejects other formats."""
     first = _fields(
         version=_number, target=lambda target: target is None or _text(target), place=_text, directory=_text
     )
@@ -90,7 +90,7 @@ _SHAPES: dict[str, tuple[Shape, str]] = {
 
 
 def checked(path: str, value: Any) -> Any:
-    """Return `value`, read from `path`; raises `LedgerCorrupt` unless it has the shape of what txstorm stores there."""
+    """Return `value`, read from `path`; raise `LedgerCorrupt` unless it has the structure that txstorm stores there."""
     shape, what = _SHAPES.get(path) or _SHAPES.get(path.rpartition("/")[0]) or (lambda value: True, "")
     if not shape(value):
         raise _corrupt(path, what, repr(value)[:80])
@@ -98,7 +98,7 @@ def checked(path: str, value: Any) -> Any:
 
 
 def txid_of(parent: str, name: str) -> int:
-    """The txid in the `name` of an entry below `parent`; raises `LedgerCorrupt` for any other name."""
+    """Parse the `name` of an entry below `parent` as a txid; raise `LedgerCorrupt` if it is not one."""
     if not (name.isascii() and name.isdecimal()):
         raise _corrupt(f"{parent}/{name}", "an entry named after a txid", repr(name)[:80])
     return int(name)
@@ -121,8 +121,8 @@ class Identity:
     """Identity of the topology that owns a ledger.
 
     Attributes:
-        topology: its id.
-        incarnation: a UUID made at the first run, recorded in every table too.
+        topology: the topology's id.
+        incarnation: a UUID generated at the first run, also recorded in every table.
         timeline: the number of rewinds; transactions are ordered by (timeline, txid).
         fingerprint: digest of the graph's shape at the last run.
     """
@@ -139,7 +139,7 @@ class Meta(NamedTuple):
     Attributes:
         document: the spout document, which determines the batch.
         stamp: processing time, UTC microseconds.
-        digests: source partition → digest of the records read; empty before they are.
+        digests: source partition → digest of the records read; empty until they are read.
     """
 
     document: Any
@@ -147,7 +147,7 @@ class Meta(NamedTuple):
     digests: Mapping[str, str] = _NOTHING_READ
 
     def to_json(self) -> dict[str, Any]:
-        """The metadata as JSON values; the document is not copied, since it is written at once."""
+        """Return the metadata as JSON values; the document is not copied, since it is written immediately."""
         return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
 
 
@@ -166,7 +166,7 @@ class LedgerPosition(NamedTuple):
 
     @property
     def live(self) -> list[Intent]:
-        """Decided groups that are not completed yet."""
+        """The intents of decided groups that are not completed yet."""
         return [intent for intent in self.intents if intent.last >= self.currtx]
 
 
@@ -182,7 +182,7 @@ class Dropped(NamedTuple):
     sources: Mapping[str, int] = MappingProxyType({})
 
     def to_json(self) -> dict[str, Any]:
-        """The dropped tables and sources as JSON values, with their format's version."""
+        """Return the dropped tables and sources as JSON values, with the version of the format."""
         return {"version": DROPPED_VERSION, "tables": dict(self.tables), "sources": dict(self.sources)}
 
     @classmethod
@@ -197,11 +197,11 @@ class Dropped(NamedTuple):
         return cls(found["tables"], found["sources"])
 
     def until(self, txid: int) -> Dropped:
-        """The dropped tables and sources after a rewind to `txid`, which cannot undo what maps and outlets hold."""
+        """Return the dropped tables and sources as of a rewind to `txid`, which cannot roll back maps and outlets."""
         rewound = {uri: at if uri.startswith(_OUTSIDE) else min(at, txid) for uri, at in self.tables.items()}
         return Dropped(rewound, {name: min(at, txid) for name, at in self.sources.items()})
 
 
 def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
-    """Return `meta` completed after its batch was read: with the real extents and digests."""
+    """Return `meta` with the actual extents and digests, known once its batch has been read."""
     return Meta(document, meta.stamp, dict(digests))

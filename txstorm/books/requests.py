@@ -2,7 +2,7 @@
 
 At most one request is open. It is written by compare-and-set under `names.REQUEST`; the run removes it and writes the
 answer in one commit, so that a request is carried out at most once: if its asker has withdrawn it meanwhile, that
-commit conflicts. A request older than `STALE` seconds was left by an asker that died; the next process to look
+commit conflicts. A request older than `STALE` seconds was left by an asker that died; the next process that finds it
 removes it.
 """
 
@@ -44,7 +44,7 @@ class Request:
     asked_at: str
 
     def age(self, now: datetime) -> float:
-        """Seconds since the request; negative if a clock was set back."""
+        """Return the age of the request in seconds; negative if a clock was set back."""
         return (now - datetime.fromisoformat(self.asked_at)).total_seconds()
 
     def stale(self, now: datetime) -> bool:
@@ -97,12 +97,12 @@ def read_request(ledger: Ledger) -> tuple[Request | None, int]:
 
 
 def put_request(request: Request, expect: int) -> Put:
-    """The operation that opens `request`; `expect` is the version of the entry, which holds none or a stale one."""
+    """Build the operation that opens `request`; `expect`: version of the entry, which has no request or a stale one."""
     return _put(asdict(request), expect)
 
 
 def no_request(expect: int | None) -> Put:
-    """The operation that removes the request at version `expect`.
+    """Build the operation that removes the request at entry version `expect`.
 
     The entry itself stays, so that its version keeps counting: a newer request in its place has another version.
     """
@@ -115,14 +115,14 @@ def _put(request: Mapping[str, Any] | None, expect: int | None) -> Put:
 
 
 def answer_ops(ledger: Ledger, request: str, answer: Answer, now: datetime) -> list[Op]:
-    """The operations that store `answer` and delete stale answers, whose askers never read them."""
+    """Build the operations that store `answer` and delete stale answers that were never read."""
     path = names.answer_path(request)
     old = [name for name, entry in ledger.scan(names.ANSWERS).items() if _answer(name, entry).stale(now)]
     return [Put(path, encode_value(None, asdict(answer), path)), *(Delete(names.answer_path(name)) for name in old)]
 
 
 def read_answer(ledger: Ledger, request: str) -> Answer | None:
-    """The answer to the request with this id; None if there is none yet."""
+    """Return the answer to the request with this id; None if there is none yet."""
     entry = ledger.get(names.answer_path(request))
     return None if entry is None else _answer(request, entry)
 

@@ -1,4 +1,4 @@
-"""A decided rewind as a value: the transaction to go back to, and the changes to each table."""
+"""A decided rewind as a value: the transaction to return to, and the changes to each table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RewoundTable:
 
     Attributes:
         uri: the table.
-        as_of: the txid it is as of afterwards; for ``state/…`` perhaps an earlier one than the rewind's.
+        as_of: the txid that the table is as of afterwards; for ``state/…`` it may be earlier than the rewind's.
         removes: files that leave the table: those with later rows only, and those that `adds` replace.
         adds: files of the restored version and, if a group extends beyond the txid, its rows up to the txid.
     """
@@ -54,11 +54,11 @@ class Rewind:
 
     @property
     def owner(self) -> TopologyIdentity:
-        """The identity that the tables have after the rewind."""
+        """The identity of the tables' owner after the rewind."""
         return TopologyIdentity(self.topology, self.incarnation, self.timeline)
 
     def to_json(self) -> dict[str, Any]:
-        """The rewind as JSON values, with its format's version."""
+        """Return the rewind as JSON values, with the version of the format."""
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     @classmethod

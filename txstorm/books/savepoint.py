@@ -33,11 +33,11 @@ class Savepoint:
         name: the user's name for it.
         topology, incarnation, timeline: the topology of the transaction, and its timeline.
         txid: the transaction right after which the savepoint is.
-        document: the spout document of that transaction; the source is read on from its end.
+        document: the spout document of that transaction; reading of the source continues from its end.
         stamp: processing time of that transaction, UTC microseconds since 1970.
         created: time of the savepoint, UTC microseconds since 1970.
         tables: saved tables, by directory.
-        outside: maps and outlets, which other systems hold and the savepoint does not.
+        outside: maps and outlets, which are in external systems and not part of the savepoint.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Savepoint:
         return facts(f"savepoint {self.name}", found)
 
     def to_json(self) -> dict[str, Any]:
-        """The savepoint as JSON values, with its format's version."""
+        """Return the savepoint as JSON values, with the version of the format."""
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     @classmethod
@@ -91,7 +91,7 @@ class Savepoint:
 
 
 def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:
-    """Table (its directory) → the versions that savepoints need, whose files and log entries must be kept.
+    """Return, by table directory, the versions that savepoints need, whose files and log entries must be kept.
 
     Called by everything that removes files, log entries or rows. A savepoint reads only these versions.
     """

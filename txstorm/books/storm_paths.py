@@ -1,6 +1,7 @@
 """Storm's entries ``user/<partition>/<txid>``: the metadata of each partition of a spout, for tools that read them.
 
-txstorm itself reads the spout document of a txid, which holds the same. The entries are written and removed with it.
+txstorm itself reads a txid's spout document, which holds the same metadata; the entries are written and removed with
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class PartitionEntries:
 
     Args:
         ledger: read once, when its entries are first needed.
-        put: makes the operation that stores a value at a path.
+        put: returns the operation that stores a value at a path.
     """
 
     def __init__(self, ledger: Ledger, put: Callable[[str, Any], Put]) -> None:
@@ -31,7 +32,7 @@ class PartitionEntries:
 
     @cached_property
     def _kept(self) -> dict[int, set[str]]:
-        """Txid → the partitions that have an entry for it."""
+        """The partitions that have an entry, keyed by txid."""
         kept: dict[int, set[str]] = {}
         for partition in self._ledger.children(names.USER):
             for txid in self._ledger.children(f"{names.USER}/{partition}"):
@@ -39,7 +40,7 @@ class PartitionEntries:
         return kept
 
     def put_ops(self, txid: int, document: Any) -> list[Op]:
-        """The operations that go with storing `document` for `txid`."""
+        """Build the partition operations to commit together with `document`, the spout document of `txid`."""
         metas = _partition_metas(document)
         with self._lock:
             removed = self._kept.get(txid, set()) - set(metas)
@@ -50,7 +51,7 @@ class PartitionEntries:
         ]
 
     def remove_ops(self, txids: Iterable[int]) -> list[list[Op]]:
-        """The operations that go with removing the documents of `txids`, one list per txid."""
+        """Build the partition operations to commit with the removal of the documents of `txids`, one list per txid."""
         with self._lock:
             removed = {txid: self._kept.pop(txid, set()) for txid in txids}
         return [
@@ -60,13 +61,13 @@ class PartitionEntries:
         ]
 
     def cleanup_ops(self, before: int) -> list[list[Op]]:
-        """The operations that remove every txid lower than `before`, one list per txid."""
+        """Build the operations that remove the entries of every txid lower than `before`, one list per txid."""
         with self._lock:
             old = sorted(txid for txid in self._kept if txid < before)
         return self.remove_ops(old)
 
 
 def _partition_metas(document: Any) -> dict[str, Any]:
-    """Partition → the metadata it returned, for those that emitted; empty before the tasks have reported."""
+    """Return the metadata of each partition that emitted; empty before the tasks have reported."""
     parts = document.get("parts") if isinstance(document, dict) else None
     return {partition: part["batch"] for partition, part in (parts or {}).items() if "batch" in part}

@@ -43,7 +43,7 @@ class Waiting:
     """Time limits and clocks of a command that waits for the run to answer.
 
     Attributes:
-        patience: seconds after which the command gives up, whatever the run does.
+        patience: seconds after which the command gives up in any case.
     """
 
     patience: float = PATIENCE
@@ -57,12 +57,12 @@ class Waiting:
         return self.patience / 4
 
     def until(self) -> float:
-        """Deadline of an answer awaited from now on; it leaves time to withdraw the request."""
+        """Return the deadline for an answer awaited from now on; it leaves time to withdraw the request."""
         return self.monotonic() + self.patience - 2 * self.busy
 
 
 def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
-    """Stop the topology from starting transactions; those in flight finish. Persists over restarts, until `activate`.
+    """Stop the topology from starting transactions; those in flight finish. Persists across restarts, until `activate`.
 
     Returns:
         ``topology``, ``active`` (False), ``running``, and of a live run ``committed_txid`` and ``in_flight``.
@@ -76,7 +76,7 @@ def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, 
 
 
 def activate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
-    """Let the topology start transactions again, after `deactivate`; returns and raises the same as that."""
+    """Allow the topology to start transactions again after `deactivate`; results and errors are the same."""
     return _activation(data_dir, ACTIVATE, waiting)
 
 
@@ -87,7 +87,7 @@ def rebalance(
 ) -> dict[str, Any]:
     """Change the number of tasks of components from the next new transaction on; those in flight finish first.
 
-    Persists over restarts, until the code itself gives such a component another number.
+    Persists across restarts, until the code itself gives such a component another number.
 
     Returns:
         ``topology``, ``parallelism`` (all components), ``from_txid``, ``committed_txid``, ``in_flight``, ``running``.
@@ -107,11 +107,11 @@ def kill(
 ) -> dict[str, Any]:
     """End the run: it starts nothing new, commits what it can of the transactions in flight, and exits with code 0.
 
-    What is not committed within `wait_seconds` is replayed when the topology is started again.
+    Transactions not committed within `wait_seconds` is replayed when the topology is started again.
 
     Returns:
-        ``topology``, ``committed_txid``, ``in_flight`` when it got the command, ``wait_seconds``, and whether it
-        has ``ended`` within `waiting.patience`.
+        ``topology``, ``committed_txid``, ``in_flight`` when the run received the command, ``wait_seconds``, and whether
+        it has ``ended`` within `waiting.patience`.
 
     Raises:
         InputError: there is no topology in `data_dir`.
@@ -154,17 +154,17 @@ def ask(
 
     Args:
         data_dir: the data directory.
-        command: the name under which the run has a handler.
+        command: the name under which the run has registered a handler.
         arguments: JSON values, validated by the run.
         waiting: time limits and clocks.
 
     Returns:
-        The result that the handler decided on.
+        The handler's result.
 
     Raises:
-        InputError: there is no topology in `data_dir`, or the run refuses the command; the run goes on as before.
+        InputError: there is no topology in `data_dir`, or the run refuses the command and continues as before.
         NotRunningError: the topology is not running.
-        BusyError, HeldError: as `deactivate`.
+        BusyError, HeldError: as for `deactivate`.
     """
     with _opened(data_dir, waiting) as books:
         if books.ledger.holder() is None:
@@ -186,7 +186,7 @@ def ask(
 
 
 def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None:
-    """Write the request and wait for its answer; None if there was none, and the request is withdrawn."""
+    """Write the request and wait for its answer; None if there was none, after withdrawing the request."""
     until = waiting.until()
     version = _open_request(books, request, waiting)
     try:

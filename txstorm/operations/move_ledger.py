@@ -25,7 +25,7 @@ COPYING = "copying"
 
 @dataclass(frozen=True)
 class Named:
-    """A ledger, with the data directory if the operator named that instead of the ledger."""
+    """A ledger, and its data directory if the operator named that instead of the ledger."""
 
     ledger: LedgerSpec
     data_dir: Path | None = None

@@ -50,7 +50,7 @@ class Rebuilt:
     dropped: Dropped
 
     def values(self) -> dict[str, Any]:
-        """Ledger path → value; the identity, which marks a ledger as complete, comes last."""
+        """Return ledger path → value; the identity, which marks a ledger as complete, comes last."""
         intent = {} if self.intent is None else {names.intent_path(self.intent.last): self.intent.to_json()}
         return {
             names.EPOCH: self.epoch,
@@ -118,7 +118,7 @@ def _is_whole(ledger: LedgerSpec, directory: Path) -> bool:
 
 
 def rebuild(directory: Path) -> Rebuilt:
-    """Derive the content of the ledger from the tables in `directory`; raises as `recover`."""
+    """Derive the content of the ledger from the tables in `directory`; raises the errors of `recover`."""
     found = find_tables(directory)
     intent = unfinished_group(directory, found)
     committed = found.last if intent is None else intent.first - 1
@@ -138,12 +138,12 @@ def rebuild(directory: Path) -> Rebuilt:
 
 
 def _outside(directory: Path) -> dict[str, int]:
-    """Names of maps and outlets, whose last txid only their marks record."""
+    """Map each map and outlet to `UNKNOWN`, since only its commit mark records its last txid."""
     return {ref.uri: UNKNOWN for ref in outside_folders(directory)}
 
 
 def _last(found: Found, uri: str, intent: Intent | None) -> int:
-    """The last txid of a table before the unfinished group."""
+    """Return the last txid of a table before the unfinished group."""
     previous = {one.uri: one.previous for one in intent.tables} if intent is not None else {}
     return previous.get(uri, found.tables[uri].last_txid())
 
@@ -158,7 +158,7 @@ def _metadata(found: Found, known: Mapping[int, TxidRecord]) -> dict[int, Meta]:
 
 
 def _history(found: Found, committed: int) -> tuple[dict[int, list[dict[str, Any]]], list[int]]:
-    """The rows that the history table lacks, and the txids among them that no table records."""
+    """Return the rows that the history table lacks, and the txids among them that no table records."""
     stamp = int(found.history[-1]["stamp"]) if found.history else 0
     rows: dict[int, list[dict[str, Any]]] = {}
     unknown: list[int] = []

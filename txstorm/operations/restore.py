@@ -39,12 +39,13 @@ def restore_savepoint(
     """Create the data directory `new_dir` with the tables of the savepoint `name` of `data_dir`.
 
     A run of a topology with the id `topology` (by default that of the savepoint) in `new_dir` continues with the next
-    txid, and reads on where the savepoint's transaction ended. The original may run meanwhile, and later: both are
-    independent. Maps and outlets are in other systems and are not restored. After a crash nothing is at `new_dir`.
+    txid, and reads the source from where the savepoint's transaction ended. The original may run at any time: the two
+    are independent. Maps and outlets are in other systems and are not restored. After a crash, `new_dir` does not
+    exist.
 
     Returns:
         ``topology``, ``data_dir`` (the new one), ``savepoint``, ``txid``, ``tables``, and ``outside``: maps and outlets
-        of the original, which a run in `new_dir` begins with anew.
+        of the original, which a run in `new_dir` starts empty.
 
     Raises:
         InputError: no such savepoint, `new_dir` exists already, or the id is invalid.
@@ -91,7 +92,7 @@ def _beside(target: Path) -> Path:
 
 
 def _row(directory: Path, savepoint: Savepoint) -> dict[str, Any]:
-    """The history's row of the savepoint's txid; if the history has expired, built from the savepoint alone."""
+    """Return the history row of the savepoint's txid; if it has expired, build it from the savepoint alone."""
     known = {"attempt": 0, "digest": "", "tuples": None}
     try:
         row = history_row(directory, savepoint.timeline, savepoint.txid)

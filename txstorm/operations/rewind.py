@@ -39,7 +39,7 @@ def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict
     Raises:
         InputError: `to_txid` is not before the last committed transaction, or a map or outlet is not named.
         StateError: a state as of `to_txid` is no longer kept.
-        DataDirectoryError: the history does not know `to_txid`, or something is damaged.
+        DataDirectoryError: the history does not contain `to_txid`, or the directory is damaged.
         HeldError: the topology runs.
     """
     directory = topology_in(data_dir)
@@ -97,7 +97,7 @@ def _check_wanted(directory: Path, books: Books, txid: int) -> None:
 
 
 def _outside(directory: Path, books: Books) -> set[str]:
-    """Maps and outlets with rows, whether the ledger records them or not, except those that were dropped."""
+    """Return the maps and outlets with rows, whether or not the ledger records them, except dropped ones."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
     folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
     staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
@@ -126,7 +126,7 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
 
 
 def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
-    """The history's row of `txid` for the new timeline; None for txid 0, as no transaction remains."""
+    """Return the history row of `txid` for the new timeline; None for txid 0, as no transaction remains."""
     if txid > 0:
         own = {"timeline": identity.timeline + 1, "first": txid, "last": txid, "versions": {}}
         return {**history_row(directory, identity.timeline, txid), **own}
@@ -137,7 +137,7 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
 
 
 def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
-    """Plan the rewind of every table, also those not in the ledger yet (created by a start that was killed)."""
+    """Plan the rewind of every table, including those not in the ledger yet (created by a start that was killed)."""
     found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(directory), start=1):
         found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))

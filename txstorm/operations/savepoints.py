@@ -65,7 +65,7 @@ def create_savepoint(
 
 
 def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
-    """The savepoints of the topology in `data_dir`, sorted by name."""
+    """Return the savepoints of the topology in `data_dir`, sorted by name."""
     with opened_books(data_dir, read_only=True) as (_, books):
         return list(books.savepoints().values())
 
@@ -92,7 +92,7 @@ def noted_savepoints(directory: Path) -> list[str]:
 
 
 def forget_notes(directory: Path) -> None:
-    """Delete the notes on savepoints, which no ledger contains any longer."""
+    """Delete the notes on savepoints that no ledger contains any longer."""
     for note in (directory / NOTES).glob("*.json"):
         note.unlink(missing_ok=True)
 
@@ -172,7 +172,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Cal
 
 
 def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
-    """Table versions of a savepoint at `txid`, without tables created later or dropped before."""
+    """Return the table versions of a savepoint at `txid`; omit tables created later or dropped before."""
     found: dict[str, SavedTable] = {}
     others = left_out(directory, txid)
     for name in [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]:

@@ -23,7 +23,7 @@ LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last
 
 
 def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
-    """The status of every topology below `root`, by directory; an unreadable one has ``error`` instead.
+    """Return the status of every topology below `root`, by directory; an unreadable one has ``error`` instead.
 
     With `ledger`, only the topologies that use this ledger.
 

@@ -34,7 +34,7 @@ OPAQUE = (
 def audit(
     topology: Topology, recording: Recording, span: Span, engine: Engine, judged: Callable[[ReplayVerdict], None]
 ) -> Result:
-    """Replay `span` on `engine`, and count the txids whose result is not the committed one.
+    """Replay `span` on `engine`, and count the txids whose result differs from the committed one.
 
     Works beside a live run. A txid that differs, or whose source is missing, does not end the audit; later txids are
     compared as if it had not differed.

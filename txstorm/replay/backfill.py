@@ -1,4 +1,4 @@
-"""A backfill: an ordinary run of a topology, with the code of today, over recorded transactions."""
+"""Backfill: an ordinary run of a topology's current code over recorded transactions."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def backfill(
 
     Args:
         topology: the code, which may have changed.
-        recording: of the original data directory.
+        recording: the recording of the original data directory.
         span: the transactions; the first is 1.
         into: the new directory.
-        engine: is closed at the end.
-        origin: where the code is, for the new ledger.
+        engine: runs the packs; closed at the end.
+        origin: location of the code, for the new ledger.
         committed: called with each committed txid.
 
     Raises:
         TopologyFailed: user code raised; the transactions before are committed.
-        SpoutError: the source cannot read a recorded batch again; likewise.
+        SpoutError: the source can no longer return a recorded batch; the transactions before are committed.
     """
     options = RunOptions(
         until_txid=span.last, origin=origin, recorded=lambda planner: RecordedPlanner(planner, recording, span)
@@ -110,7 +110,7 @@ class RecordedPlanner(SpoutPlanner):
         return RecordedPlan(found.attempt.attempt_id, found.stamp, found.divert)
 
     def payload(self, document: Any) -> Any:
-        """Return the data shipped with the batch."""
+        """Return the spout's payload for the batch with this document."""
         return self._planner.payload(document)
 
     def finish(self, document: Any, parts: Parts) -> Any:
@@ -122,7 +122,7 @@ class RecordedPlanner(SpoutPlanner):
         return self._planner.carried(document)
 
     def notices(self) -> list[str]:
-        """Return messages of the spout."""
+        """Return the messages of the spout's planner."""
         return self._planner.notices()
 
     def close(self) -> None:

@@ -122,7 +122,7 @@ class ReplayVerdict:
 
     @property
     def equal(self) -> bool:
-        """Whether the result is the committed one: the same input, the same rows."""
+        """Whether the result equals the committed one: the same input and the same rows."""
         return self.failure is None and self.digest == self.committed_digest and all(one.equal for one in self.tables)
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _size(table: pa.Table | None) -> int:
 
 
 def _same(committed: pa.Table | None, replayed: pa.Table | None) -> bool:
-    """Fast check whether both are equal byte by byte; tables that are not are compared by `_plain` values."""
+    """Whether both are equal byte by byte: a fast check, before a comparison by `_plain` values."""
     if committed is None or replayed is None or committed.num_rows != replayed.num_rows:
         return not (committed or replayed)
     names = [name for name in committed.column_names if name not in _HIDDEN]

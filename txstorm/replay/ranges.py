@@ -41,7 +41,7 @@ class Result:
     into: Path | None = None
 
     def count(self, txid: int, tuples: int, *, equal: bool) -> None:
-        """Count one more txid."""
+        """Add the result of one txid: its tuples, and whether it is equal to the committed one."""
         self.txids += 1
         self.tuples += tuples
         if equal:
@@ -50,7 +50,7 @@ class Result:
             self.different.append(txid)
 
     def to_json(self, seconds: float) -> dict[str, Any]:
-        """Return the fields, and the duration."""
+        """Return the fields and the duration in seconds as JSON values."""
         return {
             "topology": self.topology,
             "from_txid": self.span.first,

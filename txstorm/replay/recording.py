@@ -135,7 +135,7 @@ def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
 
 
 def _kept_elsewhere(topology: Topology) -> str:
-    """External stores that a replay can neither read as of a txid nor leave unchanged."""
+    """Describe the external stores that a replay can neither read as of a txid nor leave unchanged."""
     maps = [
         f"map {one.name!r} of {owner} is in a store of its own"
         for owner, found in topology.maps.items()

@@ -128,8 +128,8 @@ class ReplayTables:
     def rows(self, txid: int) -> dict[str, Rows]:
         """Return, by table, the recorded rows of `txid` and those written by `commit`.
 
-        Without tables that begin later or were dropped before, for which there is no record to compare with, and
-        dropped tables that the code no longer has.
+        Omits tables that begin later or were dropped before, for which there is no record to compare with, and dropped
+        tables that the code no longer declares.
         """
         replayed: dict[str, pa.Table | None] = {
             TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()

@@ -25,7 +25,7 @@ def check_not_behind(
         names: the tables to check; all by default.
 
     Raises:
-        TableCorrupt: a table is missing, damaged, or behind the ledger.
+        TableCorrupt: a table is missing, damaged, or older than the ledger.
         DataDirectoryError: a table is foreign or of another incarnation.
     """
     newest = (0, 0)

@@ -210,13 +210,13 @@ def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None
 def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
     """Read the dead letters up to txid `last` with their ``_txid``, by txid and then in append order.
 
-    None if there is no table of dead letters.
+    Returns None if there is no table of dead letters.
     """
     return _appended(open_table(data_dir, LETTERS_REF), 1, last) if has_letters(data_dir) else None
 
 
 def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
-    """Return table (``state/…``, ``sinks/…``) → why a cut at `txid` (None: the last one) has to leave it out."""
+    """Return table (``state/…``, ``sinks/…``) → reason why a cut at `txid` (None: the last one) must omit it."""
     refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
     found = {}
     for ref in [*refs, *(TableRef(SINK, name) for name in list_sinks(data_dir))]:

@@ -34,26 +34,26 @@ class TopologySnapshot:
         self.sinks = tuple(name for name in sinks if f"sinks/{name}" not in self.left_out)
 
     def state(self, name: str) -> StateView:
-        """The state `name`; reading it raises `StateError` if that txid is no longer kept."""
+        """Return a view of the state `name`; reading it raises `StateError` if the txid is no longer retained."""
         return StateView(self.data_dir, name, self.txid)
 
     def sink(self, name: str) -> SinkView:
-        """The rows of the sink `name` up to this transaction."""
+        """Return a view of the rows of the sink `name` up to this transaction."""
         return SinkView(self.data_dir, name, self.txid)
 
     def dead_letters(self) -> DeadLettersView:
-        """The records that were left out up to this transaction."""
+        """Return a view of the dead letters, the records left out of transactions up to this one."""
         return DeadLettersView(self.data_dir, self.txid)
 
     def tables(self) -> dict[str, TableView]:
-        """The tables by their directory: ``state/<name>``, ``sinks/<name>``, and ``dead_letters`` if it exists."""
+        """Return the views by table directory: ``state/<name>``, ``sinks/<name>``, ``dead_letters`` if it exists."""
         states = {f"state/{name}": self.state(name) for name in self.states}
         sinks = {f"sinks/{name}": self.sink(name) for name in self.sinks}
         letters = {"dead_letters": self.dead_letters()} if has_letters(self.data_dir) else {}
         return {**states, **sinks, **letters}
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Read the rows of every table, by its directory."""
+        """Read the rows of every table, keyed by its directory."""
         return {name: table.to_arrow() for name, table in self.tables().items()}
 
     def to_json(self) -> str:

@@ -40,14 +40,14 @@ class View:
 
     @property
     def statement(self) -> str:
-        """SQL statement that creates the view, for the life of the session."""
+        """The SQL statement that creates the view for the lifetime of the session."""
         return f"CREATE OR REPLACE TEMP VIEW {quoted(self.name)} AS {self.query}"
 
 
 def views(
     data_dir: Path, txid: int | None, committed: int, prefix: str = "", stamps: Stamps = lambda txid: None
 ) -> list[View]:
-    """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, in this order.
+    """Return one view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>``, ``dead_letters``, in this order.
 
     A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
 
@@ -56,7 +56,7 @@ def views(
     the log (twelve hours at least, with the `log_retention` of a day) and the topology is not rewound to before it.
     Keys expire by the stamp of the last transaction when the view is created, or a newer stamp of a row; see
     `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no
-    view, which the log says.
+    view, which is logged.
 
     Raises:
         StateError: `txid` is not committed, or no longer kept.
@@ -90,7 +90,7 @@ def _parts(data_dir: Path, name: str, txid: int | None, committed: int) -> State
 
 
 def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
-    """Build the query for the newest row of every key, without removed keys; base rows have the txid of the change."""
+    """Build the query for the newest row of every key, omitting removed keys; base rows have the txid of the change."""
     shown = ", ".join(map(quoted, [*parts.keys, *parts.values]))
     if parts.changes is None:
         return f"SELECT {shown} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
@@ -132,7 +132,7 @@ def _at(table: DeltaHandle) -> str:
 
 
 def sql_views(data_dir: str | Path, txid: int | None = None, name_prefix: str = "") -> list[View]:
-    """Return the views of the topology in `data_dir`; see `views`.
+    """Return the Spark SQL views of the topology in `data_dir`; see `views`.
 
     Raises:
         DataDirectoryError: there is no topology in `data_dir`.

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 class TableView:
-    """Base of the views of states and sinks: their rows in several forms.
+    """Base class of the views of states and sinks, which return their rows in several forms.
 
     Every call reads the current content of the directory.
     """
@@ -50,11 +50,11 @@ class TableView:
         self.name = name
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`."""
+        """Read the rows as a `pyarrow.Table`."""
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """The rows as a `pandas.DataFrame`; raises `MissingDependency` if pandas is not installed."""
+        """Read the rows as a `pandas.DataFrame`; raise `MissingDependency` if pandas is not installed."""
         try:
             import pandas  # noqa: F401
         except ImportError:
@@ -62,11 +62,11 @@ class TableView:
         return self.to_arrow().to_pandas()
 
     def to_spark(self, spark: Any) -> Any:
-        """The rows as a DataFrame of the session `spark`; they go through the driver."""
+        """Read the rows as a DataFrame of the session `spark`; they pass through the driver."""
         return spark.createDataFrame(self.to_arrow())
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries."""
+        """Read the rows as a list of dictionaries."""
         return list(self.to_arrow().to_pylist())
 
     def _repr_html_(self) -> str:
@@ -91,7 +91,7 @@ class StateView(TableView):
 
     @property
     def txid(self) -> int:
-        """The transaction as of which a call reads."""
+        """The txid as of which a call reads."""
         return committed_txid(self.data_dir) if self._txid is None else self._txid
 
     def as_of(self, txid: int) -> StateView:
@@ -99,7 +99,7 @@ class StateView(TableView):
         return StateView(self.data_dir, self.name, txid)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`, sorted by key."""
+        """Read the rows as a `pyarrow.Table`, sorted by key."""
         committed = checked_txid(self.data_dir, *_names(self.name))
         return read_state(self.data_dir, self.name, self._txid, committed, stamps_in(self.data_dir))
 
@@ -108,7 +108,7 @@ class StateView(TableView):
         return rows_json(self.to_arrow())
 
     def changes(self, from_txid: int, to_txid: int) -> pa.Table:
-        """The changed rows of transactions `from_txid` to `to_txid`, both included.
+        """Read the changed rows of transactions `from_txid` to `to_txid`, both included.
 
         Columns besides keys and values: ``_txid``, ``_prev`` (the previous values), ``_op`` (``u`` put, ``d`` removed),
         and, if keys have a time to live, ``_stamp``, the time of the write.
@@ -167,7 +167,7 @@ class SinkView(_AppendedView):
         return SinkView(self.data_dir, self.name, txid)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`; raises `StateError` if there is no such sink, or the txid is not committed."""
+        """Read the rows as a `pyarrow.Table`; raise `StateError` if the sink is missing or the txid uncommitted."""
         return read_sink(self.data_dir, self.name, last=self._last(f"sinks/{self.name}"))
 
     def __str__(self) -> str:
@@ -190,7 +190,7 @@ class DeadLettersView(_AppendedView):
         return DeadLettersView(self.data_dir, txid)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`; empty if no record was ever left out."""
+        """Read the rows as a `pyarrow.Table`; empty if no record was ever left out."""
         rows = read_letters(self.data_dir, self._last(LETTERS_REF.uri))
         return pa.schema([*TABLE_SCHEMA, TXID]).empty_table() if rows is None else rows
 
@@ -252,7 +252,7 @@ def _names(state: str) -> tuple[str, str]:
 
 
 def stamps_in(data_dir: str | Path) -> Stamps:
-    """Make a function that looks up the stamps of the transactions in `data_dir`."""
+    """Return a function that looks up the stamps of the transactions in `data_dir`."""
     return lambda txid: _stamp(Path(data_dir), txid)
 
 
@@ -329,7 +329,7 @@ def _ask(directory: Path, question: Callable[[Books], Answer], otherwise: Answer
 
 
 def table_html(rows: pa.Table, caption: str) -> str:
-    """Format the first rows of a table for a notebook."""
+    """Format the first rows of a table as HTML, for display in a notebook."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows.column_names)
     body = "".join(_row_html(list(row.values())) for row in rows.slice(0, SHOWN).to_pylist())
     more = f", {SHOWN} shown" if rows.num_rows > SHOWN else ""
