@@ -47,7 +47,7 @@ class View:
 def views(
     data_dir: Path, txid: int | None, committed: int, prefix: str = "", stamps: Stamps = lambda txid: None
 ) -> list[View]:
-    """Return one view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>``, ``dead_letters``, in this order.
+    """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>``, ``dead_letters``, in that order.
 
     A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
 
