@@ -30,18 +30,18 @@ _BELOW = ("pyarrow", "numpy", "pandas", "pydantic", "deltalake", "pyspark", "clo
 
 
 def is_txstorm(filename: str) -> bool:
-    """Whether this is a file of txstorm."""
+    """Return whether `filename` is a file of txstorm."""
     return filename.startswith(_PACKAGE)
 
 
 @lru_cache(maxsize=1024)
 def is_own(filename: str) -> bool:
-    """Whether this is a file of the user: not of txstorm, an installed package, or Python."""
+    """Return whether `filename` belongs to the user, and not to txstorm, an installed package or Python."""
     return not (is_txstorm(filename) or _is_installed(filename) or _is_standard(filename))
 
 
 def line_of(trace: TracebackType | None) -> str:
-    """``file:line in function`` of the deepest frame of the user; empty when there is none.
+    """Return the innermost user frame as ``file:line in function``; empty if there is none.
 
     If the user's code is itself an installed package, it is the frame that txstorm called.
     """
@@ -49,7 +49,7 @@ def line_of(trace: TracebackType | None) -> str:
 
 
 def calling_line() -> str:
-    """The user's line that is calling txstorm right now; empty if there is none."""
+    """Return the line of user code that is currently calling txstorm; empty if there is none."""
     calls = []
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `inspect` does, without reading source files
     while frame is not None:
@@ -59,7 +59,7 @@ def calling_line() -> str:
 
 
 def _line(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """The place of the innermost user frame among `frames`, outermost first."""
+    """Return the location of the innermost user frame among `frames`, which are ordered outermost first."""
     own = called = ""
     before = True
     for frame, number in frames:
@@ -107,7 +107,7 @@ def copied(value: Any) -> Any:
 
 
 def misfits(given: object, base: type) -> Iterator[str]:
-    """Describe the methods of `given` that cannot take the positional calls of `base`, a sentence each.
+    """Describe, one sentence each, the methods of `given` that do not accept the positional calls of `base`.
 
     A method that can take the call passes: with default values, ``*args``, decorators, partials, and
     methods that cannot be inspected.

@@ -24,7 +24,7 @@ Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
-    """The tables of `kind` that `bolt` declares as attributes; an instance attribute overrides one of its class.
+    """Return the tables of `kind` that `bolt` declares as attributes; instance attributes override class attributes.
 
     An attribute may hold one table, or a tuple or list of them. Equal declarations count once.
     """
@@ -103,7 +103,7 @@ class Topology:
         return self.components[0]
 
     def component(self, id: str) -> Component:
-        """The component named `id`; raises `InputError` if there is none."""
+        """Return the component named `id`; raises `InputError` if there is none."""
         try:
             return self._by_id[id]
         except KeyError:
@@ -122,22 +122,22 @@ class Topology:
 
     @cached_property
     def states(self) -> dict[str, tuple[KeyedState, ...]]:
-        """States by committer, in the order of its attributes; only committers that declare any."""
+        """Committer → the states it declares, in attribute order; omits committers that declare none."""
         return {owner: found for owner, found in self._tables(KeyedState).items() if found}
 
     @cached_property
     def sinks(self) -> dict[str, tuple[SinkTable, ...]]:
-        """Committer → the sinks it declares; without committers that declare none."""
+        """Committer → the sinks it declares; omits committers that declare none."""
         return {owner: found for owner, found in self._tables(SinkTable).items() if found}
 
     @cached_property
     def maps(self) -> dict[str, tuple[MapState, ...]]:
-        """Committer → the maps it declares; without committers that declare none."""
+        """Committer → the maps it declares; omits committers that declare none."""
         return {owner: found for owner, found in self._tables(MapState).items() if found}
 
     @cached_property
     def outlets(self) -> dict[str, tuple[Outlet, ...]]:
-        """Committer → the outlets it declares; without committers that declare none."""
+        """Committer → the outlets it declares; omits committers that declare none."""
         return {owner: found for owner, found in self._tables(Outlet).items() if found}
 
     @property
@@ -151,11 +151,11 @@ class Topology:
         return self.external or bool(self.maps) or bool(self.outlets)
 
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
-        """This topology with some settings changed; raises `SettingError` like `Settings.parse`."""
+        """Return this topology with `changes` applied to its settings; raises `SettingError` like `Settings.parse`."""
         return replace(self, settings=self.settings.updated(changes))
 
     def fingerprint(self) -> str:
-        """A digest of the graph's shape, the same for every build of the topology in any process.
+        """Return a digest of the graph's shape, which is the same for every build of the topology in any process.
 
         It covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks, maps and outlets, but neither the
         code nor the settings.
@@ -216,9 +216,9 @@ def _grouping_shape(grouping: Grouping) -> list[Any]:
 
 
 def _more_shape(state: KeyedState) -> list[Any]:
-    """Optional parts of a state's shape (order, ttl, layout), left out at their defaults.
+    """Return the optional parts of a state's shape (order, ttl, layout), omitting defaults.
 
-    So the fingerprint of a state without them is that of versions that did not know them.
+    A state without them thus has the same fingerprint as in versions that did not have them.
     """
     order = [_columns_shape(state.order)] if isinstance(state, CollectionState) else []
     ttl = [] if state.ttl is None else [str(state.ttl)]
@@ -230,7 +230,7 @@ def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:
 
 
 def topological(components: Sequence[Component]) -> tuple[Component, ...]:
-    """The components in topological order, ties in the order of `components`, which must have no cycle."""
+    """Return the components in topological order, ties in the order of `components`, which must be acyclic."""
     place = {component.id: i for i, component in enumerate(components)}
     sorter = TopologicalSorter({one.id: [source.component for source in one.inputs] for one in components})
     sorter.prepare()

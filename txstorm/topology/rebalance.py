@@ -17,7 +17,7 @@ log = logging.getLogger("txstorm.topology")
 
 
 def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
-    """`topology` with the numbers of tasks in `chosen`, component → number; other components keep theirs.
+    """Return `topology` with the numbers of tasks in `chosen` (component → number); other components keep theirs.
 
     Keyed state needs no migration: the task of a key is computed from the key and the number of tasks.
 
@@ -76,7 +76,7 @@ def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
 
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
-    """The reason why `component` cannot have `tasks` tasks; None if it can."""
+    """Return the reason why `component` cannot have `tasks` tasks; None if it can."""
     if tasks == 1:
         return None
     if component.inputs and all(one.grouping.kind == "global" for one in component.inputs):

@@ -245,7 +245,7 @@ class Settings(BaseModel):
 
     @classmethod
     def listed(cls) -> list[SettingInfo]:
-        """All settings with their defaults, one-line descriptions and Storm's keys."""
+        """Return all settings with their defaults, one-line descriptions and Storm keys."""
         storm = {name: key for key, (name, _) in STORM_KEYS.items()}
         fields = cls.model_fields.items()
         return [SettingInfo(name, one.default, one.description or "", storm.get(name)) for name, one in fields]
@@ -286,7 +286,7 @@ def _unknown(key: str) -> str:
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """One sentence per invalid setting, even if its type is a union, of which each alternative reports an error."""
+    """Return one sentence per invalid setting, even for a union type, each alternative of which reports an error."""
     tried: dict[str, tuple[Any, list[str]]] = {}
     for one in error.errors(include_url=False):
         name = str(one["loc"][0])
