@@ -58,7 +58,7 @@ class TopologyIdentity(NamedTuple):
         return f"txstorm/{self.incarnation}/until"
 
     def properties(self) -> dict[str, str]:
-        """The properties of every table of this owner."""
+        """Return the properties of every table of this owner."""
         return {
             "txstorm.format": FORMAT,
             "txstorm.topology": self.topology,
@@ -83,13 +83,13 @@ class TableRef(NamedTuple):
         return "_kg" if self.kind == STATE else "_txid"
 
     def txid_app(self, owner: TopologyIdentity) -> str:
-        """The app id under which the table keeps its last txid."""
+        """Return the app id under which the table keeps its last txid."""
         table = f"{self.kind}-{self.name}" if self.name else self.kind
         return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
 
 
 def key_names_of(properties: Mapping[str, str]) -> list[str]:
-    """The key columns of a state's table, from its `properties`."""
+    """Return the names of the key columns of a state's table, from its `properties`."""
     return list(json.loads(properties.get(KEYS, "[]")))
 
 
@@ -99,7 +99,7 @@ def is_merged(properties: Mapping[str, str]) -> bool:
 
 
 def check_owner(table: Path | str, properties: Mapping[str, str], owner: TopologyIdentity) -> None:
-    """Raise `DataDirectoryError` unless a table with these `properties` is the owner's, in a format read here."""
+    """Raise `DataDirectoryError` unless a table with these `properties` is `owner`'s, in a supported format."""
     if "txstorm.incarnation" not in properties:
         msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"
         raise DataDirectoryError(msg)
@@ -125,7 +125,7 @@ _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 
 
 def log_properties(seconds: float = DEFAULT_SECONDS) -> dict[str, str]:
-    """The properties of a table whose log keeps its entries for `seconds`.
+    """Return the properties of a table whose log keeps its entries for `seconds`.
 
     Other writers must not shorten the log: Spark and delta-rs would delete entries, where txstorm archives them.
     """
@@ -135,17 +135,17 @@ def log_properties(seconds: float = DEFAULT_SECONDS) -> dict[str, str]:
 
 
 def lag_properties(seconds: float | None) -> dict[str, str]:
-    """The property that says how far, in seconds, a state table may lag behind its changes; None: no bound."""
+    """Return the property that records by how many seconds a state table may lag behind its changes; None: no bound."""
     return {MAX_LAG: "none" if seconds is None else f"{seconds:g}"}
 
 
 def recorded(wanted: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a new table: `wanted`, and the record of the values that txstorm set."""
+    """Return the properties of a new table: `wanted`, and the record of the values that txstorm set."""
     return {**wanted, SET: json.dumps(wanted, sort_keys=True)}
 
 
 def due(found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """The properties to set on a table that has `found`, so that it has the `wanted` ones; empty if it has them.
+    """Return the `wanted` properties that a table with the properties `found` lacks; empty if it has them all.
 
     A value that txstorm did not set is a user's, and stays.
     """
@@ -182,6 +182,6 @@ def table_ref(uri: str) -> TableRef:
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:
-    """All tables of the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
+    """List all tables of the `recorded` names: a state has two (layout merge: one), maps and outlets have none."""
     refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
     return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]

@@ -51,7 +51,7 @@ class Staged:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Staged:
-        """Inverse of `to_json`; raises `ValueError` if the path is not the path of a staged file."""
+        """Read the result of `to_json`; raise `ValueError` unless the path is that of a staged file."""
         if not isinstance(found["path"], str) or not _STAGED_PATH.fullmatch(found["path"]):
             raise ValueError(f"expected the path of a file in {STAGED}, got {found['path']!r}")
         return cls(**{name: found[name] for name in cls.__slots__})
@@ -102,7 +102,7 @@ class TxidRecord(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> TxidRecord:
-        """Inverse of `to_json`."""
+        """Read the result of `to_json`."""
         return cls(found["txid"], found["attempt"], found["digest"], found["extents"], found["stamp"])
 
 
@@ -139,7 +139,7 @@ class IntentTable:
         return (self.staged, *self.more)
 
     def arrow_schema(self) -> pa.Schema:
-        """The schema of the staged rows."""
+        """Return the schema of the staged rows."""
         import pyarrow as pa  # not at the top: a status query needs intents, but need not wait for this import
 
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
@@ -159,7 +159,7 @@ class IntentTable:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> IntentTable:
-        """Inverse of `to_json`; raises `LedgerCorrupt` and `ValueError` for paths outside the table's directory."""
+        """Read the result of `to_json`; raise `LedgerCorrupt` or `ValueError` for paths outside its directory."""
         check_place(found["kind"], found["name"], found["uri"])
         staged = Staged.from_json(found["staged"])
         more = tuple(map(Staged.from_json, found.get("more", ())))
@@ -197,7 +197,7 @@ class Intent:
         return self.txids[-1].txid
 
     def to_json(self) -> dict[str, Any]:
-        """The intent as JSON values, with its format's version."""
+        """Return the intent as JSON values, with the version of the format."""
         return {
             "format": FORMAT,
             "version": VERSION if any(table.more for table in self.tables) else ONE_FILE,
@@ -211,7 +211,7 @@ class Intent:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Intent:
-        """Inverse of `to_json`.
+        """Read the result of `to_json`.
 
         Raises:
             DataDirectoryError: it was written by a newer txstorm.
@@ -240,7 +240,7 @@ def encode(intent: Intent) -> bytes:
 
 
 def decode(data: bytes) -> Intent:
-    """Inverse of `encode`; raises as `Intent.from_json`."""
+    """Decode the result of `encode`; raises the errors of `Intent.from_json`."""
     try:
         found = json.loads(data)
     except ValueError as cause:

@@ -72,7 +72,7 @@ def check_group_end(name: str, commit: Mapping[str, Any], wanted: int) -> None:
 
 
 def no_changes(name: str) -> StateError:
-    """The error for a request for the change rows of a state with this layout."""
+    """Return the error for reading the change rows of a state with this layout."""
     return StateError(
         f"state {name!r}: the layout merge keeps no change rows that could be shown or compared; compare the state as "
         'of the ends of two groups, or declare it with layout="changes" in a new data directory'

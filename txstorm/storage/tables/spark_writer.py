@@ -42,7 +42,7 @@ class SparkWriter:
         return newly_shared
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
-        """Have Spark append the staged files that `commit` adds (it removes none); as `Writer.commit`."""
+        """Have Spark append the staged files that `commit` adds (it removes none); see `Writer.commit`."""
         txid, before = commit.transactions[txid_app], handle.version
         stats = [json.loads(file.stats) for file in commit.adds]
         rows = sum(file["numRecords"] for file in stats)

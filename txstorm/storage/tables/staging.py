@@ -40,19 +40,19 @@ class StagedName(NamedTuple):
 
 
 def compact_name(epoch: int, unique: str) -> str:
-    """The name of a file written by a compaction; `unique` as for `StagedName.text`."""
+    """Return the name of a file written by a compaction; `unique` as for `StagedName.text`."""
     return f"{epoch}-compact-{unique}.parquet"
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch of the coordinator that wrote the file `name`, or None if txstorm did not write it."""
+    """Return the epoch of the coordinator that wrote the file `name`, or None if txstorm did not write it."""
     epoch, _, rest = name.partition("-")
     ours = name.endswith(".parquet") and (rest.startswith("compact-") or len(name.split("-")) >= _FIELDS)
     return int(epoch) if ours and epoch.isascii() and epoch.isdigit() else None
 
 
 def unique() -> str:
-    """A random part for the name of a new file."""
+    """Return a random part for the name of a new file."""
     return uuid.uuid4().hex
 
 
@@ -73,12 +73,12 @@ def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], st
 
 
 def txid_stats(rows: pa.Table) -> str:
-    """Delta's statistics of a file with `rows` (with ``_txid``), as JSON."""
+    """Return Delta's statistics of a file with `rows` (including ``_txid``), as JSON."""
     return column_stats(rows, "_txid")
 
 
 def column_stats(rows: pa.Table, column: str) -> str:
-    """Delta's statistics of a file with `rows`, for one integer column, as JSON."""
+    """Return Delta's statistics of a file with `rows`, for one integer column, as JSON."""
     if not rows.num_rows:
         return json.dumps({"numRecords": 0})
     numbers = rows[column].to_numpy()
@@ -114,7 +114,7 @@ def write_new(path: Path, data: memoryview) -> None:
 
 
 def digest(data: memoryview | bytes) -> str:
-    """blake2b over `data`, as hex."""
+    """Return the BLAKE2b digest of `data`, as hex."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 

@@ -72,7 +72,7 @@ class DirectWriter:
         return False
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
-        """Commit through the handle; as `Writer.commit`."""
+        """Commit through the handle; see `Writer.commit`."""
         handle.commit(commit)
         return handle.version
 
@@ -245,7 +245,7 @@ class DeltaTableState(TransactionalTable):
         return {} if found == wanted else {STATS_COLUMNS: wanted}
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Have the writer commit a group's rows; as `TransactionalTable.commit_group`."""
+        """Have the writer commit a group's rows; see `TransactionalTable.commit_group`."""
         self.check_writable()
         return self._writer.commit(self._handle, commit, self._txid_app)
 
@@ -356,7 +356,7 @@ class DeltaTableState(TransactionalTable):
             checked_bytes(self.path, staged)
 
     def at(self, version: int) -> DeltaHandle:
-        """The table at `version`."""
+        """Open the table at `version`."""
         return self._handle if version == self.version else DeltaHandle.open(self.path, version)
 
     def has_file(self, path: str) -> bool:

@@ -122,7 +122,7 @@ class TableLog(Protocol):
         """The versions still in the log, newest first, starting at this one or at `newest`."""
 
     def files(self) -> Sequence[DataFile]:
-        """The files of this version."""
+        """Return the data files of this version."""
 
 
 class TransactionalTable(ABC):
@@ -175,7 +175,7 @@ class TransactionalTable(ABC):
 
     @abstractmethod
     def at(self, version: int) -> TableLog:
-        """The log at `version`, which may be an earlier one."""
+        """Open the log at `version`, which may be an earlier one."""
 
     @abstractmethod
     def has_file(self, path: str) -> bool:
@@ -196,7 +196,7 @@ class TransactionalTable(ABC):
         return {}
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Commit a group's rows; raises as `TableLog.commit`.
+        """Commit a group's rows; raises the errors of `TableLog.commit`.
 
         Returns the version, or None if only the table itself can tell whether the commit happened.
         """
@@ -267,7 +267,7 @@ class TransactionalTable(ABC):
         self.amend(lambda: self.until() is not None, lambda: self._dropping(until, epoch), epoch, "mark it as dropped")
 
     def begin(self, txid: int, epoch: int) -> None:
-        """Let a table to which nothing was ever committed begin after `txid`; raises as `drop`.
+        """Let a table to which nothing was ever committed begin after `txid`; raises the errors of `drop`.
 
         A run that was killed while it started may have created the table, and transactions may have been committed
         without it since.
@@ -275,7 +275,7 @@ class TransactionalTable(ABC):
         self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
 
     def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
-        """Write the commit without rows that `made` returns, unless `is_done`; raises as `drop`."""
+        """Write the commit without rows that `made` returns, unless `is_done`; raises the errors of `drop`."""
         for _ in range(TRIES):
             self._check_epoch(epoch)
             if is_done():
@@ -572,11 +572,11 @@ class TransactionalTable(ABC):
             raise TableCorrupt(msg)
 
     def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
-        """The error for a commit that cannot be made."""
+        """Return the error for a commit that cannot be made."""
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
 
 
 def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
-    """The owner's fields in every commit info."""
+    """Return the owner's fields, which every commit info contains."""
     return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}

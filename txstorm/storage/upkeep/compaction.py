@@ -2,7 +2,7 @@
 
 The state as of txid T is its files with the later change rows up to T applied. Neither files nor rows ever change, so
 the run goes on while the new files are written. Change rows of recent groups are in memory; others are read from
-``changes/<name>``. Only the log entry that replaces the old files by the new ones is written in the committer's turn.
+``changes/<name>``. Only the log entry that replaces the old files with the new ones is written in the committer's turn.
 A crash leaves the table either as it was or compacted; files to which nothing refers are swept later.
 """
 

@@ -86,7 +86,7 @@ class UpkeepSchedule:
     # -- what is due --------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> str | None:
-        """A table that needs upkeep: the state whose compaction is most overdue, or a table with many small files.
+        """Choose a table due for upkeep: the state whose compaction is most overdue, or a table with many small files.
 
         `now`: monotonic seconds.
         """
@@ -97,11 +97,11 @@ class UpkeepSchedule:
         return next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
 
     def behind(self) -> list[str]:
-        """The state tables that are not up to date."""
+        """Return the state tables that are not up to date."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
     def unsettled(self) -> list[str]:
-        """The state tables that are not up to date, or at a version that is not retained."""
+        """Return the state tables that are not up to date, or are at a version that is not retained."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
 
     def has_superseded(self, now: int) -> bool:

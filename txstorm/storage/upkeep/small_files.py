@@ -75,7 +75,7 @@ class SmallFileCompaction:
         faults.point("gather.staged")
 
     def finish(self, table: DeltaTableState, now: int) -> bool:
-        """Replace the old files by the new ones, in the committer's turn; False if there was nothing to replace.
+        """Replace the old files with the new ones, in the committer's turn; False if there was nothing to replace.
 
         Passes the fault point ``gather.after``.
 
@@ -104,7 +104,7 @@ class SmallFileCompaction:
 
 
 def small_files(table: DeltaTableState) -> int:
-    """The number of small files of a table."""
+    """Return the number of small files in a table."""
     return sum(file.size < SMALL for file in table.handle.files())
 
 
