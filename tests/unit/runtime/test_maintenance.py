@@ -1,4 +1,4 @@
-"""Upkeep: runs on its own thread, adds its log entry in the committer's turn, and never ends a run."""
+"""Table maintenance: runs on its own thread, commits its log entry in the committer's turn, and survives I/O errors."""
 
 import threading
 import time
@@ -65,7 +65,7 @@ class Schedule:
 
 
 class Bench:
-    """An `Upkeep` with the test as its driver thread."""
+    """Test harness: an `Upkeep` whose driver thread is the test's own thread."""
 
     def __init__(self, *works):
         self.schedule, self.inbox, self.failures, self.now, self.turns = Schedule(*works), [], [], 0.0, 0
@@ -77,13 +77,13 @@ class Bench:
         done, self.turns = Future(), self.turns + 1
         try:
             done.set_result(call())
-        except Exception as error:  # noqa: BLE001 - as a future does
+        except Exception as error:  # noqa: BLE001 - a future stores any exception
             done.set_exception(error)
         self.turns -= 1
         return done
 
     def turn(self, steps=10):
-        """Run the driver's loop until there is no more work."""
+        """Run up to `steps` iterations of the driver's loop, waiting for all maintenance threads in each."""
         for _ in range(steps):
             self.upkeep.look(idle=False)
             self.join()
@@ -96,7 +96,7 @@ class Bench:
             thread.join()
 
 
-def test_it_works_on_its_own_thread_and_ends_in_turn():
+def test_upkeep_works_on_its_own_thread_and_finishes_in_the_commit_turn():
     first, second = Work(), Work()
     bench = Bench(first, second)
     bench.turn()
@@ -106,7 +106,7 @@ def test_it_works_on_its_own_thread_and_ends_in_turn():
 
 
 @pytest.mark.parametrize("error", [OSError(28, "no space left"), TableCorrupt("a file is missing")])
-def test_what_fails_is_tried_again_later(error, caplog):
+def test_failed_upkeep_is_retried_later(error, caplog):
     first, second = Work(error=error), Work()
     bench = Bench(first, second)
     bench.turn()
@@ -119,7 +119,7 @@ def test_what_fails_is_tried_again_later(error, caplog):
 
 
 class Log:
-    """A fake table log that is long until it is compacted."""
+    """A fake table log that counts as too long until it has been shortened."""
 
     def __init__(self, bench, error=None):
         self.bench, self.error, self.is_long = bench, error, True
@@ -139,18 +139,18 @@ class Log:
         self.is_long = False
 
 
-def test_long_logs_are_shortened_beside_commits_one_after_a_commit():
+def test_long_logs_are_shortened_concurrently_one_per_commit():
     bench = Bench()
     bench.schedule.logs = [Log(bench), Log(bench)]
     for left in (1, 0, 0):
         bench.upkeep.committed()
-        bench.upkeep.committed()  # the first one has not been answered yet
+        bench.upkeep.committed()  # the first call is still in progress
         bench.turn(1)
         assert sum(log.is_long for log in bench.schedule.logs) == left
     assert bench.failures == []
 
 
-def test_what_a_step_of_retention_asks_for_is_found_beside_commits():
+def test_queries_of_a_retention_step_run_concurrently_with_commits():
     bench, found = Bench(), []
 
     class Asking(Kept):
@@ -164,7 +164,7 @@ def test_what_a_step_of_retention_asks_for_is_found_beside_commits():
     assert found == [("txstorm-upkeep", 0), None]
 
 
-def test_a_fault_of_shortening_ends_the_run():
+def test_an_injected_fault_in_log_shortening_ends_the_run():
     bench = Bench()
     bench.schedule.logs = [Log(bench, faults.InjectedFault("x"))]
     bench.upkeep.committed()
@@ -173,7 +173,7 @@ def test_a_fault_of_shortening_ends_the_run():
 
 
 class Kept:
-    """A fake retention of three steps that is due once."""
+    """A fake retention run of three steps, due exactly once."""
 
     def __init__(self, bench):
         self.bench, self.done, self.due = bench, [], True
@@ -189,7 +189,7 @@ class Kept:
             yield
 
 
-def test_retention_follows_when_all_states_are_up_to_date_a_step_a_turn():
+def test_retention_runs_after_compaction_one_step_per_turn():
     bench = Bench()
     kept = bench.upkeep._retention = Kept(bench)
     works = {"state/a": Work(), "state/b": Work()}
@@ -205,21 +205,21 @@ def test_retention_follows_when_all_states_are_up_to_date_a_step_a_turn():
     assert (kept.done, bench.failures) == ([], [])
 
 
-def test_nothing_to_do_is_no_fault():
+def test_upkeep_without_work_is_not_a_failure():
     bench = Bench(None)
     bench.turn()
     assert bench.failures == []
 
 
 @pytest.mark.parametrize("error", [FencedError("taken over"), ValueError("ours")])
-def test_what_must_end_the_run_does(error):
+def test_fencing_and_internal_errors_end_the_run(error):
     bench = Bench(Work())
     bench.schedule.error = error
     bench.turn()
     assert bench.failures == [error]
 
 
-def test_an_end_waits_for_the_file_at_hand_only():
+def test_ending_waits_only_for_the_current_file():
     work = Work(steps=1000)
     work.go.clear()
     bench = Bench(work)
@@ -235,7 +235,7 @@ def kinds(data_dir, table):
     return [entry.info.get("kind") for entry in DeltaHandle.open(data_dir / table).history()]
 
 
-def test_a_run_keeps_its_tables_up_beside_its_commits(tmp_path, monkeypatch):
+def test_a_run_maintains_its_tables_concurrently_with_commits(tmp_path, monkeypatch):
     for module, name, value in (
         (upkeep, "IDLE_SECONDS", 0.01),
         (gathering, "LEAST_FILES", 4),
@@ -268,7 +268,7 @@ def test_a_run_keeps_its_tables_up_beside_its_commits(tmp_path, monkeypatch):
 
 
 def test_a_state_larger_than_its_memory(tmp_path):
-    """Two runs over more keys than fit in memory; the second one reuses the first one's index."""
+    """The second of two runs over more keys than fit in memory reuses the index of the first."""
     words = [f"w{i}" for i in range(30_000)]
 
     def go(last, **settings):

@@ -1,4 +1,4 @@
-"""Retry policy: records skipped after repeated failures, and counts that survive a restart."""
+"""Retry policy: records diverted to dead letters after repeated failures, and failure counts that survive a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row(kind: str) -> ErrorRow:
 
 
 class Desk:
-    """A retry policy whose records are converted to JSON, as in a ledger; `restart` recreates it from them."""
+    """Test harness: a retry policy that stores its failures as JSON, as in a ledger; `restart` recreates it from them."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.parse({"on_error": "dead_letter", "retry_backoff": 0.1, **settings})
@@ -34,7 +34,7 @@ class Desk:
         self.ledger[txid] = json.dumps(failure.to_json())
 
     def fail(self, *kinds: str) -> float | None:
-        """Return the delay after the last of these failures of txid 3, with a restart before each."""
+        """Report failures of txid 3, with a restart before each; return the delay after the last one (None: give up)."""
         delays = [self.restart().judge(3, row(kind)).delay for kind in kinds]
         return delays[-1]
 
@@ -56,19 +56,19 @@ class Desk:
         ({}, ["other", "lost"], ("other",)),
     ],
 )
-def test_what_is_left_out(settings: dict, kinds: list[str], divert: tuple[str, ...]) -> None:
+def test_records_diverted_after_failures(settings: dict, kinds: list[str], divert: tuple[str, ...]) -> None:
     desk = Desk(**settings)
     assert desk.fail(*kinds) is not None
     assert desk.policy.divert(3) == desk.restart().divert(3) == divert
 
 
-def test_when_nothing_is_left_to_leave_out_the_topology_ends() -> None:
+def test_the_topology_ends_if_the_source_itself_was_already_diverted() -> None:
     desk = Desk()
     assert desk.fail("other", "other") == 0
     assert desk.fail("other") is None
 
 
-def test_what_was_decided_is_of_no_effect_under_another_policy() -> None:
+def test_stored_decisions_have_no_effect_under_another_policy() -> None:
     desk = Desk()
     desk.fail("other")
     desk.settings = Settings.parse({})
@@ -76,20 +76,20 @@ def test_what_was_decided_is_of_no_effect_under_another_policy() -> None:
     assert desk.fail("other") is None
 
 
-def test_pauses_go_on_growing_over_restarts_and_begin_anew_with_another_way_to_try() -> None:
+def test_back_off_grows_across_restarts_and_resets_when_more_records_are_diverted() -> None:
     desk = Desk(on_error="retry(3), dead_letter")
     assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
     assert desk.policy.failure(3).count == 5
 
 
-def test_the_error_is_kept_without_its_trace() -> None:
+def test_stored_errors_have_no_traceback() -> None:
     desk = Desk()
     desk.fail("lost", "lost", "lost")
     error = desk.restart().failure(3).error
     assert (error.kind, error.message, error.traceback) == ("lost", "why", "")
 
 
-def test_a_batch_that_is_left_out_as_a_whole_stays_what_it_was() -> None:
+def test_a_batch_diverted_as_a_whole_keeps_its_extent() -> None:
     desk = Desk()
     desk.pins[3] = ({"meta": [4, 6]}, {"meta": [2, 4]})
     desk.fail("lost", "lost", "lost")
@@ -97,12 +97,12 @@ def test_a_batch_that_is_left_out_as_a_whole_stays_what_it_was() -> None:
     assert policy.pinned(3, {"meta": [2, 4]}) == {"meta": [4, 6]}
     assert policy.divert(3) == (SOURCE,)
     assert policy.pinned(4, {"meta": [4, 6]}) is None
-    # The batch before it has another end now: it is another batch, and innocent.
+    # Txid 2 now ends at another position, so txid 3 is a different batch: the failures no longer apply to it.
     assert policy.pinned(3, {"meta": [2, 5]}) is None
     assert policy.divert(3) == ()
 
 
-def test_what_has_no_record_to_leave_out_ends_the_topology() -> None:
+def test_a_failure_without_divertible_records_ends_the_topology() -> None:
     desk = Desk(on_error="retry(1), dead_letter")
     assert desk.policy.judge(3, row("other"), divertible=False).delay == 0
     assert desk.policy.judge(3, row("other"), divertible=False).delay is None

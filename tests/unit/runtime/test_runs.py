@@ -1,4 +1,4 @@
-"""A run and its handle, end to end on the local engine."""
+"""Runs and their handles, end to end on the local engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 60
 
 
 class Count(BatchBolt, Committer):
-    """Counts words; waits in `finish_batch` of txids that have a gate; fails at the word ``boom``."""
+    """A word counter; `finish_batch` waits for the gate of its txid, if any, and fails on the word ``boom``."""
 
     state = KeyedState("counts", {"word": str}, {"n": int})
     sink = SinkTable("sizes", {"n": int})
@@ -67,7 +67,7 @@ def wait(true: Callable[[], bool]) -> None:
 
 
 class Words:
-    """A memory spout of words with a counting committer, and its runs in one directory."""
+    """Test harness: starts runs of a word-count topology (memory spout, counting committer) in one data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir, self.runs = data_dir, []
@@ -97,10 +97,10 @@ def words(tmp_path: Path) -> Iterator[Words]:
         handle.stop()
 
 
-# --- how far a run goes -----------------------------------------------------------------------------------------------
+# --- end of a run ----------------------------------------------------------------------------------------------------
 
 
-def test_available_now_commits_what_is_there_and_starts_no_empty_transaction(words: Words) -> None:
+def test_available_now_commits_all_existing_data_and_starts_no_empty_transaction(words: Words) -> None:
     handle = words.finish(available_now=True)
     assert handle.committed == 2
     assert words.finish(available_now=True).committed == 2
@@ -119,14 +119,14 @@ def test_available_now_of_an_empty_source_ends_at_once(words: Words) -> None:
     assert handle.state("counts").to_pylist() == []
 
 
-def test_a_memory_spout_otherwise_goes_on_with_empty_transactions(words: Words) -> None:
+def test_without_available_now_a_memory_spout_continues_with_empty_transactions(words: Words) -> None:
     handle = words.start()
     wait(lambda: handle.committed > 5)
     handle.stop()
     assert {row["n"] for row in handle.sink("sizes").to_pylist()[2:]} == {0}
 
 
-def test_until_txid_ends_there_also_where_nothing_is_left_to_do(words: Words) -> None:
+def test_until_txid_ends_there_even_if_nothing_is_left_to_do(words: Words) -> None:
     assert words.finish(until_txid=4).committed == 4
     assert words.finish(until_txid=4).committed == 4
     earlier = words.finish(until_txid=2)
@@ -134,7 +134,7 @@ def test_until_txid_ends_there_also_where_nothing_is_left_to_do(words: Words) ->
     assert words.finish(until_txid=5).progress.txids == 1
 
 
-def test_process_all_available_covers_what_was_there_and_starts_no_empty_one_after_it(words: Words) -> None:
+def test_process_all_available_covers_existing_data_and_starts_no_empty_transaction(words: Words) -> None:
     gates(2)
     handle = words.start()
     asked = threading.Thread(target=handle.processAllAvailable)
@@ -167,7 +167,7 @@ def test_process_all_available_of_a_run_that_ended(words: Words) -> None:
         handle.processAllAvailable()
 
 
-def test_min_interval_holds_also_inside_packs(words: Words) -> None:
+def test_min_interval_applies_within_packs_too(words: Words) -> None:
     words.source.add(0, *"cdefghij")
     handle = words.start(settings={"min_interval": 3600, "max_spout_pending": 8})
     wait(lambda: handle.committed == 1)
@@ -178,10 +178,10 @@ def test_min_interval_holds_also_inside_packs(words: Words) -> None:
     assert handle.lastProgress.pack == 1
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- concurrency ------------------------------------------------------------------------------------------------------
 
 
-def test_max_spout_pending_and_pack_and_group_sizes_are_obeyed(words: Words) -> None:
+def test_limits_on_pending_packs_and_groups_are_respected(words: Words) -> None:
     words.source.add(0, *("x" for _ in range(77)))
     widths: list[int] = []
     handle = words.finish(
@@ -196,14 +196,14 @@ def test_max_spout_pending_and_pack_and_group_sizes_are_obeyed(words: Words) -> 
     assert max(one.group for one in done) <= 3
 
 
-def test_the_size_of_packs_is_found_automatically(words: Words) -> None:
+def test_pack_size_is_tuned_automatically(words: Words) -> None:
     words.source.add(0, *("x" for _ in range(400)))
     handle = words.finish(available_now=True)
     assert max(one.pack for one in handle.recentProgress) > 1
     assert handle.progress.txids == handle.committed == 202
 
 
-def test_several_txids_wait_processed_while_one_commits(words: Words) -> None:
+def test_several_processed_txids_wait_while_one_commits(words: Words) -> None:
     words.source.add(0, *("x" for _ in range(20)))
     gates(1)
     handle = words.start(available_now=True, settings={"max_spout_pending": 4, "max_group_txids": 1})
@@ -218,7 +218,7 @@ def test_several_txids_wait_processed_while_one_commits(words: Words) -> None:
 # --- the handle -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_returns_at_once_and_says_what_it_does(words: Words) -> None:
+def test_run_returns_at_once_and_reports_its_status(words: Words) -> None:
     gates(1)
     handle = words.start(until_txid=2)
     assert handle.isActive
@@ -243,7 +243,7 @@ def test_a_run_returns_at_once_and_says_what_it_does(words: Words) -> None:
     assert (handle.txid, handle.committed) == (3, 2)
 
 
-def test_ids_tell_the_topology_and_its_runs_apart(words: Words) -> None:
+def test_the_topology_and_each_run_have_distinct_ids(words: Words) -> None:
     first, second = words.finish(until_txid=1), words.finish(until_txid=2)
     assert first.id == second.id
     assert first.runId != second.runId
@@ -281,7 +281,7 @@ def test_a_listener_that_hangs_does_not_delay_the_run(words: Words, monkeypatch:
         goes_on.set()
 
 
-def test_results_are_at_hand(words: Words, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_available_from_the_handle(words: Words, capsys: pytest.CaptureFixture[str]) -> None:
     handle = words.finish(available_now=True)
     assert handle.state("counts").to_pandas().to_dict("list") == {"word": ["a", "b"], "n": [2, 1]}
     assert handle.state("counts").as_of(txid=1).to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
@@ -291,7 +291,7 @@ def test_results_are_at_hand(words: Words, capsys: pytest.CaptureFixture[str]) -
     assert "<td>2</td>" in handle._repr_html_()
 
 
-def test_a_run_that_fails_says_why_wherever_it_is_asked(words: Words) -> None:
+def test_every_method_of_a_failed_run_reports_the_error(words: Words) -> None:
     words.source.add(0, "c", "boom")
     handle = words.start(available_now=True)
     with pytest.raises(TopologyFailed, match=r"txid 3 .*count\[0\] raised ValueError at .*: boom"):
@@ -312,7 +312,7 @@ def test_the_journal_can_be_replayed_against_the_machine(words: Words, tmp_path:
     assert replayed.state.currtx == 3
 
 
-# --- what it is given -------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def test_the_directory_is_named_by_the_topology(words: Words, in_tmp: Path) -> None:
@@ -322,7 +322,7 @@ def test_the_directory_is_named_by_the_topology(words: Words, in_tmp: Path) -> N
     assert handle.data_dir.is_dir()
 
 
-def test_wrong_arguments_are_refused_before_anything_is_made(words: Words) -> None:
+def test_wrong_arguments_are_rejected_before_anything_is_created(words: Words) -> None:
     refused = [
         ({"engine": "flink"}, InputError, "engine 'flink': expected one of spark, local"),
         ({"until_txid": 0}, InputError, "at least 1, got 0"),
@@ -337,6 +337,6 @@ def test_wrong_arguments_are_refused_before_anything_is_made(words: Words) -> No
     assert not words.data_dir.exists()
 
 
-def test_settings_of_the_run_go_over_those_of_the_topology_also_by_storms_key(words: Words) -> None:
+def test_settings_of_the_run_override_those_of_the_topology_also_under_storms_keys(words: Words) -> None:
     handle = words.finish(available_now=True, settings={"topology.max.spout.pending": "3"})
     assert handle.topology.settings.max_spout_pending == 3

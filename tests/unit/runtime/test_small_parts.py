@@ -1,4 +1,4 @@
-"""Small parts of the runtime: retry policy, timers and waiters."""
+"""Small components of the runtime: retry policy, timers and waiters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def policy(known: dict[int, Failure] | None = None, **settings) -> tuple[RetryPo
     return RetryPolicy(Settings.parse(settings), lambda *one: recorded.append(one), known or {}), recorded
 
 
-def test_a_failed_batch_is_replayed_at_once_then_with_growing_pauses() -> None:
+def test_a_failed_batch_is_replayed_at_once_then_with_back_off() -> None:
     made, recorded = policy(retry_backoff=0.1, retry_backoff_max=1)
     delays = [made.judge(4, row()).delay for _ in range(8)]
     assert delays == [0, 0.1, 0.2, 0.4, 0.8, 1, 1, 1]
@@ -56,13 +56,13 @@ def test_a_failed_batch_is_replayed_at_once_then_with_growing_pauses() -> None:
         ("reported", {"max_retries": 0}, 0),
     ],
 )
-def test_how_often_a_batch_is_replayed(kind: str, settings: dict, replays: int) -> None:
+def test_limit_on_replays_of_a_batch(kind: str, settings: dict, replays: int) -> None:
     made, _ = policy(**settings)
     verdicts = [made.judge(1, row(kind)).delay for _ in range(replays + 1)]
     assert verdicts.index(None) == replays
 
 
-def test_counts_go_on_over_a_restart_and_end_with_the_commit() -> None:
+def test_failure_counts_survive_a_restart_and_end_with_the_commit() -> None:
     made, _ = policy({3: Failure(2, tries={"other": 2}), 9: Failure(1, tries={"other": 1})}, on_error="retry(2)")
     assert made.judge(3, row("other")).delay is None
     assert made.forget(5) == [3]
@@ -70,7 +70,7 @@ def test_counts_go_on_over_a_restart_and_end_with_the_commit() -> None:
     assert made.judge(9, row("other")).count == 2
 
 
-def test_what_a_topology_ends_with() -> None:
+def test_the_error_a_topology_ends_with() -> None:
     attempt = TransactionAttempt(5, 77)
     failure = batch_failure(attempt, row("other", "ValueError"), 3)
     assert isinstance(failure, TopologyFailed)
@@ -121,7 +121,7 @@ def test_a_timer_may_set_another() -> None:
 
 
 class Queue:
-    """Waiters over a source of which some transactions are planned."""
+    """Test harness: waiters over a source, of which the first `source.held` transactions are already planned."""
 
     def __init__(self, directory: Path, source: Source) -> None:
         books = Books(MemoryLedger(), directory)
@@ -160,7 +160,7 @@ def test_waiters_return_when_the_rows_of_their_call_are_committed(tmp_path: Path
     assert isinstance(second.exception(), StoppedError)
 
 
-def test_a_source_that_cannot_tell_has_given_all_when_it_is_asked_and_has_nothing(tmp_path: Path) -> None:
+def test_a_source_without_marks_is_exhausted_once_it_reports_not_ready(tmp_path: Path) -> None:
     queue = Queue(tmp_path, Source(2, tells=False))
     queue.waiters.dry = True
     done = queue.wait(committed(2))
@@ -173,7 +173,7 @@ def test_a_source_that_cannot_tell_has_given_all_when_it_is_asked_and_has_nothin
     assert done.done()
 
 
-def test_a_source_that_cannot_tell_has_given_all_when_a_later_transaction_is_empty(tmp_path: Path) -> None:
+def test_a_source_without_marks_is_exhausted_once_a_later_transaction_is_empty(tmp_path: Path) -> None:
     queue = Queue(tmp_path, Source(2, tells=False))
     done = queue.wait(committed(2, in_flight=3))
     queue.waiters.answer(committed(5), empty=5)
@@ -182,7 +182,7 @@ def test_a_source_that_cannot_tell_has_given_all_when_a_later_transaction_is_emp
     assert done.done()
 
 
-def test_who_waits_for_a_run_that_fails_gets_its_error(tmp_path: Path) -> None:
+def test_waiters_raise_the_error_of_a_failed_run(tmp_path: Path) -> None:
     queue = Queue(tmp_path, Source(2))
     done = queue.wait(committed(0))
     queue.waiters.end(TopologyFailed("broken"))
@@ -191,7 +191,7 @@ def test_who_waits_for_a_run_that_fails_gets_its_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [FORMAT_FILE, PLACE_FILE])
-def test_what_a_killed_first_run_has_begun_to_write_is_not_taken_for_something_else(
+def test_leftovers_of_a_killed_first_run_are_not_taken_for_foreign_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def killed(*_, **__) -> None:

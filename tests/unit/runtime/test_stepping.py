@@ -1,4 +1,4 @@
-"""`Stepper`: runs transactions on the caller's thread, one phase at a time."""
+"""`Stepper`: runs transactions on the caller's thread, one phase at a time; each waits for its ack or fail."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_a_failed_phase_is_replayed_with_a_new_attempt(stepper: Stepper):
     stepper.fail(first, ErrorRow("the test", 0, "failed", "FailedException", "", "", ""))
     second = attempt(stepper, 1)
     assert second > first
-    stepper.ack(first)  # too late: it changes nothing
+    stepper.ack(first)  # too late, so it has no effect
     assert phases(stepper)[1] == "processing"
 
 
-def test_an_error_is_raised_when_it_happens_and_the_transactions_before_it_commit(stepper: Stepper):
+def test_an_error_is_raised_immediately_and_preceding_transactions_commit(stepper: Stepper):
     stepper.ack(attempt(stepper, 1))
     stepper.ack(attempt(stepper, 1))
     stepper.ack(attempt(stepper, 2))
@@ -92,7 +92,7 @@ def test_an_error_is_raised_when_it_happens_and_the_transactions_before_it_commi
     assert stepper.committed == 2
 
 
-def test_it_uses_public_names_of_the_driver_only():
+def test_the_stepper_uses_only_public_names_of_the_driver():
     tree: Any = ast.parse(Path(stepping.__file__).read_text(encoding="utf-8"))
     uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
     assert all(isinstance(node.value, ast.Name) and node.value.id == "self" for node in uses)

@@ -1,4 +1,4 @@
-"""Values passed to and returned by user code of a spout are copies: changing them changes nothing that is stored."""
+"""Spouts: values passed to and returned by user code are copies; mutating them does not affect stored ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZE, STEP = 24, 2
 
 
 def spoil(value: Any) -> None:
-    """Modify everything in `value` that is mutable."""
+    """Mutate every mutable object nested in `value`."""
     if isinstance(value, dict):
         for inner in value.values():
             spoil(inner)
@@ -49,7 +49,7 @@ def spoil(value: Any) -> None:
 
 
 class InPlace(SpoutCoordinator):
-    """A coordinator that advances the previous transaction's range in place, and modifies its other arguments."""
+    """A coordinator that advances the previous transaction's range in place and mutates its other arguments."""
 
     def __init__(self):
         self.mark = [SIZE]
@@ -110,7 +110,7 @@ class OpaqueRanges(Ranges):
 
 
 class CommittedRanges(CommitterTransactionalSpout):
-    """A committer spout whose emitter returns a list, modifies it later, and modifies the arguments of `commit`."""
+    """A committer spout whose emitter returns a list, mutates it later, and mutates the arguments of `commit`."""
 
     fields = ("n",)
 
@@ -137,7 +137,7 @@ class CommittingEmitter(CommitterEmitter):
 
 
 class Partitions(PartitionedTransactionalSpout):
-    """A partitioned spout of one partition that advances positions in place."""
+    """A partitioned spout with one partition, whose emitter advances the position in place."""
 
     fields = ("n",)
 
@@ -192,7 +192,7 @@ class OpaqueMovingEmitter(MovingEmitter, OpaquePartitionedEmitter):
 
 
 class FailsTwice(BatchBolt):
-    """Fails at the first two attempts at every third transaction, in whatever process it runs."""
+    """A bolt that fails the first two attempts at every third transaction, even across worker processes."""
 
     fields = ("n",)
 
@@ -218,7 +218,7 @@ KINDS = [Ranges, OpaqueRanges, CommittedRanges, Partitions, OpaquePartitions]
 
 
 def numbers(place: Path, spout: Any, engine: Engine, stream: str = "default", **settings: Any) -> list[int]:
-    """Run the spout; return all committed numbers, sorted."""
+    """Run a topology with `spout` to completion; return all committed numbers, sorted."""
     place.mkdir()
     builder = TransactionalTopologyBuilder("kept", "spout", spout)
     builder.set_bolt("fails", FailsTwice(place)).shuffle_grouping("spout", stream)
@@ -231,19 +231,19 @@ def numbers(place: Path, spout: Any, engine: Engine, stream: str = "default", **
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_user_code_may_change_what_it_is_given_and_what_it_has_returned(kind, make_engine: Factory, tmp_path):
+def test_user_code_may_mutate_its_arguments_and_return_values(kind, make_engine: Factory, tmp_path):
     assert numbers(tmp_path / "place", kind(), make_engine()) == list(range(SIZE))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_of_the_sources_of_a_composite_spout(kind, tmp_path):
+def test_user_code_of_a_composite_spouts_sources_may_mutate_its_values(kind, tmp_path):
     spout = CompositeSpout({"one": kind(), "two": Ranges()})
     for stream in ("one", "two"):
         assert numbers(tmp_path / stream, spout, "local", stream) == list(range(SIZE))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_restarts_find_what_was_stored(kind, tmp_path):
+def test_restarts_read_unmodified_metadata(kind, tmp_path):
     place = tmp_path / "place"
     builder = TransactionalTopologyBuilder("kept", "spout", kind())
     builder.set_bolt("fails", FailsTwice(place)).shuffle_grouping("spout")
@@ -256,8 +256,8 @@ def test_restarts_find_what_was_stored(kind, tmp_path):
     assert sorted(handle.sink("rows").to_arrow()["n"].to_pylist()) == list(range(SIZE))
 
 
-def test_a_coordinator_that_waits_for_its_mark_is_told_of_the_right_one(tmp_path):
-    """`latest` returns a list that the coordinator modifies later, and `reached` modifies its argument."""
+def test_the_mark_passed_to_reached_is_unmodified(tmp_path):
+    """The mark passed to `reached` is intact although the coordinator mutates the list that `latest` returned."""
     builder = TransactionalTopologyBuilder("kept", "spout", Ranges())
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout")
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path)
@@ -269,7 +269,7 @@ def test_a_coordinator_that_waits_for_its_mark_is_told_of_the_right_one(tmp_path
 
 
 class SettingsChanger(BatchBolt, Committer):
-    """Modifies its settings and its own nested configuration; emits the values that it found."""
+    """A bolt that checks its settings and its nested component configuration, then mutates both."""
 
     def prepare(self, context, collector, attempt):
         found = [context.settings["mine"], context.settings["cargo_bytes"]]
@@ -282,7 +282,7 @@ class SettingsChanger(BatchBolt, Committer):
 
 
 class SettingsSpout(Ranges):
-    """A spout whose coordinator and emitters modify the settings."""
+    """A spout whose coordinator and emitters mutate their settings."""
 
     def coordinator(self, context):
         self.spoil_settings(context)
@@ -299,7 +299,7 @@ class SettingsSpout(Ranges):
         context.settings["cargo_bytes"] = 1
 
 
-def test_settings_are_every_tasks_own(make_engine: Factory, tmp_path):
+def test_every_task_has_its_own_copy_of_the_settings(make_engine: Factory, tmp_path):
     builder = TransactionalTopologyBuilder("kept", "spout", SettingsSpout(), 2)
     given = [1]
     builder.get_spout_declarer().add_configuration("own", given)
@@ -312,7 +312,7 @@ def test_settings_are_every_tasks_own(make_engine: Factory, tmp_path):
     assert given == [1]
 
 
-def test_progress_is_every_listeners_own(tmp_path):
+def test_every_listener_has_its_own_copy_of_the_progress(tmp_path):
     seen: list[str] = []
 
     def spoiler(progress):

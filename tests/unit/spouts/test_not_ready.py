@@ -1,4 +1,4 @@
-"""`NOT_READY`: a singleton, even after pickling; and its meaning for a source that reports nothing else."""
+"""`NOT_READY`: a singleton even after pickling; for a source without marks it means that all data were read."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class EmitTxid(Emitter):
 
 
 @pytest.mark.parametrize("module", [pickle, cloudpickle])
-def test_it_is_the_same_object_after_a_journey(module):
+def test_not_ready_is_the_same_object_after_pickling(module):
     assert pickle.loads(module.dumps(NOT_READY)) is NOT_READY
 
 
 @pytest.mark.parametrize("wait", ["available_now", "processAllAvailable"])
-def test_a_source_that_cannot_tell_has_given_everything_when_it_is_not_ready(in_tmp, wait):
+def test_a_source_without_marks_is_exhausted_when_it_is_not_ready(in_tmp, wait):
     builder = TransactionalTopologyBuilder("three", "numbers", ThreeBatches())
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("numbers")
     handle = run(builder.build_topology(), engine="local", available_now=wait == "available_now")

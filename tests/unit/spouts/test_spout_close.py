@@ -1,4 +1,4 @@
-"""`close()` of emitters and coordinators: emitting a tuple there is an error, not merely a log line."""
+"""`close()` of emitters: emitting a tuple there fails the batch; any other exception is only logged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Numbers(SpoutCoordinator):
 
 
 class Late(Emitter):
-    """Emits one more tuple when it is closed."""
+    """An emitter that wrongly emits one more tuple in `close`."""
 
     def emit_batch(self, attempt, metadata, collector):
         self.collector = collector
@@ -92,7 +92,7 @@ class LateOpaquePartitions(OpaquePartitionedTransactionalSpout):
 
 
 class LateAndBroken(Late):
-    """Masks the rejected tuple with another exception."""
+    """An emitter whose `close` masks the error of its late tuple with another exception."""
 
     def close(self):
         try:
@@ -107,7 +107,7 @@ class LateAndBrokenSpout(LateSpout):
 
 
 class Pass(BatchBolt):
-    """Passes its input on."""
+    """A bolt that emits its input unchanged."""
 
     fields = ("text",)
 
@@ -136,20 +136,20 @@ def test_a_tuple_emitted_in_close_fails_the_last_batch_of_the_pack(spout, make_e
         handle.awaitTermination(300)
     assert "spout[0] raised EmitError at" in str(raised.value)
     assert "test_spout_close.py" in str(raised.value)
-    # The batches before the last one of the first pack are emitted whole, and commit.
+    # The batches before the last one of the first pack are emitted completely, and commit.
     texts = handle.sink("rows").to_arrow()["text"].to_pylist() if handle.committed else []
     assert texts == [f"txid {txid}" for txid in range(1, handle.committed + 1)]
     assert handle.committed < 3
 
 
-def test_the_same_of_a_source_of_a_composite_spout(tmp_path):
+def test_a_tuple_emitted_in_close_fails_the_batch_of_a_composite_spout(tmp_path):
     for stream in ("one", "two"):
         topology = built(CompositeSpout({"one": LateSpout(), "two": LateOpaquePartitions()}), stream)
         with pytest.raises(EmitError, match=SAYS), TopologyTestDriver(topology) as driver:
             driver.commit()
 
 
-def test_such_a_batch_can_be_a_dead_letter(tmp_path):
+def test_a_batch_with_a_tuple_emitted_in_close_can_be_a_dead_letter(tmp_path):
     topology = built(LateSpout(), on_error="dead_letter", retry_backoff=0)
     handle = run(topology, engine="local", data_dir=tmp_path, until_txid=2)
     handle.awaitTermination(60)
@@ -171,7 +171,7 @@ class UnclosableSpout(LateSpout):
         return Unclosable()
 
 
-def test_an_emitter_that_cannot_be_closed_changes_nothing(tmp_path: Path, caplog):
+def test_an_emitter_whose_close_raises_fails_no_batch(tmp_path: Path, caplog):
     handle = run(built(UnclosableSpout()), engine="local", data_dir=tmp_path, until_txid=3)
     handle.awaitTermination(60)
     assert handle.sink("rows").to_arrow()["text"].to_pylist() == ["whole"] * 3

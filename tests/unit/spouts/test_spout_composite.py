@@ -1,4 +1,4 @@
-"""Composite spouts: their declarations, rejected combinations, and the documents of their sources."""
+"""Composite spouts: declared streams, rejected combinations, and the metadata of their sources."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_cannot_be_is_refused_when_the_topology_is_built(name: str) -> None:
+def test_impossible_combinations_are_rejected_when_the_topology_is_built(name: str) -> None:
     make, fault = FAULTS[name]
     with pytest.raises(TopologyError) as caught:
         build(make())
     assert fault in str(caught.value)
 
 
-def test_it_is_opaque_when_one_source_is() -> None:
+def test_a_composite_spout_is_opaque_if_one_source_is() -> None:
     opaque = OpaqueMemoryTransactionalSpout([["x"]], "word")
     assert not CompositeSpout({"a": words("x")}).opaque
     assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
 
 
 class Asked(TransactionalSpout):
-    """Emits the given numbers once each; for None it is not ready, and an exception is raised."""
+    """A scripted source: plans each given number once, is not ready for a None, and raises a given exception."""
 
     fields = ("n",)
 
@@ -100,7 +100,7 @@ def planning(**sources: Any) -> Any:
     return planner(CompositeSpout(sources), TaskContext("t", "all", 0, 1))
 
 
-def test_a_source_that_gives_nothing_keeps_its_metadata() -> None:
+def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
     left, right = Asked(1, None, None, 2), Asked(10, 20, None, 30)
     made = planning(left=left, right=right)
     first = made.plan(1, None)
@@ -112,7 +112,7 @@ def test_a_source_that_gives_nothing_keeps_its_metadata() -> None:
     assert made.payload(second) == {"right": None}
 
 
-def test_a_source_is_not_asked_twice_because_another_one_raised() -> None:
+def test_a_source_is_not_replanned_because_another_one_raised() -> None:
     left, right = Asked(1, 2, 3), Asked(FailedException("later"), 10, FailedException("later"), 20)
     made = planning(left=left, right=right)
     with pytest.raises(FailedException):
@@ -122,11 +122,11 @@ def test_a_source_is_not_asked_twice_because_another_one_raised() -> None:
     assert left.asked == [(1, None)]
     with pytest.raises(FailedException):
         made.plan(2, first)
-    # What came before is another batch now: the plan of 2 that follows the old one is void.
+    # Txid 1 is now a different batch, so the plan of txid 2 that was based on the old one is void.
     assert made.plan(2, {"sources": {"left": {"meta": 7}, "right": {"meta": 10}}})["sources"]["left"] == {"meta": 3}
 
 
-def test_the_position_of_a_source_that_left_is_carried_on() -> None:
+def test_the_position_of_a_removed_source_is_kept() -> None:
     first = planning(left=Asked(1), right=Asked(10)).plan(1, None)
     second = planning(left=Asked(2)).plan(2, first)
     assert second == {"sources": {"right": {"meta": 10, "skipped": True}, "left": {"meta": 2}}}
@@ -137,7 +137,7 @@ def test_the_position_of_a_source_that_left_is_carried_on() -> None:
         planning(left=Asked()).payload(first)
 
 
-def test_all_is_read_when_every_source_says_so() -> None:
+def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
     left, right = words("a", "b"), words("x")
     made = planning(left=left, right=right)
     mark = made.latest()
@@ -146,7 +146,7 @@ def test_all_is_read_when_every_source_says_so() -> None:
     assert planning(left=left, right=Asked()).latest() is None
 
 
-def test_check_reaches_every_source() -> None:
+def test_check_is_called_on_every_source() -> None:
     class Missing(Two):
         def check(self) -> None:
             raise SpoutError("no such queue")
@@ -155,7 +155,7 @@ def test_check_reaches_every_source() -> None:
         check_spout(CompositeSpout({"left": words("a"), "right": Missing()}))
 
 
-def test_every_source_is_closed_also_when_one_cannot() -> None:
+def test_every_source_is_closed_even_if_one_raises() -> None:
     closed = []
 
     class Closes(Asked):
@@ -172,5 +172,5 @@ def test_every_source_is_closed_also_when_one_cannot() -> None:
     assert sorted(closed) == ["all/left", "all/right"]
 
 
-def test_without_a_committer_spout_nothing_happens_at_commits() -> None:
+def test_no_committer_without_a_committer_spout() -> None:
     assert spout_committer(CompositeSpout({"left": words("a")}), TaskContext("t", "all", 0, 1)) is None

@@ -25,7 +25,7 @@ from txstorm.spouts.user_calls import storable
 
 
 class Numbers:
-    """A source of numbered tuples per partition, in the place of a cluster of brokers."""
+    """A partitioned source of numbered tuples that stands in for a broker cluster."""
 
     def __init__(self, *sizes: int, take: int = 2) -> None:
         self.partitions = [[f"{p}-{i}" for i in range(size)] for p, size in enumerate(sizes)]
@@ -40,7 +40,7 @@ class Numbers:
 
 
 class LocalBench(Bench):
-    """A bench whose task-planned spouts share one source, as emitters share a broker."""
+    """A test bench that does not pickle its spouts, so that all emitters share one source as they would share a broker."""
 
     ships = False
 
@@ -62,7 +62,7 @@ class _Coordinator(PartitionedCoordinator):
     def __init__(self, source: Numbers) -> None:
         self.source = source
 
-    def numPartitions(self) -> int:  # Storm's spelling is an override too
+    def numPartitions(self) -> int:  # Storm's spelling is a valid override too
         return len(self.source.partitions)
 
     def isReady(self) -> bool:
@@ -132,7 +132,7 @@ def values(rows: list[tuple[Any, ...]]) -> list[str]:
 # --- partitioned -----------------------------------------------------------------------------------------------
 
 
-def test_replay_emits_exactly_the_stored_batch_whatever_came_since():  # storm.md 49, 64
+def test_replay_emits_exactly_the_stored_batch_regardless_of_new_data():  # storm.md 49, 64
     source = Numbers(3, 3)
     bench = LocalBench(Partitioned(source))
     first = bench.rows(1)
@@ -144,14 +144,14 @@ def test_replay_emits_exactly_the_stored_batch_whatever_came_since():  # storm.m
     assert values(bench.rows(2)) == ["0-2", "late", "1-2"]
 
 
-def test_document_names_count_and_every_partition():
+def test_document_holds_the_count_and_every_partition():
     bench = LocalBench(Partitioned(Numbers(3, 1)))
     assert bench.plan(1) == {"count": 2, "parts": None}
     bench.emit(1)
     assert bench.documents[1] == {"count": 2, "parts": {"0": {"batch": [0, 2]}, "1": {"batch": [0, 1]}}}
 
 
-def test_added_partition_joins_with_the_next_created_txid_only():  # storm.md 50
+def test_an_added_partition_is_read_only_from_the_next_created_txid_on():  # storm.md 50
     source = Numbers(4)
     bench = LocalBench(Partitioned(source))
     bench.plan(1)
@@ -183,7 +183,7 @@ def test_tasks_own_partitions_modulo_and_parallelism_changes_no_batch():  # stor
     assert all(found == by_tasks[1] for found in by_tasks.values())
 
 
-def test_pack_chains_through_carried_without_documents_in_between():
+def test_positions_are_carried_within_a_pack_without_stored_documents():
     source = Numbers(5, 1)
     bench = LocalBench(Partitioned(source))
     documents = [bench.planner.plan(txid, None) for txid in (1, 2, 3)]
@@ -194,7 +194,7 @@ def test_pack_chains_through_carried_without_documents_in_between():
     assert carried == {"0": {"batch": [4, 5]}, "1": {"batch": [1, 1]}}
 
 
-def test_pack_may_replay_first_and_go_on_with_new_txids():
+def test_a_pack_may_replay_txids_and_continue_with_new_ones():
     source = Numbers(6)
     bench = LocalBench(Partitioned(source))
     bench.rows(1)
@@ -204,14 +204,14 @@ def test_pack_may_replay_first_and_go_on_with_new_txids():
     assert values(recorder.rows) == ["0-0", "0-1", "0-2", "0-3"]
 
 
-def test_empty_txids_are_real_and_keep_positions():  # storm.md 53
+def test_empty_txids_exist_and_keep_positions():  # storm.md 53
     bench = LocalBench(Partitioned(Numbers(1)))
     assert [values(bench.rows(txid)) for txid in (1, 2, 3)] == [["0-0"], [], []]
     bench.spout.source.partitions[0].append("0-1")
     assert values(bench.rows(4)) == ["0-1"]
 
 
-def test_transactional_partition_that_gives_none_keeps_its_position_and_replays_empty():
+def test_a_transactional_partition_without_data_keeps_its_position_and_replays_empty():
     source = Numbers(4)
 
     class Silent(_Emitter):
@@ -226,7 +226,7 @@ def test_transactional_partition_that_gives_none_keeps_its_position_and_replays_
     assert bench.rows(2) == []
 
 
-def test_ready_is_asked_for_new_txids_only():
+def test_is_ready_is_called_only_for_new_txids():
     source = Numbers(4)
     source.ready = False
     bench = LocalBench(Partitioned(source))
@@ -236,7 +236,7 @@ def test_ready_is_asked_for_new_txids_only():
     assert source.calls == ["ready?"]
 
 
-def test_close_reaches_coordinator_and_emitters():
+def test_close_is_called_on_coordinator_and_emitters():
     source = Numbers(1)
     bench = LocalBench(Partitioned(source), tasks=2)
     bench.rows(1)
@@ -245,7 +245,7 @@ def test_close_reaches_coordinator_and_emitters():
     assert source.closed == 3
 
 
-def test_task_planned_kinds_cannot_tell_what_they_hold():
+def test_task_planned_spouts_have_no_marks():
     for spout in (Partitioned(Numbers(1)), Opaque(Numbers(1))):
         made = LocalBench(spout).planner
         assert (made.task_planned, made.latest(), made.reached(None, None)) == (True, None, False)
@@ -260,7 +260,7 @@ def test_opaque_replay_may_differ_and_later_txids_start_at_the_new_end():  # sto
     assert bench.planner.opaque
     numbers = [int(n[2:]) + 1 for n in values(bench.rows(1) + bench.rows(2))]
     assert numbers == list(range(1, 101))
-    # 1 fails in commit: both are planned anew, the source gives 40 this time.
+    # Txid 1 fails in its commit phase: both txids are replanned, and the source now returns 40.
     bench.documents.clear()
     source.take = 40
     assert bench.plan(1, replay=True) == {"parts": None}
@@ -280,7 +280,7 @@ def test_two_pipelined_opaque_batches_do_not_overlap():  # storm.md 54
     assert values(recorder.rows) == source.partitions[0]
 
 
-def test_opaque_partition_away_carries_its_position_into_every_document():  # storm.md 60, 61
+def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
     source = Numbers(6, 6)
     bench = LocalBench(Opaque(source), tasks=2)
     bench.rows(1)
@@ -322,7 +322,7 @@ def test_parts_are_sorted_by_number():
     assert list(bench.documents[1]["parts"]) == [str(p) for p in range(11)]
 
 
-# --- plain, and what all share -----------------------------------------------------------------------------------
+# --- plain, and common to all ----------------------------------------------------------------------------------
 
 
 class Plain(TransactionalSpout):
@@ -376,7 +376,7 @@ def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
     assert not bench.planner.task_planned
 
 
-def test_plain_spout_not_ready_by_either_way():
+def test_a_plain_spout_can_be_not_ready_in_either_way():
     spout = Plain()
     spout.ready = False
     bench = Bench(spout)
@@ -386,14 +386,14 @@ def test_plain_spout_not_ready_by_either_way():
     assert bench.plan(2) is NOT_READY
 
 
-def test_cleanup_is_passed_on():
+def test_cleanup_is_forwarded():
     task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
     task.cleanup_before(7)
     assert _PlainEmitter.cleaned == [7]
 
 
 @pytest.mark.parametrize("bad", [{1, 2}, {"x": float("nan")}, {"x": object()}, {1: 2}, {"x": [{(1,): 2}]}, b"bytes"])
-def test_metadata_that_cannot_be_stored_is_refused_by_name(bad):
+def test_metadata_that_cannot_be_stored_is_rejected_by_name(bad):
     spout = Plain()
     spout.meta = bad
     with pytest.raises(MetadataError) as caught:
@@ -412,7 +412,7 @@ def test_partition_metadata_that_cannot_be_stored_names_the_partition():
         LocalBench(spout).rows(1)
 
 
-def test_tuples_without_metadata_are_refused():
+def test_tuples_without_metadata_are_rejected():
     class Careless(_OpaqueEmitter):
         def emit_partition_batch(self, attempt, collector, partition, last):
             collector.emit("lost or twice")
@@ -427,7 +427,7 @@ def test_metadata_comes_back_the_same_on_first_emission_and_replay():
     assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
 
 
-def test_failed_exception_of_an_emitter_passes_through():  # storm.md 46
+def test_failed_exception_of_an_emitter_is_propagated():  # storm.md 46
     class Failing(_OpaqueEmitter):
         def emit_partition_batch(self, attempt, collector, partition, last):
             raise FailedException("broker away")
@@ -439,7 +439,7 @@ def test_failed_exception_of_an_emitter_passes_through():  # storm.md 46
 
 
 @pytest.mark.parametrize("count", [-1, "3", None, True, 2.0])
-def test_impossible_number_of_partitions_is_refused(count):
+def test_an_impossible_number_of_partitions_is_rejected(count):
     spout = Partitioned(Numbers(1))
     coordinator = _Coordinator(spout.source)
     coordinator.num_partitions = lambda: count  # type: ignore[method-assign]
@@ -448,14 +448,14 @@ def test_impossible_number_of_partitions_is_refused(count):
         LocalBench(spout).plan(1)
 
 
-def test_what_is_no_spout_is_refused_with_the_kinds_there_are():
+def test_an_object_that_is_not_a_spout_is_rejected_with_a_list_of_the_kinds():
     context = TaskContext("t", "lines", 0, 1)
     for make in (planner, spout_task):
         with pytest.raises(SpoutError, match="'lines' is a str; derive it from TransactionalSpout"):
             make("words", context)  # type: ignore[operator]
 
 
-def test_check_is_called_where_there_is_one():
+def test_check_is_called_if_defined():
     asked = []
     spout = Plain()
     check_spout(spout)
@@ -464,7 +464,7 @@ def test_check_is_called_where_there_is_one():
     assert asked == [1]
 
 
-def test_collector_passes_everything_on():
+def test_collector_forwards_everything():
     class Everything(_OpaqueEmitter):
         def emit_partition_batch(self, attempt, collector, partition, last):
             collector.emit_direct(3, "d")

@@ -1,4 +1,4 @@
-"""Hooks of spouts planned in the driver: notices, commits, refused records."""
+"""Hooks of spouts planned in the driver: notices, commit callbacks and refused records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEARD: list = []
 
 
 class Numbers(TransactionalSpout):
-    """Emits the txid three times; if configured, record 2 of each batch cannot be emitted."""
+    """A spout whose batches are the records 1, 2 and 3; if `refuses` is set, it refuses record 2 of each batch."""
 
     fields = ("n",)
 
@@ -80,19 +80,19 @@ def ran(spout, data_dir, stream="default", **settings):
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_coordinator_hears_of_commits_and_what_it_raises_then_changes_nothing(tmp_path, deaf):
+def test_a_coordinator_is_notified_of_commits_and_its_errors_are_ignored(tmp_path, deaf):
     handle = ran(Numbers(deaf=deaf), tmp_path)
     assert HEARD == [1, 2, 3]
     assert handle.status["committed"] == 3
 
 
-def test_notices_are_in_the_progress(tmp_path):
+def test_notices_appear_in_the_progress(tmp_path):
     handle = ran(Numbers(), tmp_path)
     assert [one.reported for one in handle.recentProgress] == [(f"planned {txid}",) for txid in (1, 2, 3)]
 
 
 class FailsOnce(BatchBolt, Committer):
-    """Fails in its first commit phase, when all planned txids may have been processed."""
+    """A committer that fails in its first commit phase, when later txids may already have been processed."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -106,7 +106,7 @@ class FailsOnce(BatchBolt, Committer):
             raise FailedException
 
 
-def test_notices_of_transactions_that_are_processed_again_are_not_lost(tmp_path):
+def test_notices_of_reprocessed_transactions_are_not_lost(tmp_path):
     builder = TransactionalTopologyBuilder("hooks", "spout", Numbers())
     builder.set_bolt("fails", FailsOnce(tmp_path / "failed")).global_grouping("spout")
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", until_txid=3)
@@ -121,7 +121,7 @@ def test_a_refused_record_fails_the_batch(tmp_path):
 
 
 @pytest.mark.parametrize("composite", [False, True])
-def test_a_refused_record_is_a_dead_letter_alone_where_the_policy_says_so(tmp_path, composite):
+def test_only_the_refused_record_becomes_a_dead_letter(tmp_path, composite):
     spout = CompositeSpout({"one": Numbers(refuses=True)}) if composite else Numbers(refuses=True)
     handle = ran(spout, tmp_path, "one" if composite else "default", on_error="dead_letter")
     assert [row["n"] for row in handle.sink("rows").to_pylist()] == [1, 3] * 3

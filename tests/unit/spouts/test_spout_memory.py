@@ -18,8 +18,8 @@ STARTER = {
 }
 
 
-def test_take_per_partition_then_empty_transactions_for_ever():  # sizes of storm.md 78
-    """T33."""
+def test_take_is_per_partition_then_transactions_are_empty():  # sizes of storm.md 78
+    """The row limit applies per partition; an exhausted source yields empty transactions (T33)."""
     bench = Bench(MemoryTransactionalSpout(STARTER, ["word"], 3), tasks=3)
     assert [len(bench.rows(txid)) for txid in range(1, 7)] == [9, 7, 3, 0, 0, 0]
 
@@ -49,7 +49,7 @@ def test_replay_is_exact_while_data_grow_and_late_data_enter_the_next_txid():  #
     assert sorted(bench.rows(4)) == [("a",), ("b",), ("new",)]
 
 
-def test_restart_with_the_same_data_goes_on_from_the_stored_metadata():
+def test_restart_with_the_same_data_continues_from_the_stored_metadata():
     bench = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
     bench.rows(1)
     again = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
@@ -57,7 +57,7 @@ def test_restart_with_the_same_data_goes_on_from_the_stored_metadata():
     assert again.rows(2) == bench.rows(2)
 
 
-def test_fewer_data_than_were_read_is_an_error_naming_the_partition():
+def test_fewer_rows_than_already_read_is_an_error_naming_the_partition():
     bench = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
     bench.plan(1)
     less = Bench(MemoryTransactionalSpout({0: ["cat"]}, "word", 3))
@@ -74,7 +74,7 @@ def test_tasks_take_partitions_modulo():
     assert [recorder.rows for recorder in bench.emit(1)] == [[("a",), ("c",)], [("b",)]]
 
 
-def test_copies_for_the_workers_leave_the_data_here():
+def test_pickled_copies_for_workers_contain_no_data():
     spout = MemoryTransactionalSpout([["secret" * 1000]], "w")
     shipped = pickle.dumps(spout)
     assert b"secret" not in shipped
@@ -84,13 +84,13 @@ def test_copies_for_the_workers_leave_the_data_here():
         pickle.loads(shipped).coordinator(TaskContext("t", "lines", 0, 1))
 
 
-def test_payload_holds_the_slice_only():
+def test_payload_contains_only_the_slice():
     bench = Bench(MemoryTransactionalSpout([list(range(1000))], "n", 2))
     bench.plan(1)
     assert bench.planner.payload(bench.documents[1]) == {"0": [(0,), (1,)]}
 
 
-def test_reached_covers_what_was_there_at_the_call():
+def test_reached_covers_the_data_present_when_latest_was_called():
     spout = MemoryTransactionalSpout([["a", "b", "c"]], "w", 2)
     bench = Bench(spout)
     mark = bench.planner.latest()
@@ -140,8 +140,8 @@ def test_bad_arguments(make, error, message):
 # --- opaque ----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_the_source_document():  # storm.md 77
-    """T35; item 77."""
+def test_the_opaque_example_of_storms_documentation():  # storm.md 77
+    """The example of opaque transactions in Storm's documentation (T35, item 77)."""
     spout = OpaqueMemoryTransactionalSpout([list(range(1, 141))], "n", 50)
     bench = Bench(spout)
     assert bench.planner.opaque
@@ -153,8 +153,8 @@ def test_the_example_of_the_source_document():  # storm.md 77
     assert again == [list(range(1, 41)), list(range(41, 91)), list(range(91, 141))]
 
 
-def test_disabled_partition_gives_nothing_and_keeps_its_position():
-    """T33: partitions that can be disabled."""
+def test_disabled_partition_is_not_read_and_keeps_its_position():
+    """A disabled partition is not read, and continues at its position when enabled again (T33)."""
     spout = OpaqueMemoryTransactionalSpout([["a", "b", "c"], ["x", "y"]], "w", 1)
     bench = Bench(spout)
     bench.rows(1)
@@ -168,7 +168,7 @@ def test_disabled_partition_gives_nothing_and_keeps_its_position():
     assert bench.rows(3) == [("b",)]
 
 
-def test_replaced_content_is_what_the_next_planning_sees():
+def test_replaced_content_is_read_by_the_next_plan():
     spout = OpaqueMemoryTransactionalSpout([["a", "b"]], "w", 2)
     bench = Bench(spout)
     assert bench.rows(1) == [("a",), ("b",)]

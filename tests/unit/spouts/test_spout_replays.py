@@ -1,4 +1,4 @@
-"""A transactional spout of any kind that does not replay exactly is detected, even if it declares no digest."""
+"""Inexact replays of transactional spouts of every kind are detected, even if the spout declares no digest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from txstorm.errors import SpoutError
 
 
 def emissions() -> int:
-    """Return the number of earlier calls."""
+    """Return the number of earlier calls in this test, counted in files so that it survives restarts."""
     before = len(list(Path.cwd().glob("emitted-*")))
     Path(f"emitted-{before}").touch()
     return before
@@ -38,7 +38,7 @@ class Numbers(SpoutCoordinator):
 
 
 class Unsteady(TransactionalSpout):
-    """Emits the number of its earlier emissions, so that a replay differs."""
+    """A spout that emits the number of its earlier emissions, so that every replay differs."""
 
     fields = ("n",)
 
@@ -55,7 +55,7 @@ class Counts(Emitter):
 
 
 class UnsteadyCommitter(CommitterTransactionalSpout):
-    """The same unsteady emissions from a committer spout."""
+    """A committer spout with the emissions of `Unsteady`."""
 
     fields = ("n",)
 
@@ -75,7 +75,7 @@ class CountsAndCommits(CommitterEmitter):
 
 
 class UnsteadyPartitions(PartitionedTransactionalSpout):
-    """The same unsteady emissions from a spout planned in the tasks."""
+    """A partitioned spout, planned in its tasks, with the emissions of `Unsteady`."""
 
     fields = ("n",)
 
@@ -101,7 +101,7 @@ class CountsPartition(PartitionedEmitter):
 
 
 class Forgets(Unsteady):
-    """Reads partition ``p`` the first time, and nothing afterwards."""
+    """A spout that reads partition ``p`` in its first attempt, and nothing in later ones."""
 
     def emitter(self, context):
         return ForgetsPartition()
@@ -115,7 +115,7 @@ class ForgetsPartition(Emitter):
 
 
 class FailsOnce(BatchBolt):
-    """Fails once, in the configured place."""
+    """A bolt that raises the given error in its first `finish_batch`, once per test."""
 
     fields = ("n",)
 
@@ -149,7 +149,7 @@ class Pass(BasicBolt):
 
 def start(spout, bolt):
     builder = TransactionalTopologyBuilder("unsteady", "numbers", spout)
-    builder.set_bolt("pass", Pass(), 2).shuffle_grouping("numbers")  # an exchange: the bolt is of another stage
+    builder.set_bolt("pass", Pass(), 2).shuffle_grouping("numbers")  # an exchange, so the bolt is in another stage
     builder.set_bolt("fails-once", bolt).global_grouping("numbers")
     return run(builder.build_topology(), engine="local", until_txid=1)
 
@@ -167,19 +167,19 @@ ANOTHER = r"txid 1: the spout emitted another batch for task 0 of 1 than the fir
 
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
 @pytest.mark.parametrize("spout", [Unsteady, UnsteadyCommitter, UnsteadyPartitions])
-def test_another_batch_under_the_same_metadata_ends_the_topology(spout, bolt, in_tmp):
-    """T17: the source must replay the exact batch; otherwise the digest reveals the difference."""
+def test_a_different_batch_under_the_same_metadata_ends_the_topology(spout, bolt, in_tmp):
+    """The source must replay the exact batch; the digest reveals a difference (T17)."""
     refuses(spout(), bolt(FailedException), ANOTHER)
 
 
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
-def test_also_after_a_restart(bolt, in_tmp):
+def test_a_different_batch_after_a_restart_ends_the_topology(bolt, in_tmp):
     with pytest.raises(Exception, match="ValueError"):
         start(Unsteady(), bolt(ValueError)).awaitTermination(60)
     refuses(Unsteady(), bolt(ValueError), ANOTHER)
 
 
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
-def test_a_partition_that_is_not_read_again_is_missed(bolt, in_tmp):
+def test_a_partition_missing_from_a_replay_is_detected(bolt, in_tmp):
     says = r"txid 1: the spout emitted another batch for p than the first time \(digest none, expected something\)"
     refuses(Forgets(), bolt(FailedException), says)

@@ -1,4 +1,4 @@
-"""Admission: when another transaction may start, and how wide the window is."""
+"""Admission of new transactions, and the width of the in-flight window."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nothing_starts_while_a_decided_group_cannot_be_published() -> None:
     assert opens(gate)
 
 
-def test_min_interval_lets_one_start_at_a_time() -> None:
+def test_min_interval_admits_one_transaction_at_a_time() -> None:
     clock = Clock()
     gate = Admission(Source(9), monotonic=clock, min_interval=10)
     assert opens(gate)
@@ -51,7 +51,7 @@ def test_min_interval_lets_one_start_at_a_time() -> None:
     assert not opens(gate)
 
 
-def test_nothing_starts_after_the_last_txid_wanted() -> None:
+def test_nothing_starts_after_until_txid() -> None:
     gate = Admission(Source(9), monotonic=Clock(), until_txid=2)
     assert opens(gate, 2)
     assert not gate.closed
@@ -121,27 +121,27 @@ def test_data_only_asks_a_source_that_cannot_tell() -> None:
     ("pending", "limit", "width", "pack"),
     [(1, None, 1, 1), (4, None, 4, 2), (8, 3, 8, 3), (8, 100, 8, 4), (5, 1, 5, 1)],
 )
-def test_a_window_that_is_set_and_its_packs(pending: int, limit: int | None, width: int, pack: int) -> None:
+def test_pack_size_with_a_fixed_window(pending: int, limit: int | None, width: int, pack: int) -> None:
     window = InFlightWindow(pending, limit)
     window.job_took(0.1, 0.09, 1)
     assert (window.width, window.pack_size) == (width, pack)
 
 
-def test_packs_of_a_window_that_is_set_fill_it_while_jobs_do_little_work() -> None:
+def test_packs_fill_a_fixed_window_while_jobs_do_little_work() -> None:
     window = InFlightWindow(5, None)
     for _ in range(4):
         window.job_took(0.1, 0.0, window.pack_size)
     assert (window.width, window.pack_size) == (5, 5)
 
 
-def test_jobs_that_were_long_beside_each_other_shrink_packs_once_and_the_window_later() -> None:
+def test_concurrent_long_jobs_shrink_packs_once_and_the_window_later() -> None:
     window = InFlightWindow(None, None)
     for _ in range(20):
         window.job_took(0.1, 0.01, window.pack_size)
     for _ in range(3):
         window.job_took(3.5, 3.0, 64)
     assert (window.width, window.pack_size) == (256, 32)
-    window.job_took(2.0, 0.1, 32)  # twice as many would take too long
+    window.job_took(2.0, 0.1, 32)  # a pack of twice the size would take too long
     assert (window.width, window.pack_size) == (256, 32)
     for size in (32, 16, 8, 4, 2):
         window.job_took(3.5, 3.0, size)
@@ -159,7 +159,7 @@ def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -
     assert window.pack_size == 64
 
 
-def test_packs_do_not_grow_by_jobs_that_were_not_full_or_worked() -> None:
+def test_packs_do_not_grow_after_partly_filled_or_busy_jobs() -> None:
     window = InFlightWindow(None, None)
     window.job_took(0.1, 0.09, 1)
     assert window.pack_size == 1
@@ -168,7 +168,7 @@ def test_packs_do_not_grow_by_jobs_that_were_not_full_or_worked() -> None:
     assert window.pack_size == 8
 
 
-def test_max_pack_txids_bounds_what_is_learnt() -> None:
+def test_max_pack_txids_bounds_the_learned_pack_size() -> None:
     window = InFlightWindow(None, 3)
     for _ in range(20):
         window.job_took(0.1, 0.0, 128)

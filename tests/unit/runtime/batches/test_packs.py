@@ -1,4 +1,4 @@
-"""Packs: attempts that share a job, the number of jobs at once, and cancelled jobs."""
+"""Packs (attempts that share a Spark job), the limit on concurrent jobs, and cancelled jobs."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_packs_are_half_the_window_and_jobs_overlap() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_max_jobs_and_max_pack_txids_are_obeyed(limit: int) -> None:
+def test_max_jobs_and_max_pack_txids_are_respected(limit: int) -> None:
     office = Office(pack=1, limit=limit)
     office.add(*range(1, 6))
     assert office.packs == [[txid] for txid in range(1, limit + 1)]
 
 
-def test_no_job_begins_while_too_much_waits_for_its_turn() -> None:
+def test_no_job_starts_while_too_many_bytes_await_commit() -> None:
     office = Office(pack=1)
     office.full = True
     office.add(1, 2, 3)
@@ -74,7 +74,7 @@ def test_a_finished_job_is_reported_once() -> None:
     assert office.jobs.running == []
 
 
-def test_discarded_attempts_leave_the_queue_and_jobs_without_a_living_one_are_cancelled() -> None:
+def test_discarded_attempts_are_dequeued_and_jobs_of_only_discarded_ones_cancelled() -> None:
     office = Office(pack=2)
     office.add(*range(1, 8))
     assert office.packs == [[1, 2], [3, 4]]
@@ -85,7 +85,7 @@ def test_discarded_attempts_leave_the_queue_and_jobs_without_a_living_one_are_ca
     assert office.packs[2:] == [[7]]
 
 
-def test_another_attempt_of_a_txid_is_another_thing() -> None:
+def test_discarding_an_attempt_spares_other_attempts_of_the_txid() -> None:
     office = Office(limit=1)
     office.add(1)
     office.add(2, attempt=2)
@@ -94,14 +94,14 @@ def test_another_attempt_of_a_txid_is_another_thing() -> None:
     assert office.engine.cancelled == []
 
 
-def test_packs_stay_small_until_what_killed_a_job_is_through() -> None:
+def test_packs_stay_small_until_the_attempts_of_a_killed_job_have_passed() -> None:
     office = Office(limit=10)
     office.jobs.cap(1, 3)
     office.add(*range(1, 9))
     assert office.packs == [[1], [2], [3], [4, 5, 6, 7], [8]]
 
 
-def test_giving_up_everything() -> None:
+def test_give_up_all_clears_jobs_and_queue() -> None:
     office = Office(pack=1)
     office.add(*range(1, 6))
     running = office.jobs.running

@@ -1,4 +1,4 @@
-"""Plans are made in order, stored before use, and kept or dropped according to the kind of spout."""
+"""Planning: txids are planned in order, plans are stored before use, and a restart keeps or drops them by spout kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txstorm.runtime.batches.planning import Planning
 
 
 class Desk:
-    """A planner over an in-memory ledger that can be reopened."""
+    """Test harness: an in-memory ledger that outlives its planners, so that a test can simulate a restart."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.ledger, self.now = directory, MemoryLedger(), 1000
@@ -40,7 +40,7 @@ def outcome(txid: int, **changes: Any) -> Processed:
 ERROR = ErrorRow("bolt", 0, "failed", "FailedException", "no", "", "")
 
 
-def test_each_txid_is_planned_from_the_one_before_and_stored_together(desk: Desk) -> None:
+def test_each_txid_is_planned_from_its_predecessor_and_plans_are_stored_together(desk: Desk) -> None:
     source = Source(3)
     planning = desk.planning(source)
     assert [planning.plan(txid, replay=False) for txid in (1, 2, 3, 4)] == [True, True, True, False]
@@ -57,7 +57,7 @@ def test_each_txid_is_planned_from_the_one_before_and_stored_together(desk: Desk
     }
 
 
-def test_what_an_engine_gets(desk: Desk) -> None:
+def test_input_of_an_engine_for_one_txid(desk: Desk) -> None:
     planning = desk.planning(Source(1))
     planning.plan(1, replay=False)
     given = planning.txid_input(TransactionAttempt(1, 9))
@@ -68,7 +68,7 @@ def test_what_an_engine_gets(desk: Desk) -> None:
 
 
 def test_a_replay_uses_stored_metadata_only(desk: Desk) -> None:
-    """Row T43."""
+    """A replay asks the source for nothing: the stored metadata suffices (row T43 of the requirements)."""
     source = Source(5)
     planning = desk.planning(source)
     for txid in (1, 2):
@@ -80,7 +80,7 @@ def test_a_replay_uses_stored_metadata_only(desk: Desk) -> None:
     assert planning.txid_input(TransactionAttempt(2, 9)).stamp == 1000
 
 
-def test_an_opaque_replay_is_planned_again_from_the_end_of_the_one_before(desk: Desk) -> None:
+def test_an_opaque_replay_is_replanned_from_the_end_of_the_preceding_txid(desk: Desk) -> None:
     source = Source(5, opaque=True)
     planning = desk.planning(source)
     for txid in (1, 2):
@@ -89,7 +89,7 @@ def test_an_opaque_replay_is_planned_again_from_the_end_of_the_one_before(desk: 
     assert source.asked[-1] == (2, {"taken": 1}, True)
 
 
-def test_stamps_never_go_back(desk: Desk) -> None:
+def test_timestamps_never_decrease(desk: Desk) -> None:
     planning = desk.planning(Source(3))
     stamps = []
     for txid, now in ((1, 1000), (2, 400), (3, 1700)):
@@ -112,7 +112,7 @@ def test_item_63_after_a_restart_undecided_plans_are_kept_or_dropped(opaque: boo
     assert (again.document(2) is None) == opaque
 
 
-def test_a_transactional_spout_that_replays_something_else_is_refused(desk: Desk) -> None:
+def test_a_transactional_spout_that_replays_another_batch_is_rejected(desk: Desk) -> None:
     planning = desk.planning(Source(2))
     planning.plan(1, replay=False)
     planning.save()
@@ -121,13 +121,13 @@ def test_a_transactional_spout_that_replays_something_else_is_refused(desk: Desk
     with pytest.raises(SpoutError, match=r"txid 1: .* another batch for q .*digest cc, expected bb"):
         planning.processed([outcome(1, digests={"p": "aa", "q": "cc"})])
     assert desk.books.metas()[1].digests == {}
-    desk.books.write_status({})  # whatever is written next takes the digests along
+    desk.books.write_status({})  # the next write to the ledger includes the pending digests
     again = desk.planning(Source(2))
     with pytest.raises(SpoutError, match="must replay exactly"):
         again.processed([outcome(1, digests={"p": "xx"})])
 
 
-def test_what_was_read_is_stored_at_once_where_committers_have_effects_of_their_own(desk: Desk) -> None:
+def test_digests_are_stored_at_once_for_committers_with_external_effects(desk: Desk) -> None:
     desk.planning(Source(2))
     planning = Planning(desk.books, Source(2), lambda: desk.now, external=True)
     planning.plan(1, replay=False)
@@ -136,7 +136,7 @@ def test_what_was_read_is_stored_at_once_where_committers_have_effects_of_their_
     assert desk.books.metas()[1].digests == {"p": "aa"}
 
 
-def test_an_opaque_spout_may_replay_something_else(desk: Desk) -> None:
+def test_an_opaque_spout_may_replay_another_batch(desk: Desk) -> None:
     planning = desk.planning(Source(2, opaque=True))
     planning.plan(1, replay=False)
     for digest in ("aa", "cc"):
@@ -145,7 +145,7 @@ def test_an_opaque_spout_may_replay_something_else(desk: Desk) -> None:
     assert desk.books.metas()[1].digests == {"p": "cc"}
 
 
-def test_real_extents_are_stored_when_the_tasks_have_reported(desk: Desk) -> None:
+def test_actual_extents_are_stored_once_the_tasks_have_reported(desk: Desk) -> None:
     planning = desk.planning(Source(2, parts=True))
     planning.plan(1, replay=False)
     planning.save()
@@ -156,7 +156,7 @@ def test_real_extents_are_stored_when_the_tasks_have_reported(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize("opaque", [False, True])
-def test_extents_of_a_failed_txid_are_kept_where_its_replay_must_be_the_same(opaque: bool, desk: Desk) -> None:
+def test_extents_of_a_failed_txid_are_kept_if_its_replay_must_be_exact(opaque: bool, desk: Desk) -> None:
     planning = desk.planning(Source(2, opaque=opaque, parts=True))
     planning.plan(1, replay=False)
     planning.save()
@@ -164,7 +164,7 @@ def test_extents_of_a_failed_txid_are_kept_where_its_replay_must_be_the_same(opa
     assert desk.books.metas()[1].document["parts"] == (None if opaque else {"0": {"batch": 7}})
 
 
-def test_forgotten_plans_are_named_for_removal(desk: Desk) -> None:
+def test_forget_returns_the_txids_of_removed_plans(desk: Desk) -> None:
     planning = desk.planning(Source(5))
     for txid in (1, 2, 3):
         planning.plan(txid, replay=False)

@@ -1,4 +1,4 @@
-"""Finishing ahead: txids that finish before their turn, and what happens at their turn or if they are discarded."""
+"""Early finish: committers finish txids before their commit turn; results are used in that turn or discarded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = ErrorRow("commit", 0, "failed", "FailedException", "", "", "")
 
 
 class Tables:
-    """Fake tables that record the txids from which they were dropped."""
+    """Fake tables that record the txids passed to `drop_from`."""
 
     def __init__(self) -> None:
         self.dropped: list[int] = []
@@ -31,7 +31,7 @@ def ready(txid: int, attempt: int = 0) -> ProcessedBatch:
 
 
 class Line:
-    """A queue of txids whose committers finish one after the other."""
+    """Test harness: finishes txids early, in order, as long as `EarlyFinish` admits them."""
 
     def __init__(self, *, allowed: bool = True) -> None:
         self.tables: Any = Tables()
@@ -56,7 +56,7 @@ class Line:
 @pytest.fixture
 def line() -> Line:
     made = Line()
-    made.ahead.reached = 4  # the group that is published ends with txid 4
+    made.ahead.reached = 4  # the group being published ends with txid 4
     return made
 
 
@@ -64,21 +64,21 @@ def tried(turn: CommitTurn | None) -> list[int]:
     return [] if turn is None else [one.txid for one in turn.tried]
 
 
-def test_nothing_is_finished_ahead_of_the_first_group_nor_where_it_is_not_allowed():
+def test_no_early_finish_before_the_first_group_or_when_disallowed():
     assert not Line().finish(1)
     line = Line(allowed=False)
     line.ahead.reached = 4
     assert not line.finish(5)
 
 
-def test_only_what_follows_what_has_finished_last(line):
+def test_only_the_txid_after_the_last_finished_one_may_finish_early(line):
     assert not line.finish(6)
     assert line.finish(5)
     assert not line.finish(5)
     assert line.finish(6)
 
 
-def test_the_turn_of_a_group_that_begins_with_what_has_finished(line):
+def test_a_group_reuses_the_turn_of_its_early_finished_txids(line):
     line.finish(5)
     line.finish(6)
     turn = line.ahead.take([ready(5), ready(6), ready(7)])
@@ -88,7 +88,7 @@ def test_the_turn_of_a_group_that_begins_with_what_has_finished(line):
     assert line.ahead.take([ready(8)]) is None
 
 
-def test_after_a_failure_nothing_more_is_finished_ahead(line):
+def test_a_failure_stops_early_finishing(line):
     line.finish(5)
     assert line.finish(6, fails=True)
     assert not line.finish(6)
@@ -98,23 +98,23 @@ def test_after_a_failure_nothing_more_is_finished_ahead(line):
     assert turn.outcome.failed == (ready(6).attempt, ROW)
 
 
-def test_what_is_discarded_is_void_with_all_behind_it(line):
+def test_discarding_a_txid_drops_its_results_and_those_of_later_txids(line):
     for txid in (5, 6, 7):
         line.finish(txid)
     line.ahead.forget({ready(6).attempt, ready(7).attempt})
     assert line.tables.dropped == [6]
-    assert line.finish(6)  # the next attempt of it
+    assert line.finish(6)  # the next attempt at txid 6
     assert tried(line.ahead.take([ready(5), ready(6)])) == [5, 6]
 
 
-def test_a_failed_attempt_that_is_discarded_is_done_with(line):
+def test_a_discarded_failed_attempt_can_be_retried(line):
     line.finish(5, fails=True)
     line.ahead.forget({ready(5).attempt})
     assert line.finish(5)
     assert tried(line.ahead.take([ready(5)])) == [5]
 
 
-def test_another_attempt_than_the_discarded_one_stays(line):
+def test_discarding_another_attempt_has_no_effect(line):
     line.finish(5)
     line.ahead.forget({TransactionAttempt(5, 1), TransactionAttempt(9, 1)})
     assert line.tables.dropped == []
@@ -122,7 +122,7 @@ def test_another_attempt_than_the_discarded_one_stays(line):
 
 
 @pytest.mark.parametrize("group", [[ready(5, 1)], [ready(5), ready(6, 1)], [ready(5)]])
-def test_the_turn_of_other_attempts_starts_over(line, group):
+def test_a_group_of_other_attempts_starts_a_new_turn(line, group):
     line.finish(5)
     line.finish(6)
     assert line.ahead.take(group) is None

@@ -1,4 +1,4 @@
-"""Input files that grow, appear, vanish or change during a run."""
+"""File spout: input files that grow, appear, disappear or change during a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def restarted(bench: Bench, upto: int) -> Bench:
     return again
 
 
-def test_new_file_that_sorts_after_is_taken(bench, tmp_path):
+def test_a_new_file_that_sorts_last_is_read(bench, tmp_path):
     bench.drain()
     write(tmp_path / "e.txt", "6\n")
     assert bench.rows(3) == [("6",)]
@@ -42,13 +42,13 @@ def test_new_file_that_sorts_after_is_taken(bench, tmp_path):
     assert restarted(bench, 3).rows(4) == [("7",)]
 
 
-def test_new_lines_of_the_last_file_are_taken(bench, tmp_path):
+def test_new_lines_of_the_last_file_are_read(bench, tmp_path):
     bench.drain()
     append(tmp_path / "d.txt", "6\n7\n")
     assert bench.rows(3) == [("6",), ("7",)]
 
 
-def test_file_that_appears_ahead_of_the_position_is_taken_after_a_restart(bench, tmp_path):
+def test_a_file_that_appears_after_the_position_is_read_after_a_restart(bench, tmp_path):
     bench.rows(1)
     write(tmp_path / "c.txt", "new\n")
     assert restarted(bench, 1).rows(2) == [("new",), ("4",), ("5",)]
@@ -64,17 +64,17 @@ def test_file_that_appears_ahead_of_the_position_is_taken_after_a_restart(bench,
         (lambda d: os.rename(d / "b.txt", d / "a.txt"), "a.txt appeared, .*b.txt disappeared"),
     ],
 )
-def test_change_behind_the_position_is_an_error_naming_the_file(bench, tmp_path, change, seen):
+def test_a_change_before_the_position_is_an_error_naming_the_file(bench, tmp_path, change, seen):
     bench.drain()
     change(tmp_path)
     with pytest.raises(SpoutError, match=f"files before .*d.txt, which is being read, .*{seen}"):
         bench.plan(3)
-    # A new process knows a count and a digest: it names the candidates.
+    # A new process has only a count and a digest of the files: its error lists the candidates.
     with pytest.raises(SpoutError, match=r"expected the 1 file that was read, got \d"):
         restarted(bench, 2).plan(3)
 
 
-def test_a_new_process_names_the_newest_candidates(bench, tmp_path):
+def test_a_new_process_reports_the_most_recently_changed_candidates(bench, tmp_path):
     bench.drain()
     write(tmp_path / "a.txt", "0\n")
     os.utime(tmp_path / "b.txt", (1, 1))
@@ -82,7 +82,7 @@ def test_a_new_process_names_the_newest_candidates(bench, tmp_path):
         restarted(bench, 2).plan(3)
 
 
-def test_file_being_read_that_vanishes_is_named(bench, tmp_path):
+def test_a_partly_read_file_that_disappears_is_reported(bench, tmp_path):
     bench.drain()
     (tmp_path / "d.txt").unlink()
     with pytest.raises(SpoutError, match=r"d\.txt"):
@@ -91,21 +91,21 @@ def test_file_being_read_that_vanishes_is_named(bench, tmp_path):
         restarted(bench, 2).plan(3)
 
 
-def test_file_ahead_that_vanishes_after_it_was_listed_is_named(bench, tmp_path):
+def test_a_listed_file_that_disappears_before_it_is_read_is_reported(bench, tmp_path):
     bench.rows(1)
     (tmp_path / "d.txt").unlink()
     with pytest.raises(SpoutError, match=r"'lines', txid 2: .*d\.txt cannot be read"):
         bench.plan(2)
 
 
-def test_file_that_shrinks_is_named(bench, tmp_path):
+def test_a_file_that_shrinks_is_reported(bench, tmp_path):
     bench.drain()
     write(tmp_path / "d.txt", "4\n")
     with pytest.raises(SpoutError, match=r"d\.txt shrank: expected the 4 bytes that were read, got 2"):
         bench.plan(3)
 
 
-def test_growth_inside_an_unterminated_line_is_refused(bench, tmp_path):
+def test_growth_within_an_unterminated_line_is_rejected(bench, tmp_path):
     write(tmp_path / "d.txt", "4\n5")
     bench.drain()
     append(tmp_path / "d.txt", "6\n")
@@ -115,7 +115,7 @@ def test_growth_inside_an_unterminated_line_is_refused(bench, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_line_end_that_comes_later_changes_nothing(bench, tmp_path, end):
+def test_a_line_terminator_added_later_has_no_effect(bench, tmp_path, end):
     (tmp_path / "d.txt").write_bytes(b"4\n5")
     bench.drain()
     with open(tmp_path / "d.txt", "ab") as file:
@@ -130,7 +130,7 @@ def test_a_line_end_that_comes_later_changes_nothing(bench, tmp_path, end):
     assert restarted(bench, 3).rows(4) == [("7",)]
 
 
-def test_unterminated_line_before_a_further_file(bench, tmp_path):
+def test_an_unterminated_last_line_of_a_file_that_is_not_the_last(bench, tmp_path):
     write(tmp_path / "b.txt", "1\n2")
     assert [[line for (line,) in batch] for batch in bench.drain()] == [["1", "2", "4"], ["5"]]
     assert restarted(bench, 1).rows(2) == [("5",)]
@@ -143,7 +143,7 @@ def test_unterminated_line_before_a_further_file(bench, tmp_path):
         ("1\n", "expected 6 bytes, got 2"),
     ],
 )
-def test_a_planned_range_that_changed_is_refused_and_mended_by_putting_it_back(bench, tmp_path, content, how):
+def test_a_changed_planned_range_is_rejected_until_it_is_restored(bench, tmp_path, content, how):
     first = bench.rows(1)
     write(tmp_path / "b.txt", content)
     with pytest.raises(SpoutError, match=rf"'lines', txid 1: .*b\.txt: range 0-6 changed since .* planned: {how}"):
@@ -155,7 +155,7 @@ def test_a_planned_range_that_changed_is_refused_and_mended_by_putting_it_back(b
     assert bench.rows(1) == first
 
 
-def test_growth_while_planned_does_not_disturb_a_replay(bench, tmp_path):
+def test_growth_after_planning_does_not_affect_a_replay(bench, tmp_path):
     bench.drain()
     second = bench.rows(2)
     append(tmp_path / "d.txt", "6\n")
@@ -174,7 +174,7 @@ def test_csv_that_grows_keeps_its_header(tmp_path):
     assert bench.rows(2) == [("2",)]
 
 
-def test_csv_that_had_only_part_of_the_source_yet(tmp_path):
+def test_csv_that_held_only_a_header_at_first(tmp_path):
     write(tmp_path / "a.csv", "x\n")
     bench = Bench(FileSpout(tmp_path / "a.csv"))
     assert bench.plan(1) is NOT_READY

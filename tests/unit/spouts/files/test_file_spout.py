@@ -84,7 +84,7 @@ def test_batches_hold_at_most_max_rows_and_span_files(tmp_path):
     ]
 
 
-def test_batches_hold_at_most_max_bytes_but_one_record(tmp_path):
+def test_batches_hold_at_most_max_bytes_except_for_one_large_record(tmp_path):
     (tmp_path / "a.txt").write_text("aaa\nbbb\n" + "c" * 100 + "\nd\ne\n")
     batches = read_all(FileSpout(tmp_path / "a.txt", max_batch_bytes=8))
     assert [[len(line) for (line,) in batch] for batch in batches] == [[3, 3], [100], [1, 1]]
@@ -92,7 +92,7 @@ def test_batches_hold_at_most_max_bytes_but_one_record(tmp_path):
     assert [len(batch) for batch in read_all(FileSpout(tmp_path / "*.txt", max_batch_bytes=6))] == [1, 1, 1, 3]
 
 
-def test_metadata_names_every_range_with_its_digest_and_where_the_next_begins(tmp_path):
+def test_metadata_lists_every_range_with_its_digest_and_the_next_position(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\nthree\n")
     bench = Bench(FileSpout(path, max_batch_rows=2), tasks=2)
@@ -109,7 +109,7 @@ def test_metadata_names_every_range_with_its_digest_and_where_the_next_begins(tm
     assert first.digests == {f"{path}:0-4": meta["segments"][0]["digest"]}
 
 
-def test_all_tasks_share_every_batch_and_none_changes_what_is_in_it(tmp_path):
+def test_tasks_share_every_batch_and_their_number_does_not_change_it(tmp_path):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -128,7 +128,7 @@ def test_all_tasks_share_every_batch_and_none_changes_what_is_in_it(tmp_path):
             assert max(s["rows"] for s in cut) <= -(-sum(s["rows"] for s in cut) // tasks)
 
 
-def test_boundaries_do_not_depend_on_how_the_file_is_read(tmp_path, monkeypatch):
+def test_batch_boundaries_do_not_depend_on_read_sizes(tmp_path, monkeypatch):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -168,7 +168,7 @@ def test_replay_reads_the_same_again_on_any_number_of_tasks(tmp_path):
     assert sorted(bench.rows(1)) == sorted(first)
 
 
-def test_bad_utf8_is_named_by_offset_or_replaced(tmp_path):
+def test_invalid_utf8_is_reported_by_offset_or_replaced(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nb\xffd\n")
     expected = r"'lines', txid 2: .*a\.txt, line 2 \(bytes 5-9\): byte 0xff \(byte 2 of the record\) is not UTF-8"
     with pytest.raises(SpoutError, match=expected):
@@ -182,7 +182,7 @@ def test_a_line_longer_than_a_read_is_one_record(tmp_path, monkeypatch):
     assert [len(line) for line in one_line(tmp_path / "a.txt")] == [1000, 5, 77]
 
 
-def test_a_record_without_end_is_refused_before_memory_is_gone(tmp_path, monkeypatch):
+def test_an_endless_record_is_rejected_before_memory_runs_out(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "LARGEST_RECORD", 1 << 21)
     with open(tmp_path / "a.txt", "wb") as file:
         file.truncate(1 << 23)
@@ -260,7 +260,7 @@ def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
         ("", {}, "no header or record to take the fields from"),
     ],
 )
-def test_csv_faults_are_named(tmp_path, content, options, message):
+def test_csv_faults_are_reported(tmp_path, content, options, message):
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(SpoutError, match=message):
         read_all(FileSpout(tmp_path / "a.csv", **options))
@@ -287,7 +287,7 @@ def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_p
         ("", "no header or record to take the fields from"),
     ],
 )
-def test_jsonl_faults_are_named(tmp_path, content, message):
+def test_jsonl_faults_are_reported(tmp_path, content, message):
     (tmp_path / "a.jsonl").write_text(content)
     with pytest.raises(SpoutError, match=message):
         read_all(FileSpout(tmp_path / "a.jsonl"))
@@ -319,7 +319,7 @@ def test_parquet_row_ranges_over_row_groups_and_files(tmp_path):
     ]  # fmt: skip
 
 
-def test_parquet_keeps_types_and_takes_columns(tmp_path):
+def test_parquet_keeps_types_and_selects_columns(tmp_path):
     pq.write_table(table(0, 3), tmp_path / "a.parquet")
     bench = Bench(FileSpout(tmp_path / "a.parquet", fields=("s", "n")))
     bench.plan(1)
@@ -328,7 +328,7 @@ def test_parquet_keeps_types_and_takes_columns(tmp_path):
     assert recorder.rows == [("0", 0), ("1", 1), ("2", 2)]
 
 
-def test_parquet_bytes_bound(tmp_path):
+def test_parquet_batches_respect_max_bytes(tmp_path):
     pq.write_table(table(0, 1000), tmp_path / "a.parquet", compression="none")
     size = os.path.getsize(tmp_path / "a.parquet")
     batches = read_all(FileSpout(tmp_path / "a.parquet", max_batch_bytes=size // 3))
@@ -336,7 +336,7 @@ def test_parquet_bytes_bound(tmp_path):
     assert [row[0] for row in flat(batches)] == list(range(1000))
 
 
-def test_parquet_of_another_schema_or_no_parquet_is_named(tmp_path):
+def test_parquet_with_another_schema_or_of_another_format_is_reported(tmp_path):
     pq.write_table(table(0, 1), tmp_path / "a.parquet")
     pq.write_table(pa.table({"z": [1]}), tmp_path / "b.parquet")
     with pytest.raises(SpoutError, match=r"b\.parquet: expected the columns .*got \['z: int64'\]"):
@@ -346,7 +346,7 @@ def test_parquet_of_another_schema_or_no_parquet_is_named(tmp_path):
         check_spout(FileSpout(tmp_path / "c.parquet"))
 
 
-def test_parquet_that_changed_is_refused(tmp_path):
+def test_changed_parquet_is_rejected(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(table(0, 10), path)
     bench = Bench(FileSpout(path, max_batch_rows=4))
@@ -406,7 +406,7 @@ def test_bad_options(options, message):
         FileSpout("a.txt", **options)
 
 
-def test_check_names_what_is_wrong(tmp_path):
+def test_check_reports_faults(tmp_path):
     def fault(path: object, **options) -> str:
         with pytest.raises(SpoutError) as caught:
             check_spout(FileSpout(path, **options))
@@ -425,7 +425,7 @@ def test_check_names_what_is_wrong(tmp_path):
     assert "gone.txt cannot be read" in fault(tmp_path / "gone.txt")
 
 
-def test_unreadable_file_is_named(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_reported(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a\n")
     check_spout(FileSpout(tmp_path / "a.txt"))
 
@@ -437,7 +437,7 @@ def test_unreadable_file_is_named(tmp_path, monkeypatch):
         check_spout(FileSpout(tmp_path / "a.txt"))
 
 
-def test_paths_are_absolute_at_once_and_urls_and_odd_names_work(tmp_path, monkeypatch):
+def test_paths_become_absolute_and_urls_and_unusual_names_work(tmp_path, monkeypatch):
     (tmp_path / "a b[1].txt").write_text("odd\n")
     monkeypatch.chdir(tmp_path)
     relative = FileSpout("a b[1].txt")
@@ -447,14 +447,14 @@ def test_paths_are_absolute_at_once_and_urls_and_odd_names_work(tmp_path, monkey
     assert flat(read_all(FileSpout([tmp_path / "*.txt", str(tmp_path / "a b[1].txt")]))) == [("odd",)]
 
 
-def test_globs_reach_into_directories(tmp_path):
+def test_globs_match_in_subdirectories(tmp_path):
     (tmp_path / "x" / "y").mkdir(parents=True)
     (tmp_path / "x" / "y" / "a.txt").write_text("deep\n")
     (tmp_path / "b.txt").write_text("shallow\n")
     assert flat(read_all(FileSpout(tmp_path / "**" / "*.txt"))) == [("shallow",), ("deep",)]
 
 
-def test_spout_travels_with_its_fields(tmp_path):
+def test_a_pickled_spout_keeps_its_fields(tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     spout = FileSpout(tmp_path / "a.csv")
     declared(spout)
@@ -462,7 +462,7 @@ def test_spout_travels_with_its_fields(tmp_path):
     assert declared(pickle.loads(pickle.dumps(spout))) == ("x",)
 
 
-def test_newer_metadata_are_refused(tmp_path):
+def test_metadata_of_a_newer_version_are_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("a\n")
     bench = Bench(FileSpout(tmp_path / "a.txt"))
     bench.plan(1)
@@ -472,7 +472,7 @@ def test_newer_metadata_are_refused(tmp_path):
             use()
 
 
-def test_not_ready_when_all_is_read_and_reached_tells(tmp_path):
+def test_not_ready_once_everything_is_read_and_the_mark_is_reached(tmp_path):
     (tmp_path / "a.txt").write_text("1\n2\n3\n")
     (tmp_path / "b.txt").write_text("")
     bench = Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=2))
@@ -486,7 +486,7 @@ def test_not_ready_when_all_is_read_and_reached_tells(tmp_path):
     assert bench.plan(3) is NOT_READY
 
 
-def test_what_holds_no_record_is_reached_without_a_txid(tmp_path):
+def test_the_mark_of_files_without_records_is_reached_without_a_txid(tmp_path):
     (tmp_path / "a.csv").write_text("x\n")
     bench = Bench(FileSpout(tmp_path / "a.csv"))
     assert bench.planner.reached(None, bench.planner.latest())

@@ -1,4 +1,4 @@
-"""In-memory fake of Kafka brokers, limited to the requests of a coordinator."""
+"""In-memory fake of Kafka brokers; supports only the requests that a spout coordinator makes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from txstorm.spouts.kafka.options import FIELDS, KafkaSource, listed
 
 
 class Brokers:
-    """Fake brokers: topics with the bounds of their partitions.
+    """Fake Kafka cluster: topics with the offset bounds of their partitions.
 
     Attributes:
-        bounds: topic → partition → [first offset, end].
-        ids: topic → id.
-        down: node ids that fail every request; `silent` ones never answer.
+        bounds: topic → partition → [first offset, end offset (exclusive)].
+        ids: topic name → topic id.
+        down: ids of nodes that fail every request.
+        silent: ids of nodes that never answer.
         requests: the requests received, in order.
-        unreachable: whether no broker answers at all.
+        unreachable: if set, requests for topics fail because no broker answers.
     """
 
     def __init__(self, **bounds: dict[int, list[int]]) -> None:
@@ -49,7 +50,7 @@ class Brokers:
             answer.set_exception(RuntimeError("down"))
         elif number not in self.silent:
             begin, end = self.bounds[topic][number]
-            # Times are offsets here.
+            # For simplicity, timestamps equal offsets.
             answer.set_result({LATEST: end, EARLIEST: begin}.get(spec, spec if spec < end else None))
         return answer
 

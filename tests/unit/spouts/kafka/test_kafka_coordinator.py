@@ -1,4 +1,4 @@
-"""Plans of a Kafka spout's coordinator, with in-memory brokers."""
+"""Planning by the Kafka spout's coordinator, against in-memory brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def coordinator(brokers: Brokers, *, clock: Clock | None = None, patience: float
 
 
 def plans(planner: KafkaCoordinator, count: int, first: int = 1, meta=None) -> list:
-    """Return the metadata of `count` txids, or of fewer if the source is not ready for the next one."""
+    """Plan up to `count` txids from `first`; return their metadata, fewer if the source is not ready for another."""
     found = []
     for txid in range(first, first + count):
         made = planner.initialize_transaction(txid, meta)
@@ -37,7 +37,7 @@ def plans(planner: KafkaCoordinator, count: int, first: int = 1, meta=None) -> l
     return found
 
 
-def test_ranges_follow_each_other_up_to_the_end():
+def test_consecutive_ranges_reach_the_end_of_the_log():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
     assert ranges_of(first) == {("t", 0): (5, 85), ("t", 1): (0, 20)}
@@ -46,7 +46,7 @@ def test_ranges_follow_each_other_up_to_the_end():
     assert planner.initialize_transaction(3, second) is NOT_READY
 
 
-def test_a_backlog_is_planned_without_asking_again():
+def test_a_backlog_is_planned_without_further_requests():
     brokers = Brokers(t={number: [0, 10_000] for number in range(8)})
     planner = coordinator(brokers)
     [first] = plans(planner, 1)
@@ -55,37 +55,37 @@ def test_a_backlog_is_planned_without_asking_again():
     assert brokers.requests == []
 
 
-def test_at_the_end_of_the_log_one_request_is_made_to_each_leader():
+def test_at_the_end_of_the_log_each_leader_gets_one_request():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     planner = coordinator(brokers)
     [first] = plans(planner, 1)
     brokers.requests.clear()
     brokers.bounds["t"][1][1] = 15
     [second] = plans(planner, 1, 2, first)
-    assert brokers.requests == ["offsets", "offsets"]  # two brokers lead here
+    assert brokers.requests == ["offsets", "offsets"]  # the partitions have two leaders
     assert ranges_of(second) == {("t", 1): (10, 15)}
 
 
-def test_every_topic_has_a_budget_of_its_own():
+def test_every_topic_has_a_separate_budget():
     planner = coordinator(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
     [first] = plans(planner, 1)
     assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
 
 
-def test_new_partitions_begin_at_their_beginning_whatever_the_start_was():
+def test_new_partitions_are_read_from_their_beginning_regardless_of_start():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     planner = coordinator(brokers, clock=clock, start="latest")
     [first] = plans(planner, 9)
     assert ranges_of(first) == {} and first["topics"]["t"]["next"] == {"0": 10}
     brokers.bounds["t"][1] = [0, 4]
-    assert planner.initialize_transaction(2, first) is NOT_READY  # nobody has looked yet
+    assert planner.initialize_transaction(2, first) is NOT_READY  # metadata has not been refreshed yet
     clock.now = 11
     second = planner.initialize_transaction(2, first)
     assert ranges_of(second) == {("t", 1): (0, 4)} and second["new"] == ["t/1"]
     assert any("t/1 is new" in notice for notice in planner.notices())
 
 
-def test_a_pattern_takes_topics_in_that_appear_later_but_no_others():
+def test_a_pattern_includes_matching_topics_created_later():
     brokers, clock = Brokers(other={0: [0, 5]}), Clock()
     planner = coordinator(brokers, clock=clock, topics="^web-")
     assert planner.initialize_transaction(1, None) is NOT_READY
@@ -93,15 +93,15 @@ def test_a_pattern_takes_topics_in_that_appear_later_but_no_others():
     assert ranges_of(planner.initialize_transaction(1, None)) == {("web-1", 0): (0, 5)}
 
 
-def test_a_first_transaction_pins_where_reading_began():
+def test_the_first_transaction_pins_the_start_position():
     [first] = plans(coordinator(Brokers(t={0: [0, 10]}), start="latest"), 9)
     assert first["topics"]["t"]["next"] == {"0": 10}
     brokers = Brokers(t={0: [0, 12]})
-    [second] = plans(coordinator(brokers, start="latest"), 9, 2, first)  # another run
+    [second] = plans(coordinator(brokers, start="latest"), 9, 2, first)  # a later run
     assert ranges_of(second) == {("t", 0): (10, 12)}
 
 
-def test_given_offsets_outside_the_log_are_refused():
+def test_start_offsets_outside_the_log_are_rejected():
     for offset in (3, 30):
         with pytest.raises(SpoutError, match="t/0"):
             coordinator(Brokers(t={0: [5, 20]}), start={"t": {0: offset}}).initialize_transaction(1, None)
@@ -114,7 +114,7 @@ def test_given_offsets_outside_the_log_are_refused():
         (lambda t: t.update({0: [0, 4]}), r"t/0: offsets 4 to 9 \(it ends at 4", (4, 10, {})),
     ],
 )
-def test_what_is_gone_stops_a_transactional_spout_and_is_recorded_by_an_opaque_one(change, said, lost):
+def test_lost_offsets_stop_a_transactional_spout_and_are_recorded_by_an_opaque_one(change, said, lost):
     for opaque in (False, True):
         brokers = Brokers(t={0: [0, 10]})
         [first] = plans(coordinator(brokers), 9)
@@ -130,13 +130,13 @@ def test_what_is_gone_stops_a_transactional_spout_and_is_recorded_by_an_opaque_o
         assert any("lost: t/0" in notice for notice in planner.notices())
 
 
-def test_a_topic_with_another_id_is_another_topic():
+def test_a_recreated_topic_is_a_different_topic():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     transactional, opaque = coordinator(brokers), coordinator(brokers, opaque=True, clock=clock)
     [first] = plans(transactional, 1)
     plans(opaque, 1)
     brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
-    # Its end is before the position: that is looked into at once.
+    # The topic ends before the stored position, which triggers an immediate check.
     with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
         transactional.initialize_transaction(2, first)
     second = opaque.initialize_transaction(2, first)
@@ -144,7 +144,7 @@ def test_a_topic_with_another_id_is_another_topic():
     assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
 
 
-def test_partitions_of_a_transactional_spout_that_go_away_for_good():
+def test_a_transactional_spout_fails_if_a_topic_is_deleted():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     planner = coordinator(brokers, clock=clock)
     [first] = plans(planner, 1)
@@ -155,7 +155,7 @@ def test_partitions_of_a_transactional_spout_that_go_away_for_good():
 
 
 @pytest.mark.parametrize("opaque", [False, True])
-def test_a_partition_whose_leader_is_away_keeps_its_position(opaque):
+def test_a_partition_without_a_reachable_leader_keeps_its_position(opaque):
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     planner = coordinator(brokers, opaque=opaque)
     [first] = plans(planner, 1)
@@ -166,14 +166,14 @@ def test_a_partition_whose_leader_is_away_keeps_its_position(opaque):
     assert second["away"] == ["t/1"] and second["topics"]["t"]["next"]["1"] == 10
     brokers.down = set()
     brokers.bounds["t"][0] = [0, 21]
-    for _ in range(3):  # the leader is only watched for a while
+    for _ in range(3):  # a leader that is back is only monitored at first
         third = planner.initialize_transaction(3, second)
     assert ranges_of(third)["t", 1] == (10, 20)
     notices = planner.notices()
     assert [word in notice for word, notice in zip(("away: t/1", "back: t/1"), notices, strict=True)] == [True, True]
 
 
-def test_a_leader_that_is_silent_is_waited_for_once():
+def test_a_silent_leader_delays_only_the_first_request():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     brokers.silent = {1}
     offsets, topics = Offsets(brokers, 0.01), brokers.topics(["t"], 1)
@@ -184,7 +184,7 @@ def test_a_leader_that_is_silent_is_waited_for_once():
     assert brokers.requests == ["offsets"]
 
 
-def test_an_opaque_batch_that_failed_is_planned_with_what_there_is_now():
+def test_a_failed_opaque_batch_is_replanned_from_the_current_log():
     brokers = Brokers(t={0: [0, 1000]})
     planner = coordinator(brokers, opaque=True)
     first, second = plans(planner, 2)
@@ -195,7 +195,7 @@ def test_an_opaque_batch_that_failed_is_planned_with_what_there_is_now():
     assert again["lost"] == [{"topic": "t", "partition": 0, "from": 100, "to": 150, "cause": again["lost"][0]["cause"]}]
 
 
-def test_a_txid_that_failed_is_planned_also_when_nothing_is_left_for_it():
+def test_a_failed_txid_is_replanned_even_if_no_records_are_left():
     brokers = Brokers(t={0: [0, 200]})
     planner = coordinator(brokers, opaque=True)
     assert len(plans(planner, 9)) == 2
@@ -204,7 +204,7 @@ def test_a_txid_that_failed_is_planned_also_when_nothing_is_left_for_it():
     assert (ranges_of(first), ranges_of(second)) == ({("t", 0): (150, 200)}, {})
 
 
-def test_brokers_that_do_not_answer_are_waited_for_and_said_once():
+def test_unreachable_brokers_are_awaited_and_reported_once():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     brokers.unreachable = True
     planner = coordinator(brokers, clock=clock)
@@ -219,7 +219,7 @@ def test_brokers_that_do_not_answer_are_waited_for_and_said_once():
 
 
 class Slow(Brokers):
-    """Fake brokers that do not list their topics until `answers` is set."""
+    """Fake brokers whose topic requests block until `answers` is set."""
 
     def __init__(self, **bounds):
         super().__init__(**bounds)
@@ -232,24 +232,24 @@ class Slow(Brokers):
 
 
 def answered(planner: KafkaCoordinator, txid: int, before):
-    """Ask for the plan until there is one; return it."""
+    """Poll the coordinator until it returns a plan for `txid`; return the plan."""
     while (made := planner.initialize_transaction(txid, before)) is NOT_READY:
         threading.Event().wait(0.001)
     return made
 
 
-def test_slow_brokers_do_not_hold_up_the_caller():
+def test_slow_brokers_do_not_block_the_caller():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01, opaque=True)
     assert planner.initialize_transaction(1, None) is NOT_READY
     assert brokers.asked.wait(60) and not brokers.answers.is_set()
     assert planner.initialize_transaction(1, None) is NOT_READY
-    assert brokers.requests == []  # asked once, without an answer yet
+    assert brokers.requests == []  # the one request is still unanswered
     brokers.answers.set()
     first = answered(planner, 1, None)
     assert ranges_of(first) == {("t", 0): (0, 100)}
 
-    # What nobody asks for any more when it is answered is thrown away.
+    # An answer that arrives when its plan is no longer wanted is discarded.
     second = answered(planner, 2, first)
     brokers.answers.clear()
     assert planner.initialize_transaction(2, first) is NOT_READY
@@ -259,7 +259,7 @@ def test_slow_brokers_do_not_hold_up_the_caller():
     assert answered(planner, 2, first) == second
 
 
-def test_a_coordinator_that_is_closed_while_it_waits_leaves_no_thread():
+def test_a_coordinator_closed_while_waiting_leaves_no_thread():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01)
     before = set(threading.enumerate())
@@ -272,7 +272,7 @@ def test_a_coordinator_that_is_closed_while_it_waits_leaves_no_thread():
     assert not started.is_alive()
 
 
-def test_all_that_is_there_is_reached_when_every_partition_is_read():
+def test_the_mark_is_reached_once_every_partition_is_read():
     brokers = Brokers(t={0: [0, 10], 1: [0, 0], 2: [0, 10]})
     planner = coordinator(brokers)
     mark = planner.latest()
@@ -283,7 +283,7 @@ def test_all_that_is_there_is_reached_when_every_partition_is_read():
     assert not planner.reached(first, planner.latest())
 
 
-def test_an_empty_topic_is_reached_without_a_transaction():
+def test_the_mark_of_an_empty_topic_is_reached_without_a_transaction():
     planner = coordinator(Brokers(t={0: [7, 7]}))
     mark = planner.latest()
     assert planner.initialize_transaction(1, None) is NOT_READY

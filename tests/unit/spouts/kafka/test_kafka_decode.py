@@ -1,4 +1,4 @@
-"""Keys and values decoded by column, Avro with a schema registry over HTTP, and digests."""
+"""Decoding of Kafka keys and values column by column, Avro with an HTTP schema registry, and partition digests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_bytes_and_text_and_json():
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("utf-8", b"\xff"), ("json", b"{"), (int, b"x")])
-def test_undecodable_records_are_reported_row_by_row(kind, wrong):
+def test_undecodable_records_are_reported_per_row(kind, wrong):
     values, bad = column(kind, [b"1", wrong, b"2", wrong])
     assert [values[row] is None for row in range(4)] == [False, True, False, True]
     assert sorted(bad) == [1, 3]
@@ -55,7 +55,7 @@ VISIT = {
 
 
 class Registry(BaseHTTPRequestHandler):
-    """A fake schema registry with the responses needed here."""
+    """A fake HTTP schema registry that serves only the requests of these tests."""
 
     asked: list[str] = []
     answers = {
@@ -106,7 +106,7 @@ def encoded(number, schema, value, named=None):
     return b"\0" + number.to_bytes(4, "big") + body.getvalue()
 
 
-def test_avro_values_have_their_schemas_in_the_registry_which_is_asked_once(registry):
+def test_avro_schemas_come_from_the_registry_and_are_requested_once(registry):
     known: dict = {}
     fastavro.parse_schema(PLACE, named_schemas=known)
     visit = {"user": "u", "place": {"city": "Porto"}}
@@ -117,7 +117,7 @@ def test_avro_values_have_their_schemas_in_the_registry_which_is_asked_once(regi
     assert sorted(Registry.asked) == ["/schemas/ids/7", "/schemas/ids/8", "/subjects", "/subjects/a%20place/versions/2"]
 
 
-def test_bytes_that_are_not_avro_are_distinguished(registry):
+def test_invalid_avro_values_have_distinct_errors(registry):
     wrong = [b"plain", encoded(6, "long", 1), encoded(9, "long", 1), encoded(8, "long", 1), b""]
     values, bad = column(Avro(registry, auth=("user", "secret")), wrong)
     assert values == [None] * 5
@@ -125,18 +125,20 @@ def test_bytes_that_are_not_avro_are_distinguished(registry):
     assert "PROTOBUF" in bad[2] and "not of the schema" in bad[3] and "zero byte" in bad[4]
 
 
-def test_a_registry_that_refuses_or_is_away(registry):
+def test_a_registry_that_denies_access_or_is_unreachable(registry):
     with pytest.raises(SpoutError, match=r"HTTP 401 .*user and password"):
         Avro(registry).check()
     away = Avro("http://127.0.0.1:1")
     with pytest.raises(SpoutError, match="refused"):
         away.check()
-    with pytest.raises(FailedException, match="refused"):  # it was there at the start: the batch is replayed
+    with pytest.raises(
+        FailedException, match="refused"
+    ):  # the registry was reachable at the start, so the batch is replayed
         away.column([encoded(7, "long", 1)])
 
 
 @pytest.mark.parametrize("url", ["registry:8081", "file:///etc/passwd", "http://user:secret@registry"])
-def test_urls_that_cannot_be_a_registrys(url):
+def test_invalid_registry_urls_are_rejected(url):
     with pytest.raises(SettingError) as caught:
         Avro(url)
     assert "secret" not in str(caught.value)
@@ -152,7 +154,7 @@ def digest(*pieces, extent=(0, 10)):
     return made.digest(extent)
 
 
-def test_a_digest_is_of_records_not_of_pieces():
+def test_a_digest_depends_on_records_not_on_how_they_are_split():
     whole = digest(([0, 1, 4], [b"a", None, b""], [b"x", b"yz", None]))
     assert digest(([0], [b"a"], [b"x"]), ([1, 4], [None, b""], [b"yz", None])) == whole
     others = [

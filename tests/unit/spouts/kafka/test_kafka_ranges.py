@@ -1,4 +1,4 @@
-"""Offset ranges, the division of a row budget among them, and the metadata of a Kafka spout."""
+"""Kafka spout: offset ranges, division of the row budget among partitions, and batch metadata."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ waiting = st.dictionaries(st.tuples(st.just("t"), st.integers(0, 20)), st.intege
 
 
 @given(waiting, st.integers(1, 2000))
-def test_a_budget_is_used_up_and_shared_fairly(waiting, budget):
+def test_a_budget_is_exhausted_and_shared_fairly(waiting, budget):
     given_ = shares(waiting, budget)
     assert sum(given_.values()) == min(budget, sum(waiting.values()))
     assert all(0 < count <= waiting[one] for one, count in given_.items())
-    # Who got less than another has nothing left, but for the rest of a division.
+    # A partition that got less than another is exhausted, except for a remainder of one row.
     short = [given_.get(one, 0) for one in waiting if given_.get(one, 0) < waiting[one]]
     assert not short or max(given_.values()) - min(short) <= 1
 
 
-def test_metadata_hold_all_that_the_next_transaction_needs():
+def test_metadata_hold_everything_the_next_transaction_needs():
     positions = Positions({"t": "id"}, {("t", 0): 5, ("t", 11): 7})
     batch = Batch(positions, {("t", 11): (7, 9)}, new=[("t", 11)], lost=[Lost(("t", 0), 3, 5, "gone")])
     stored = json.loads(json.dumps(batch.to_json()))
@@ -36,7 +36,7 @@ def test_metadata_hold_all_that_the_next_transaction_needs():
 
 
 @given(st.integers(1, 7), st.sets(st.integers(0, 30), min_size=1))
-def test_every_range_has_one_task_and_keeps_it(tasks, reading):
+def test_every_partition_is_read_by_the_same_single_task(tasks, reading):
     known = {("t", number): 10 for number in range(31)}
     ranges = {("t", number): (10, 20) for number in reading}
     meta = Batch(Positions({"t": "id"}, known), ranges).to_json()
@@ -48,12 +48,12 @@ def test_every_range_has_one_task_and_keeps_it(tasks, reading):
         assert set(part) <= set(ranges_of(everything, task, tasks))
 
 
-def test_metadata_of_another_version_are_refused():
+def test_metadata_of_another_version_are_rejected():
     with pytest.raises(SpoutError, match="version 2, expected 1"):
         Positions.after({"v": 2})
 
 
-def test_partitions_without_an_end_give_nothing():
+def test_partitions_without_a_known_end_are_not_planned():
     assert plan_ranges({("t", 0): 5, ("t", 1): 5}, {("t", 1): 8}, {"t": 10}) == {("t", 1): (5, 8)}
 
 
@@ -67,7 +67,7 @@ def sizes(size, mean, clock=lambda: 0.0):
     return Sizes(10_000, size, sample, clock), asked
 
 
-def test_bytes_are_an_estimate_from_samples_that_are_taken_now_and_then():
+def test_record_sizes_are_estimated_from_occasional_samples():
     found, asked = sizes(1 << 20, 1024.0)
     waiting = {("t", 0): (0, 500), ("t", 1): (0, 9000)}
     assert found.budget("t", waiting) == 1024
@@ -75,12 +75,12 @@ def test_bytes_are_an_estimate_from_samples_that_are_taken_now_and_then():
     assert asked == [(("t", 1), (0, 100))]
 
 
-def test_no_sample_is_needed_where_even_the_largest_records_fit():
+def test_no_sample_is_taken_if_even_the_largest_records_fit():
     found, asked = sizes(64 << 20, None)
     assert found.budget("t", {("t", 0): (0, 64)}) == 10_000
     assert asked == []
 
 
-def test_a_sample_without_records_changes_nothing():
+def test_a_sample_without_records_is_ignored():
     found, _ = sizes(1 << 20, None)
     assert found.budget("t", {("t", 0): (0, 9000)}) == 1024

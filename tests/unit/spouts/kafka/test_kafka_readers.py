@@ -1,4 +1,4 @@
-"""Cached readers of Kafka ranges: which one is reused, how many are kept, and for how long."""
+"""Pool of Kafka readers: the choice of the reader to reuse, the size of the pool, and the idle timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txstorm.spouts.kafka.readers import IDLE, LONGEST_IDLE, Readers
 
 
 class Reader:
-    """A fake reader, positioned at offset `at`."""
+    """A fake reader; `at` is the pair of offset and topic id at which it is positioned."""
 
     def __init__(self, settings, isolation) -> None:
         self.settings, self.at, self.closed, self.rested = settings, None, False, 0
@@ -40,7 +40,7 @@ def lend(readers, start=0, settings=A, ids=IDS):
     return readers.lend(settings, "read_committed", {("t", 0): (start, start + 1)}, ids)
 
 
-def test_a_reader_is_kept_and_lent_again_for_the_same_settings():
+def test_a_reader_is_reused_for_the_same_settings():
     readers = Readers(Reader)
     with lend(readers) as first:
         pass
@@ -50,7 +50,7 @@ def test_a_reader_is_kept_and_lent_again_for_the_same_settings():
     assert first.rested == 2
 
 
-def test_the_reader_at_the_start_of_the_range_comes_first():
+def test_the_reader_positioned_at_the_start_of_the_range_is_preferred():
     readers = Readers(Reader)
     with lend(readers) as one, lend(readers) as two:
         one.at, two.at = (5, "id"), (9, "id")
@@ -59,7 +59,7 @@ def test_the_reader_at_the_start_of_the_range_comes_first():
             assert lent is reader
 
 
-def test_one_that_failed_is_not_lent_again_nor_those_that_waited_meanwhile():
+def test_a_failed_reader_and_idle_ones_with_its_settings_are_not_reused():
     readers = Readers(Reader)
     with lend(readers), lend(readers) as waiting, lend(readers, settings={**A, "x": 1}) as other:
         pass
@@ -71,14 +71,14 @@ def test_one_that_failed_is_not_lent_again_nor_those_that_waited_meanwhile():
         assert lent not in (failed, waiting)
 
 
-def test_no_more_wait_than_are_allowed():
+def test_the_number_of_idle_readers_is_limited():
     readers = Readers(Reader)
     with ExitStack() as stack:
         lent = [stack.enter_context(lend(readers)) for _ in range(IDLE + 3)]
     assert [reader.closed for reader in lent].count(True) == 3
 
 
-def test_who_has_waited_too_long_is_closed():
+def test_readers_idle_for_too_long_are_closed():
     clock = Clock()
     readers = Readers(Reader, clock)
     with lend(readers) as one, lend(readers) as two:
