@@ -1,4 +1,4 @@
-"""Values pass between tasks unchanged."""
+"""Arrow conversion: values are unchanged when they pass from one task to another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ values = st.recursive(
 
 
 def kinds(value: object) -> object:
-    """Return the types within a value, to distinguish 1 from True and 1.0."""
+    """Return the types of all parts of `value`, to distinguish 1 from True and 1.0."""
     if isinstance(value, list | tuple):
         return (type(value), [kinds(part) for part in value])
     if isinstance(value, dict):
@@ -48,7 +48,7 @@ def kinds(value: object) -> object:
 
 
 @given(st.lists(st.tuples(values, scalars), min_size=1, max_size=8))
-def test_values_come_back_as_they_were(rows: list[tuple[object, object]]) -> None:
+def test_values_survive_a_round_trip(rows: list[tuple[object, object]]) -> None:
     batch = batch_of_rows(rows, ("a", "b"))
     cargo = decode(pa.py_buffer(encode(Cargo(Kind.DATA, 1, 2, 3, 4, 5, 6, batch=batch))))
     assert cargo.batch is not None
@@ -57,7 +57,7 @@ def test_values_come_back_as_they_were(rows: list[tuple[object, object]]) -> Non
     assert [kinds(row) for row in back] == [kinds(row) for row in rows]
 
 
-def test_special_floats_and_other_zones() -> None:
+def test_round_trip_of_special_floats_and_other_time_zones() -> None:
     moment = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
     batch = batch_of_rows([(math.inf, moment, {1, 2}), ("x", moment, None)], ("mixed", "at", "s"))
     [first, second] = rows_of_batch(batch)
@@ -71,7 +71,7 @@ def test_numpy_scalars_become_python_values() -> None:
 
 
 @pytest.mark.parametrize("value", [datetime(2020, 1, 1), object(), [object()], {"a": datetime(2020, 1, 1)}])  # noqa: DTZ001
-def test_what_cannot_be_sent_is_refused_with_its_field(value: object) -> None:
+def test_values_that_cannot_be_sent_are_rejected_with_their_field(value: object) -> None:
     with pytest.raises(EmitError, match="field 'when'"):
         batch_of_rows([(value,)], ("when",))
 
@@ -80,7 +80,7 @@ def test_rows_without_fields() -> None:
     assert list(rows_of_batch(batch_of_rows([(), ()], ()))) == [(), ()]
 
 
-def test_emitted_batches_are_brought_into_the_declared_order() -> None:
+def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
     batch = pa.record_batch({"b": [1], "a": ["x"]})
     [out] = conform(batch, ("a", "b"), "here")
     assert out.schema.names == ["a", "b"]
@@ -92,7 +92,7 @@ def test_emitted_batches_are_brought_into_the_declared_order() -> None:
         conform([1], ("a",), "here")
 
 
-def test_plain_columns_have_plain_types() -> None:
+def test_columns_of_one_simple_type_have_native_arrow_types() -> None:
     batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
     assert [str(kind) for kind in batch.schema.types] == [
         "string",

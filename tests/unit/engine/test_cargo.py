@@ -1,4 +1,4 @@
-"""Cargo survives serialization, at any memory alignment of its bytes."""
+"""Cargo is unchanged by serialization, regardless of the memory alignment of its bytes."""
 
 import pyarrow as pa
 import pytest
@@ -20,21 +20,21 @@ def buffers(batch: pa.RecordBatch) -> list[pa.Buffer]:
 
 
 @pytest.mark.parametrize("by", range(9))
-def test_rows_lie_where_their_type_wants_them(by: int):
+def test_rows_are_aligned_as_their_type_requires(by: int):
     cargo = decode(moved(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), by))
     assert (cargo.kind, cargo.txid, cargo.attempt_id, cargo.order, cargo.target) == (Kind.DATA, 7, 1, (2, 3, 5), 4)
     assert cargo.batch == BATCH
     assert [buffer.address % 8 for buffer in buffers(cargo.batch)] == [0] * len(buffers(BATCH))
 
 
-def test_rows_are_not_copied_where_they_need_not_be():
+def test_aligned_rows_are_not_copied():
     data = moved(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), 0)
     found = buffers(decode(data).batch)
     assert all(data.address <= buffer.address < data.address + data.size for buffer in found)
 
 
 @pytest.mark.parametrize("text", ["", "x", "ab\n ", "seven77"])
-def test_reports_of_any_length_keep_what_follows_aligned(text: str):
+def test_data_after_a_report_of_any_length_is_aligned(text: str):
     data = encode(Cargo(Kind.RESULT, 7, 1, 2, 3, 4, 5, data={"text": text}))
     assert len(data) % 8 == 0
     assert decode(pa.py_buffer(data)).data == {"text": text}

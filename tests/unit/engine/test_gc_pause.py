@@ -1,4 +1,4 @@
-"""Garbage collection is reduced while any thread is in a critical section, and restored afterwards."""
+"""Garbage collector thresholds: raised while any thread commits or runs a topology, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def usual():
     gc.set_threshold(*before)
 
 
-def test_collections_stay_rare_until_the_last_pause_ends(usual):
+def test_collections_stay_infrequent_until_the_last_pause_ends(usual):
     first, second = ExitStack(), ExitStack()
     first.enter_context(seldom_collected())
     second.enter_context(seldom_collected())
     assert gc.get_threshold() == SELDOM
-    first.close()  # the one that came first need not be the last to leave
+    first.close()  # the pause that began first may end first
     assert gc.get_threshold() == SELDOM
     second.close()
     assert gc.get_threshold() == usual
 
 
-def test_between_the_commits_of_a_run_it_is_turned_up_in_part(usual):
+def test_thresholds_between_commits_of_a_run_are_intermediate(usual):
     with seldom_collected(BETWEEN):
         assert gc.get_threshold() == BETWEEN
         for _ in range(2):
@@ -47,21 +47,21 @@ def test_between_the_commits_of_a_run_it_is_turned_up_in_part(usual):
     assert gc.get_threshold() == usual
 
 
-def test_turned_up_again_after_an_error(usual):
+def test_thresholds_are_restored_after_an_error(usual):
     with pytest.raises(ValueError, match="boom"), seldom_collected():
         raise ValueError("boom")
     assert gc.get_threshold() == usual
 
 
 @pytest.mark.parametrize("wanted", [(0, 10, 10), (SELDOM[0] * 2, 10, 10)])
-def test_what_somebody_has_chosen_stays(wanted):
+def test_thresholds_set_by_the_application_are_kept(wanted):
     gc.set_threshold(*wanted)
     with seldom_collected():
         assert gc.get_threshold() == wanted
     assert gc.get_threshold() == wanted
 
 
-def test_a_collector_that_is_off_stays_as_it_is(usual):
+def test_a_disabled_collector_stays_disabled(usual):
     gc.disable()
     with seldom_collected():
         assert gc.get_threshold() == usual

@@ -1,4 +1,4 @@
-"""The local engine: packs run on threads, and are cancelled between txids."""
+"""Local engine: packs run on threads, and are cancelled between txids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def engine() -> Iterator[LocalEngine]:
     made.close()
 
 
-def test_packs_run_beside_each_other(engine: LocalEngine) -> None:
+def test_packs_run_concurrently(engine: LocalEngine) -> None:
     slow = engine.submit(pack([23]))
     assert samples.gates["entered"].wait(60)
     quick = engine.submit(pack([1], first=2)).result(timeout=60)
@@ -34,7 +34,7 @@ def test_packs_run_beside_each_other(engine: LocalEngine) -> None:
     assert slow.result(timeout=60)[0].counts["collect"] == 1
 
 
-def test_a_cancelled_pack_ends_after_the_txid_at_hand(engine: LocalEngine) -> None:
+def test_a_cancelled_pack_ends_after_the_current_txid(engine: LocalEngine) -> None:
     future = engine.submit(pack([23], [1], [3]))
     assert samples.gates["entered"].wait(60)
     engine.cancel(future)
@@ -44,7 +44,7 @@ def test_a_cancelled_pack_ends_after_the_txid_at_hand(engine: LocalEngine) -> No
     assert not [one for one in samples.called if one[0] == "a" and one[1] > 1]
 
 
-def test_closing_cancels_what_runs_and_waits_for_nothing(engine: LocalEngine) -> None:
+def test_closing_cancels_running_packs_without_waiting(engine: LocalEngine) -> None:
     future = engine.submit(pack([23], [1]))
     assert samples.gates["entered"].wait(60)
     engine.close()
@@ -62,5 +62,5 @@ def test_an_error_of_the_engine_reaches_the_waiting_caller(
         engine.submit(pack([1])).result(timeout=60)
 
 
-def test_it_describes_itself(engine: LocalEngine) -> None:
+def test_description_of_the_local_engine(engine: LocalEngine) -> None:
     assert engine.describe()["engine"] == "local"

@@ -1,4 +1,4 @@
-"""The Spark engine: sessions, the exchange, cancellation, and tables as other readers see them."""
+"""Spark engine: sessions, the exchange, cancellation, and the tables as other readers see them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Session:
         self.conf = Settings({key.replace("__", "."): value for key, value in settings.items()})
 
 
-def test_settings_that_cannot_be_changed_any_more_are_named_once_with_their_cost(
+def test_unchangeable_spark_settings_are_reported_once_with_their_cost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = Session(spark__scheduler__mode="FIFO")
@@ -49,7 +49,7 @@ def test_settings_that_cannot_be_changed_any_more_are_named_once_with_their_cost
     assert any(f"{client.UNIX_SOCKETS}=None instead of true; that costs about 50 ms" in one for one in caplog.messages)
 
 
-def test_a_session_with_all_settings_is_not_remarked_upon(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_with_all_settings_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     session = Session()
     session.conf.update({key: wanted for key, (wanted, _) in client.WANTED.items()})
     client.check_session(session)
@@ -76,7 +76,7 @@ class Builder:
 
 @pytest.mark.parametrize("before", [None, "elsewhere"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_workers_get_the_drivers_path_and_other_programs_do_not(
+def test_only_spark_workers_inherit_the_drivers_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None, fails: bool
 ) -> None:
     builder = Builder(fails)
@@ -94,12 +94,12 @@ def test_workers_get_the_drivers_path_and_other_programs_do_not(
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7, 64, 200])
-def test_every_partition_has_a_number_that_lands_in_it(tasks: int) -> None:
+def test_every_partition_has_an_integer_that_hashes_to_it(tasks: int) -> None:
     landing = client._landing(tasks)
     assert [client.murmur3_int(number) % tasks for number in landing] == list(range(tasks))
 
 
-def test_failures_of_jobs_are_said_in_one_sentence() -> None:
+def test_job_failures_are_summarized_in_one_sentence() -> None:
     java = "An error occurred\n: org.apache.spark.SparkException: Job 3 cancelled part of group\n\tat x"
     assert client.explain_failure(Exception(java)).endswith("Job 3 cancelled part of group")
     assert client.explain_failure(Exception("first\n  at java\nsecond")) == "the Spark job failed: first | second"
@@ -118,7 +118,7 @@ def engine(spark: Any):
 
 
 @pytest.mark.spark
-def test_spark_hashes_ints_as_computed_here(spark: Any) -> None:
+def test_murmur3_int_agrees_with_spark(spark: Any) -> None:
     numbers = [0, 1, 2, 41, -1, -7, 2**31 - 1, -(2**31)]
     frame = spark.createDataFrame([(number,) for number in numbers], "n INT").selectExpr("n", "hash(n) AS h")
     assert {row.n: row.h for row in frame.collect()} == {n: client.murmur3_int(n & 0xFFFFFFFF) for n in numbers}
@@ -126,7 +126,7 @@ def test_spark_hashes_ints_as_computed_here(spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("fallback", [False, True], ids=["repartitionById", "spark-4.0"])
-def test_rows_arrive_in_the_partition_they_name_and_empty_ones_run_too(spark: Any, fallback: bool) -> None:
+def test_exchange_routes_rows_to_their_partition_and_runs_empty_ones(spark: Any, fallback: bool) -> None:
     tasks = 5
     frame = spark.range(0, 40, 1, 3).selectExpr("CAST(id % 4 AS INT) AS target", "CAST(id AS STRING) AS cargo")
 
@@ -155,7 +155,7 @@ class Without:
 
 
 @pytest.mark.spark
-def test_a_pack_is_processed_as_on_threads(engine: SparkEngine) -> None:
+def test_spark_and_local_engine_yield_equal_outcomes(engine: SparkEngine) -> None:
     given = pack([1, 2, 3, 19], [], [4, 13], [5])
     local = samples.processed(chain(), given)
     outcomes = engine.submit(given).result(timeout=120)
@@ -172,7 +172,7 @@ def test_a_pack_is_processed_as_on_threads(engine: SparkEngine) -> None:
 
 
 class Telling(BasicBolt):
-    """Reports where it was loaded and prepared; may kill the process that loads it, except the driver."""
+    """A bolt that touches a file when it is loaded, prepared or executed; if `fatal`, loading kills any worker."""
 
     def __init__(self, directory: Path, fatal: bool) -> None:
         self.directory, self.fatal, self.driver = directory, fatal, os.getpid()
@@ -191,7 +191,7 @@ class Telling(BasicBolt):
 
 
 def warmed_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
-    """Warm an engine up; return the reports of its component."""
+    """Warm up an engine with one `Telling` bolt; return the names of the files that its copies on workers touched."""
     builder = TransactionalTopologyBuilder("telling", "numbers", samples.Rows())
     builder.set_bolt("telling", Telling(directory, fatal)).shuffle_grouping("numbers")
     made = SparkEngine(spark)
@@ -202,7 +202,7 @@ def warmed_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
 
 
 @pytest.mark.spark
-def test_workers_that_are_warmed_up_load_the_code_and_call_nothing_of_it(
+def test_warm_up_loads_user_code_without_calling_it(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = warmed_up(spark, tmp_path, fatal=False)
@@ -212,7 +212,7 @@ def test_workers_that_are_warmed_up_load_the_code_and_call_nothing_of_it(
 
 
 @pytest.mark.spark
-def test_a_worker_that_dies_when_it_is_warmed_up_is_left_to_the_packs(
+def test_a_worker_that_dies_during_warm_up_only_logs_a_warning(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert warmed_up(spark, tmp_path, fatal=True)
@@ -231,7 +231,7 @@ class Sleepy(BasicBolt):
 
 
 @pytest.mark.spark
-def test_cancelling_a_pack_ends_its_job_and_leaves_others_alone(spark: Any, tmp_path: Path) -> None:
+def test_cancelling_a_pack_ends_only_its_own_job(spark: Any, tmp_path: Path) -> None:
     builder = TransactionalTopologyBuilder("sleepy", "numbers", samples.Rows())
     builder.set_bolt("sleepy", Sleepy(tmp_path)).local_or_shuffle_grouping("numbers")
     made = SparkEngine(spark)
@@ -268,7 +268,7 @@ class Count(BatchBolt):
 
 
 @pytest.mark.spark
-def test_a_session_handed_in_is_used_and_lives_on_and_reads_the_tables(spark: Any, tmp_path: Path) -> None:
+def test_a_given_session_is_used_kept_open_and_can_read_the_tables(spark: Any, tmp_path: Path) -> None:
     builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([["a", "b", "a"]], ["word"], 2))
     builder.set_committer_bolt("count", Count(), 2).fields_grouping("words", ["word"])
     handle = run(builder.build_topology(), spark=spark, data_dir=tmp_path, available_now=True)
@@ -285,7 +285,7 @@ def test_a_session_handed_in_is_used_and_lives_on_and_reads_the_tables(spark: An
 
 
 @pytest.mark.spark
-def test_without_a_session_handed_in_the_one_of_this_process_is_shared(spark: Any, tmp_path: Path) -> None:
+def test_without_a_given_session_the_one_of_the_process_is_shared(spark: Any, tmp_path: Path) -> None:
     builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([["a"]], ["word"], 2))
     builder.set_committer_bolt("count", Count()).global_grouping("words")
     handle = run(builder.build_topology(), data_dir=tmp_path, available_now=True)

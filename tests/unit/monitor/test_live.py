@@ -24,7 +24,7 @@ def drawn(one: Moment) -> str:
     return file.getvalue()
 
 
-def test_rows_are_the_last_committed_and_the_first_active():
+def test_rows_show_the_last_committed_and_first_active_transactions():
     found = rows(moment())
     assert [row[0] for row in found[:COMMITTED_ROWS]] == [str(txid) for txid in range(13, 21)]
     assert found[0] == ("13", "committed", "1,234", "12.3", "1.0", "2.0", "3.0", "4.0", "5.2", "3", "2")
@@ -39,12 +39,12 @@ def test_rows_are_the_last_committed_and_the_first_active():
     assert {len(row) for row in found} == {len(COLUMNS)}
 
 
-def test_steps_that_a_commit_did_not_need_are_empty():
+def test_cells_of_skipped_commit_steps_are_empty():
     one = Moment("w", "local", "running", Snapshot(), [progress(1, {"finish": 1.0, "complete": 2.0})])
     assert rows(one) == [("1", "committed", "1,234", "12.3", "1.0", "", "", "", "2.0", "3", "2")]
 
 
-def test_the_line():
+def test_status_line():
     assert line(moment()) == (
         "words: committed txid 20, 9 in flight (2 committing, 7 processing), 20 txids with 20,000 input rows in 10.0 s, "
         "2,468 rows/s, 24,680 tuples in all, 2 replays"
@@ -68,13 +68,13 @@ def test_the_table_has_totals_and_columns():
     assert all(column in text for column in COLUMNS)
 
 
-def test_a_run_that_has_not_done_anything_yet():
+def test_display_of_a_run_without_transactions():
     one = Moment("w", "local", "starting", Snapshot())
     assert rows(one) == []
     assert "committed txid 0, 0 in flight, 0 txids" in drawn(one)
 
 
-def test_the_rate_is_that_of_the_last_seconds():
+def test_the_rate_covers_the_last_seconds():
     rate = Rate()
     assert rate.after(0.0, 0) == 0.0
     assert rate.after(2.0, 200) == 100.0

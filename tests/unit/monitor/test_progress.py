@@ -1,4 +1,4 @@
-"""Progress of a run: the last transactions, totals, and transactions in flight."""
+"""Progress of a run: the latest transactions, totals, and transactions in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def progress(txid: int, tuples: int = 5) -> TransactionProgress:
     return TransactionProgress(txid, txid + 100, stamp, "lines", counts, 2, 1, 12.3456, {"finish": 1.23456}, ("seen",))
 
 
-def test_progress_counts_the_spouts_tuples_as_input() -> None:
+def test_input_rows_are_the_tuples_of_the_spout() -> None:
     one = progress(3)
     assert one.numInputRows == 5
     assert one.durationMs == {"process": 12.346, "finish": 1.235}
@@ -31,7 +31,7 @@ def test_progress_counts_the_spouts_tuples_as_input() -> None:
     assert "\n" in one.prettyJson
 
 
-def test_the_last_transactions_are_kept_and_all_are_counted() -> None:
+def test_recent_transactions_are_kept_and_all_are_counted() -> None:
     monitor = Monitor()
     for txid in range(1, RECENT + 11):
         monitor.committed([progress(txid)])
@@ -40,7 +40,7 @@ def test_the_last_transactions_are_kept_and_all_are_counted() -> None:
     assert monitor.snapshot().tuples == 15 * (RECENT + 10)
 
 
-def test_listeners_hear_every_transaction_in_order() -> None:
+def test_listeners_are_notified_of_every_transaction_in_order() -> None:
     heard: list[int] = []
     monitor = Monitor([lambda one: heard.append(one.txid), lambda one: heard.append(-one.txid)])
     monitor.committed([progress(1), progress(2)])
@@ -64,7 +64,7 @@ def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
 
 
 @pytest.mark.parametrize("cause", ["state counts: permission denied"])
-def test_blocked_until_it_is_not(cause: str) -> None:
+def test_blocked_status_is_set_and_cleared(cause: str) -> None:
     monitor = Monitor()
     assert monitor.snapshot().blocked is None
     monitor.blocked(cause)
@@ -73,7 +73,7 @@ def test_blocked_until_it_is_not(cause: str) -> None:
     assert monitor.snapshot().blocked is None
 
 
-def test_a_listener_that_hangs_delays_nothing_and_what_it_misses_is_counted(monkeypatch, caplog) -> None:
+def test_a_hanging_listener_delays_nothing_and_dropped_records_are_counted(monkeypatch, caplog) -> None:
     monkeypatch.setattr("txstorm.monitor.progress.QUEUE", 3)
     monkeypatch.setattr("txstorm.monitor.progress.CLOSE_SECONDS", 0.1)
     hangs, goes_on = threading.Event(), threading.Event()
@@ -87,7 +87,7 @@ def test_a_listener_that_hangs_delays_nothing_and_what_it_misses_is_counted(monk
     monitor = Monitor([listener])
     monitor.committed([progress(1)])
     assert hangs.wait(60)
-    monitor.committed([progress(txid) for txid in range(2, 10)])  # 3 of them wait, 5 are dropped
+    monitor.committed([progress(txid) for txid in range(2, 10)])  # 3 of them are queued, 5 are dropped
     assert monitor.snapshot().undelivered == 5
     assert monitor.snapshot().txids == 9
     assert "txid 5: listeners are too slow: 3 progress records wait for them" in caplog.text
@@ -113,7 +113,7 @@ def test_all_queued_records_are_delivered_in_order_at_the_end() -> None:
     monitor.close()
 
 
-def test_a_listener_that_raises_hears_the_next_record(caplog) -> None:
+def test_a_listener_that_raises_gets_the_next_record(caplog) -> None:
     heard: list[int] = []
 
     def listener(one: TransactionProgress) -> None:

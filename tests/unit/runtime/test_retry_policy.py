@@ -17,7 +17,7 @@ def row(kind: str) -> ErrorRow:
 
 
 class Desk:
-    """Test harness: a retry policy that stores its failures as JSON, as in a ledger; `restart` recreates it from them."""
+    """Test harness: a retry policy that stores failures as JSON, as in a ledger; `restart` recreates it from them."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings.parse({"on_error": "dead_letter", "retry_backoff": 0.1, **settings})
@@ -34,7 +34,7 @@ class Desk:
         self.ledger[txid] = json.dumps(failure.to_json())
 
     def fail(self, *kinds: str) -> float | None:
-        """Report failures of txid 3, with a restart before each; return the delay after the last one (None: give up)."""
+        """Fail txid 3 repeatedly, with a restart before each; return the delay after the last one (None: give up)."""
         delays = [self.restart().judge(3, row(kind)).delay for kind in kinds]
         return delays[-1]
 

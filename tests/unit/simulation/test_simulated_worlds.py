@@ -1,7 +1,7 @@
-"""Simulated worlds: no schedule breaks an invariant, a broken protocol is found, and a seed says all of it.
+"""Random simulation: no schedule violates an invariant, defects are found, and a seed reproduces everything.
 
-TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones; `scripts/test` runs
-many more of them beside the tests.
+TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES override the default seed and number of schedules;
+`scripts/test` runs many more schedules in parallel with the tests.
 """
 
 import ast
@@ -36,11 +36,11 @@ print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 
 @pytest.fixture
 def no_epoch_check(monkeypatch):
-    """Defect: tables accept commits of superseded coordinators."""
+    """Defect: tables accept commits of fenced coordinators."""
     monkeypatch.setattr(TransactionalTable, "_check_epoch", lambda table, epoch: table.epoch())
 
 
-def test_random_schedules_keep_every_invariant_and_meet_every_fault():
+def test_random_schedules_keep_every_invariant_under_every_fault():
     print(f"seed {SEED}, {SCHEDULES} schedules")
     report = simulate(SCHEDULES, SEED)
     assert [story(found) for found in report.found[:1]] == []
@@ -62,7 +62,7 @@ def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
         assert struck.counts[kind] <= 1
 
 
-def test_the_same_schedule_has_the_same_trace_whatever_the_hash_seed():
+def test_the_trace_of_a_schedule_does_not_depend_on_the_hash_seed():
     lines = [line for index in range(60) for line in trace(drawn(7, index))]
     expected = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
@@ -71,7 +71,7 @@ def test_the_same_schedule_has_the_same_trace_whatever_the_hash_seed():
     assert made.stdout.strip() == expected
 
 
-def test_the_number_of_processes_changes_nothing():
+def test_the_report_does_not_depend_on_the_number_of_processes():
     one, two = (simulate(41, 9, processes) for processes in (1, 2))
     assert replace(one, cpu_seconds=0) == replace(two, cpu_seconds=0)
     later = simulate(11, 9, first=30)
@@ -96,7 +96,7 @@ def test_a_violation_is_shrunk_and_shown_step_by_step(no_epoch_check):
     assert story(found).splitlines() == told
 
 
-def test_a_leader_that_ends_without_a_reason_is_a_violation(monkeypatch):
+def test_a_leader_fenced_without_cause_is_a_violation(monkeypatch):
     def fenced(table, epoch):
         raise FencedError("nobody has taken over")
 
@@ -105,7 +105,7 @@ def test_a_leader_that_ends_without_a_reason_is_a_violation(monkeypatch):
     assert found.what.startswith("invariant 7: c1 leads and ends with FencedError: nobody has taken over")
 
 
-def test_the_command_prints_one_line_of_whole_numbers(capsys):
+def test_the_command_prints_one_json_line_of_integers(capsys):
     assert execute(["simulate", "--schedules", "40", "--seed", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"schedules", "seed", "violations", "steps_per_s", "faults"} <= found.keys()
@@ -114,7 +114,7 @@ def test_the_command_prints_one_line_of_whole_numbers(capsys):
     assert list(found["faults"]) == list(KINDS)
 
 
-def test_the_command_tells_what_it_found_and_exits_with_1(capsys, no_epoch_check):
+def test_the_command_reports_violations_and_exits_with_1(capsys, no_epoch_check):
     assert execute(["simulate", "--schedules", "200", "--seed", str(SEED)]) == 1
     printed = capsys.readouterr()
     assert "invariant 5" in printed.err
@@ -122,19 +122,19 @@ def test_the_command_tells_what_it_found_and_exits_with_1(capsys, no_epoch_check
 
 
 @pytest.mark.parametrize("option", ["--schedules=0", "--seed=-1", "--processes=0", "--first=-1", "--exhaustive=4"])
-def test_numbers_out_of_range_are_refused(option, capsys):
+def test_numbers_out_of_range_are_rejected(option, capsys):
     assert execute(["simulate", "--schedules", "2", option]) == 2
     assert option.removeprefix("--").partition("=")[0] in capsys.readouterr().err
 
 
-def test_each_mutant_changes_what_is_there_once():
+def test_each_mutant_changes_existing_code_exactly_once():
     script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
     for mutant in script["MUTANTS"]:
         module, text = script["mutated"](mutant, ROOT / "txstorm")
         assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(module.read_text(encoding="utf-8"))), mutant.name
 
 
-def test_a_mutant_survives_new_names_of_files_and_another_format(tmp_path):
+def test_mutants_apply_after_renaming_and_reformatting_of_files(tmp_path):
     script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
     mutant = script["Mutant"]("m", "Log.commit", "self.check(epoch)", "self.check(0)")
     (tmp_path / "moved").mkdir()
@@ -148,7 +148,7 @@ def test_a_mutant_survives_new_names_of_files_and_another_format(tmp_path):
 
 
 def test_mutants_are_found_and_a_survivor_is_an_error():
-    # The second one takes many more schedules.
+    # Finding the second mutant takes many more schedules.
     names = ["naive_group_commit", "sweeper_ignores_older_versions"]
     script = [sys.executable, "scripts/_mutants.py", "--schedules", "20", *names]
     made = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""Small worlds, searched exhaustively: whatever strikes at whichever command, and after it again, three txids count once.
+"""Exhaustive simulation of small worlds: under any fault at any command, and a second one, txids commit exactly once.
 
-TXSTORM_STRIKES=3 makes the long test search all of it.
+TXSTORM_STRIKES is the number of faults per world in the long test (default 2; 3 searches everything).
 """
 
 import json
@@ -23,7 +23,7 @@ CHANGED = {
 
 @pytest.fixture
 def blind_retry(monkeypatch):
-    """Defect: publishing does not check whether the table already has the group."""
+    """Defect: when publishing is retried, a table that holds part of the group counts as published."""
     original = TransactionalTable._published
 
     def published(table, one, intent, epoch):
@@ -32,7 +32,7 @@ def blind_retry(monkeypatch):
     monkeypatch.setattr(TransactionalTable, "_published", published)
 
 
-def test_whatever_strikes_at_any_command_is_survived(capsys):
+def test_any_single_fault_at_any_command_is_survived(capsys):
     assert execute(["simulate", "--exhaustive", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["violations"], found["pairs"], found["missed"]) == (0, 0, [])
@@ -46,7 +46,7 @@ def test_whatever_strikes_at_any_command_is_survived(capsys):
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
-def test_a_strike_after_the_search_is_survived(scope):
+def test_combinations_of_several_faults_are_survived(scope):
     search = searched(STRIKES, [scope])
     print(search.to_json())
     assert [story(found) for found in search.found[:1]] == []
@@ -54,7 +54,7 @@ def test_a_strike_after_the_search_is_survived(scope):
     assert search.worlds > 5000
 
 
-def test_a_broken_protocol_is_found(blind_retry):
+def test_a_protocol_defect_is_found(blind_retry):
     search = searched(1, [Scope(2, opaque=False)])
     kinds = {strike.kind for found in search.found for strike in found.schedule.strikes}
     assert kinds
@@ -63,12 +63,12 @@ def test_a_broken_protocol_is_found(blind_retry):
 
 
 @pytest.mark.parametrize("wrong", [{"strikes": 0}, {"strikes": 4}, {"scopes": [Scope(4, opaque=True)]}], ids=str)
-def test_scopes_out_of_range_are_refused(wrong):
+def test_scopes_out_of_range_are_rejected(wrong):
     with pytest.raises(InputError, match=r"expected 1 to 3, got [04]"):
         searched(**wrong)
 
 
-def test_the_command_tells_of_a_broken_protocol(capsys, blind_retry):
+def test_the_command_reports_a_protocol_defect(capsys, blind_retry):
     assert execute(["simulate", "--exhaustive", "1"]) == 1
     printed = capsys.readouterr()
     assert "-- VIOLATION of invariant" in printed.err

@@ -40,7 +40,7 @@ class Numbers:
 
 
 class LocalBench(Bench):
-    """A test bench that does not pickle its spouts, so that all emitters share one source as they would share a broker."""
+    """A test bench that does not pickle its spouts, so that all emitters share one source, as they share a broker."""
 
     ships = False
 

@@ -1,4 +1,4 @@
-"""Batch bolts under ids of any type (T15, T16, T25; items 32 to 35 of the list of Storm's behaviours)."""
+"""`BatchBoltExecutor`: batch bolts with batch ids of any type (T15, T16, T25; items 32 to 35 of Storm's behaviours)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
 
 
 class Count(BatchBolt):
-    """Storm's CountingBatchBolt."""
+    """Port of Storm's CountingBatchBolt."""
 
     fields = ("id", "count")
 
@@ -48,11 +48,11 @@ def test_item_32_two_attempts_of_one_txid_are_independent(executor) -> None:
     assert counted(executor, second) == 2
 
 
-def test_item_33_an_id_without_tuples_is_finished_too(executor) -> None:
+def test_item_33_an_id_without_tuples_is_also_finished(executor) -> None:
     assert counted(executor, "nobody") == 0
 
 
-def test_item_34_a_finished_batch_is_forgotten_also_when_finishing_fails() -> None:
+def test_item_34_a_finished_batch_is_discarded_even_if_finishing_fails() -> None:
     class Fails(Count):
         def finish_batch(self):
             raise FailedException(str(self.count))
@@ -76,7 +76,7 @@ def test_item_35_a_timeout_drops_the_batch_unfinished(executor) -> None:
 
 
 @pytest.mark.parametrize("id", [("request", 7), "request 7", 7, frozenset({1})], ids=str)
-def test_t25_any_id_will_do(executor, id) -> None:
+def test_t25_ids_may_be_of_any_type(executor, id) -> None:
     executor.execute(id, {"word": "cat"})
     assert counted(executor, id) == 1
 
@@ -92,7 +92,7 @@ def test_random_numbers_depend_on_the_id() -> None:
     assert executor.finish(TransactionAttempt(3, 2))[0].values[1] == drawn[3]
 
 
-def test_what_was_emitted_in_execute_comes_first_and_streams_are_told() -> None:
+def test_emissions_of_execute_come_first_and_name_their_stream() -> None:
     class Streams(BatchBolt, Committer):
         fields = ("word",)
         streams = {"length": ("n",)}
@@ -112,7 +112,7 @@ def test_what_was_emitted_in_execute_comes_first_and_streams_are_told() -> None:
 
 
 class Rows(BatchBolt):
-    """A batch bolt that processes record batches."""
+    """A batch bolt that counts rows in `execute_batch`."""
 
     fields = ("n",)
 
@@ -126,20 +126,20 @@ class Rows(BatchBolt):
         self.collector.emit(self.n)
 
 
-def test_bolts_that_take_record_batches() -> None:
+def test_bolts_that_process_record_batches() -> None:
     executor = BatchBoltExecutor(Rows(), ["word"])
     executor.execute(1, ["cat"])
     executor.execute(1, ["dog"])
     assert executor.finish(1) == [("default", (2,), None)]
 
 
-def test_a_bolt_that_fails_keeps_its_batch_until_it_is_given_up(executor) -> None:
+def test_a_failed_bolt_keeps_its_batch_until_it_is_discarded(executor) -> None:
     with pytest.raises(FailedException):
         executor.execute(1, ["bad"])
     assert executor.ids == [1]
 
 
-def test_wrong_use_is_refused(executor) -> None:
+def test_misuse_is_rejected(executor) -> None:
     with pytest.raises(InputError, match=r"BasicBolt is no BatchBolt; give it an object of one"):
         BatchBoltExecutor(BasicBolt(), ["word"])
     with pytest.raises(InputError, match=r"\('a', 'b'\) has 2 values, expected one for each of \('word',\)"):

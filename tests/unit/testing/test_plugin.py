@@ -1,4 +1,4 @@
-"""The pytest plugin, used in a separate project."""
+"""pytest plugin, tested in a separate project that uses it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_driver_of_a_failed_test_is_closed(topology, topology_test_driver):
 
 @pytest.fixture
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write entry points as an installation does, so that pytest discovers the plugin."""
+    """Write the entry points of an installed txstorm, so that pytest discovers the plugin."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     points = config["options.entry_points"]["pytest11"].strip()
@@ -81,7 +81,7 @@ def test_loading_the_plugin_loads_nothing_else() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_is_exported() -> None:
     import txstorm.testing
 
     for name in txstorm.testing.__all__:

@@ -1,4 +1,4 @@
-"""The test driver: what it holds back, what it does not, and what a test can observe."""
+"""`TopologyTestDriver`: phases that wait for acks, errors, time, restarts, and the outputs a test can observe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txstorm.testing import ManualClock, TopologyTestDriver
 
 
 class Double(BatchBolt):
-    """Emits doubled numbers when the batch ends; `trouble` is called first, with the attempt."""
+    """A bolt that emits doubled numbers when the batch ends; first calls `trouble`, if any, with the attempt."""
 
     fields = ("n",)
     streams = {"count": ("count",)}
@@ -124,7 +124,7 @@ def test_items_21_22_commits_are_one_at_a_time_and_in_order(drive) -> None:
     assert [row["n"] for row in driver.sink("rows").to_pylist()] == [2, 4, 6, 8, 10, 12]
 
 
-def test_commit_acks_both_phases_of_all_up_to_a_txid(drive) -> None:
+def test_commit_acks_both_phases_of_all_txids_up_to_one(drive) -> None:
     driver = drive(topology(), pending=2)
     driver.commit()
     assert driver.committed == 1
@@ -133,7 +133,7 @@ def test_commit_acks_both_phases_of_all_up_to_a_txid(drive) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_a_failure_in_either_phase_replays_it_and_all_later_ones(drive, acks: int) -> None:
+def test_a_failure_in_either_phase_replays_the_txid_and_all_later_ones(drive, acks: int) -> None:
     driver = drive(topology(), pending=2)
     for _ in range(acks):
         driver.ack(1)
@@ -148,7 +148,7 @@ def test_a_failure_in_either_phase_replays_it_and_all_later_ones(drive, acks: in
     assert driver.state("total").to_pylist() == [{"n": 42}]
 
 
-def test_items_15_16_81_late_answers_of_old_attempts_change_nothing(drive) -> None:
+def test_items_15_16_81_late_acks_and_fails_of_old_attempts_are_ignored(drive) -> None:
     driver = drive(topology(OpaqueMemoryTransactionalSpout([list(range(6))], "n", take=2)), pending=3)
     old = {txid: driver.attempt(txid) for txid in (1, 2, 3)}
     driver.fail(1)
@@ -163,7 +163,7 @@ def test_items_15_16_81_late_answers_of_old_attempts_change_nothing(drive) -> No
     assert driver.status(1) == "committing"
 
 
-def test_a_processed_txid_fails_while_it_waits_for_its_turn(drive) -> None:
+def test_a_processed_txid_can_fail_while_it_waits_for_its_turn(drive) -> None:
     driver = drive(topology(), pending=3)
     driver.ack(2)
     driver.fail(2)
@@ -174,7 +174,7 @@ def test_a_processed_txid_fails_while_it_waits_for_its_turn(drive) -> None:
 
 
 SEEN: list = []
-"""Notes of troubles. Bolts and their troubles are copied; a module is found by its name."""
+"""Calls recorded by the `trouble` callbacks; global, because bolts and their callbacks are copied."""
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +198,7 @@ def fail_2_three_times(attempt) -> None:
 
 
 @pytest.mark.parametrize("place", ["double", "keep"])
-def test_what_a_bolt_fails_needs_no_answer_and_backs_off(drive, place: str) -> None:
+def test_a_batch_failed_by_a_bolt_needs_no_ack_and_backs_off(drive, place: str) -> None:
     driver = drive(topology(retry_backoff=2, **{place: fail_2_three_times}))
     driver.commit()
     if place == "keep":
@@ -224,7 +224,7 @@ def boom(attempt) -> None:
         raise AssertionError("two is too much")
 
 
-def test_an_exception_of_a_bolt_is_raised_where_it_happens(drive) -> None:
+def test_an_exception_of_a_bolt_is_raised_by_the_triggering_call(drive) -> None:
     driver = drive(topology(double=boom))
     driver.ack(1)
     with pytest.raises(TopologyFailed, match=r"txid 2 .* double\[0\] raised AssertionError .*boom: two is too much"):
@@ -234,7 +234,7 @@ def test_an_exception_of_a_bolt_is_raised_where_it_happens(drive) -> None:
         driver.next_tuple()
 
 
-def test_transactions_before_the_one_that_ended_the_topology_can_be_acked(drive) -> None:
+def test_transactions_before_the_fatal_one_can_be_acked(drive) -> None:
     driver = drive(topology(keep=boom), pending=3)
     driver.ack(2)
     driver.ack(1)
@@ -249,17 +249,17 @@ def test_transactions_before_the_one_that_ended_the_topology_can_be_acked(drive)
     assert driver.state("total").to_pylist() == [{"n": 42}]
 
 
-def test_it_ends_at_once_when_it_fails_at_the_start(tmp_path: Path) -> None:
+def test_a_driver_that_fails_on_creation_releases_its_lease(tmp_path: Path) -> None:
     with pytest.raises(TopologyFailed, match="two is too much"):
         TopologyTestDriver(topology(double=boom), pending=2, data_dir=tmp_path / "data")
-    with TopologyTestDriver(topology(), data_dir=tmp_path / "data") as driver:  # nobody holds the lease
+    with TopologyTestDriver(topology(), data_dir=tmp_path / "data") as driver:  # the lease is free
         driver.commit()
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_time_moves_on_request_only(drive) -> None:
+def test_time_advances_only_on_request(drive) -> None:
     clock = ManualClock(datetime.fromisoformat("2020-02-02T00:00:00+00:00"))
     driver = drive(topology(min_interval=10), clock=clock)
     driver.commit()
@@ -292,7 +292,7 @@ def test_nothing_times_out_without_timeouts(drive) -> None:
     assert len(driver.attempts(1)) == 1
 
 
-def test_the_clock_goes_forward_only() -> None:
+def test_the_clock_only_moves_forward() -> None:
     clock = ManualClock()
     clock.advance(1.5)
     assert clock.monotonic() == 1.5
@@ -306,7 +306,7 @@ def test_the_clock_goes_forward_only() -> None:
 # --- sources and restarts ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_added_is_seen_by_the_next_transaction(drive) -> None:
+def test_added_data_are_read_by_the_next_transaction(drive) -> None:
     spout = MemoryTransactionalSpout([[1]], "n")
     driver = drive(topology(spout))
     spout.add(0, 2)
@@ -317,7 +317,7 @@ def test_what_is_added_is_seen_by_the_next_transaction(drive) -> None:
     assert driver.emitted("numbers", 2) == [(2,), (3,)]
 
 
-def test_a_restart_emits_what_was_planned_again_and_drops_what_was_not_decided(drive) -> None:
+def test_a_restart_replays_planned_batches_and_drops_undecided_ones(drive) -> None:
     driver = drive(topology(), pending=2)
     driver.commit()
     driver.ack(2)
@@ -344,7 +344,7 @@ def test_a_run_continues_where_the_driver_stopped(drive) -> None:
     assert handle.state("total").to_pylist() == [{"n": 42}]
 
 
-def test_a_directory_of_its_own_is_deleted() -> None:
+def test_a_temporary_data_directory_is_deleted() -> None:
     with TopologyTestDriver(topology()) as driver:
         place = driver.data_dir
         driver.commit()
@@ -352,7 +352,7 @@ def test_a_directory_of_its_own_is_deleted() -> None:
     assert not place.exists()
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- misuse -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_directory_of_its_own_is_deleted() -> None:
         (lambda driver: TopologyTestDriver("numbers"), "takes a built topology, got str"),
     ],
 )
-def test_mistakes_are_named(drive, mistake: Callable, says: str) -> None:
+def test_misuse_is_reported(drive, mistake: Callable, says: str) -> None:
     driver = drive(topology(), pending=2)
     driver.ack(2)
     with pytest.raises(InputError, match=says):
@@ -374,7 +374,7 @@ def test_mistakes_are_named(drive, mistake: Callable, says: str) -> None:
     assert driver.active == {1: "processing", 2: "processed"}
 
 
-def test_a_closed_driver_decides_nothing_more_and_says_so(drive: Callable[..., TopologyTestDriver]) -> None:
+def test_calls_on_a_closed_driver_raise(drive: Callable[..., TopologyTestDriver]) -> None:
     driver = drive(topology())
     driver.commit(1)
     end = driver.source_end()

@@ -1,4 +1,4 @@
-"""Transcripts: a step with another result raises an error that shows the expected and the actual result."""
+"""Transcripts: a step with a different result raises an error that shows the expected and the actual result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [{"word": "a", "n": 2}, {"word": "b", "n": 1}]
 
 
 class Size(BatchBolt):
-    """Emits its number of tuples on a separate stream."""
+    """A bolt that emits the number of tuples of its batch on a separate stream."""
 
     streams = {"size": ("n",)}
 
@@ -87,7 +87,7 @@ def test_every_kind_of_step(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_difference_is_reported(tmp_path: Path, steps: list[dict], says: str) -> None:
+def test_a_different_result_is_reported(tmp_path: Path, steps: list[dict], says: str) -> None:
     with pytest.raises(CheckFailed, match=says) as failed:
         play(tmp_path, *steps)
     assert str(tmp_path / "steps.json") in str(failed.value)
@@ -109,7 +109,7 @@ def test_a_difference_is_reported(tmp_path: Path, steps: list[dict], says: str) 
         ({"emits": {"words": {"one": []}}}, "steps.0.emits.words.one"),
     ],
 )
-def test_mistakes_in_a_transcript_are_named(tmp_path: Path, step: dict, says: str) -> None:
+def test_mistakes_in_a_transcript_are_reported(tmp_path: Path, step: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
         play(tmp_path, step)
 
@@ -124,7 +124,7 @@ def test_mistakes_in_a_transcript_are_named(tmp_path: Path, step: dict, says: st
         ('{"format": "txstorm-transcript", "version": 1, "steps": []}', "steps: List should have at least 1 item"),
     ],
 )
-def test_files_that_are_no_transcripts_are_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_files_that_are_not_transcripts_are_rejected(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "steps.json"
     path.write_text(text)
     with pytest.raises(InputError, match=says):
@@ -133,6 +133,6 @@ def test_files_that_are_no_transcripts_are_refused(tmp_path: Path, text: str, sa
         run_transcript(tmp_path / "none.json", topology())
 
 
-def test_settings_of_a_transcript_are_set(tmp_path: Path) -> None:
+def test_settings_of_a_transcript_are_applied(tmp_path: Path) -> None:
     emits = {"words": {"1": [["a"], ["b"]], "2": [["a"]]}}
     play(tmp_path, {"emits": emits}, settings={"topology.max.spout.pending": 2}, watch=["words"])

@@ -23,15 +23,15 @@ class ByFirst:
 
 
 def inputs_of(declare):
-    """Return the inputs that `declare` adds to a declarer, as built."""
+    """Return the inputs of a built bolt after `declare` was called with its declarer."""
     made = builder()
     made.set_bolt("p", Partial()).shuffle_grouping("lines")
     declare(made.set_bolt("b", Plain()))
     return made.build_topology().component("b").inputs
 
 
-def test_the_topology_of_the_design_is_built():
-    """T18, T20."""
+def test_the_topology_of_the_design_document_is_built():
+    """The word-count topology of the design document has the expected components (T18, T20)."""
     topology = word_count()
     assert [(one.id, one.kind, one.parallelism) for one in topology.components] == [
         ("lines", "spout", 2),
@@ -50,8 +50,8 @@ def test_parallelism_is_one_by_default():
     assert [one.parallelism for one in made.build_topology().components] == [1, 1]
 
 
-def test_marker_and_set_committer_bolt_are_equal():
-    """T24."""
+def test_marker_and_set_committer_bolt_are_equivalent():
+    """A bolt becomes a committer by the `Committer` marker or by `set_committer_bolt` (T24)."""
     made = builder()
     made.set_bolt("marked", Keep()).global_grouping("lines")
     made.set_committer_bolt("added", Plain()).global_grouping("lines")
@@ -59,7 +59,7 @@ def test_marker_and_set_committer_bolt_are_equal():
     assert {topology.component(name).kind for name in ("marked", "added")} == {"committer"}
 
 
-def test_declared_before_its_source_a_bolt_still_comes_after_it_and_ties_keep_their_order():
+def test_components_are_sorted_topologically_with_ties_in_declaration_order():
     made = builder()
     made.set_bolt("z", Plain()).shuffle_grouping("y")
     made.set_bolt("c", Split()).shuffle_grouping("lines")
@@ -96,13 +96,13 @@ def test_declared_before_its_source_a_bolt_still_comes_after_it_and_ties_keep_th
     ],
 )
 def test_every_grouping_is_declared_in_both_spellings(declare, stream, grouping):
-    """Row T20."""
+    """Every grouping has a snake_case and a camelCase method with the same effect (T20)."""
     (given,) = inputs_of(declare)
     assert (given.component, given.stream, given.grouping) == ("p", stream, grouping)
 
 
 @pytest.mark.parametrize("spelling", ["custom_grouping", "customGrouping"])
-def test_custom_groupings_come_in_both_orders(spelling):
+def test_custom_groupings_accept_their_arguments_in_both_orders(spelling):
     chosen = ByFirst()
     (ours,) = inputs_of(lambda d: getattr(d, spelling)("p", chosen, "errors"))
     (storms,) = inputs_of(lambda d: getattr(d, spelling)("p", "errors", chosen))
@@ -165,7 +165,7 @@ def test_component_configuration_stays_with_the_component():
     assert dict(topology.component("split").configuration) == {"colour": "red"}
 
 
-def test_impossible_settings_are_faults_beside_the_others():
+def test_invalid_settings_are_reported_with_the_other_faults():
     made = builder().set_setting("max_jobs", 0)
     made.set_bolt("split", Split())
     with pytest.raises(TopologyError) as refused:
@@ -175,7 +175,7 @@ def test_impossible_settings_are_faults_beside_the_others():
 
 
 def test_all_three_kinds_of_spouts_are_accepted():
-    """T18: one spout of any kind."""
+    """A topology has one spout, of any kind (T18)."""
 
     class Ours(PartitionedTransactionalSpout):
         fields = ("x",)
@@ -187,7 +187,7 @@ def test_all_three_kinds_of_spouts_are_accepted():
         assert TransactionalTopologyBuilder("t", "s", spout).build_topology().spout.kind == "spout"
 
 
-def test_a_built_topology_does_not_follow_the_builder():
+def test_a_built_topology_is_independent_of_later_builder_calls():
     made = builder()
     declarer = made.set_bolt("split", Split()).shuffle_grouping("lines")
     topology = made.build_topology()
@@ -203,7 +203,7 @@ def test_warnings_are_kept_and_logged_once_when_the_topology_runs(caplog, tmp_pa
     with caplog.at_level(logging.WARNING, "txstorm.topology"):
         topology = made.build_topology()
         assert len(topology.warnings) == 1
-        assert not caplog.records  # a worker that imports the module builds it, too
+        assert not caplog.records  # a worker that imports the module also builds the topology
         run(topology, engine="local", data_dir=tmp_path, until_txid=1).awaitTermination(60)
     assert [topology.warnings[0] in one.getMessage() for one in caplog.records] == [True]
 
@@ -216,7 +216,7 @@ def test_validate_reports_without_building():
     assert len(made.validate().faults) == 1
 
 
-def test_committers_and_all_they_feed_are_the_commit_phase():
+def test_the_commit_phase_is_committers_and_everything_downstream():
     assert source_diagram().commit_phase == {"B", "C", "D"}
     assert word_count().commit_phase == {"counts"}
     assert rich().commit_phase == {"counts", "audit"}
@@ -226,7 +226,7 @@ def test_a_topology_needs_no_committer():
     assert builder().build_topology().commit_phase == frozenset()
 
 
-def test_committer_alone_is_no_bolt():
+def test_an_object_that_is_only_a_committer_is_not_a_bolt():
     class Neither(Committer):
         pass
 

@@ -21,7 +21,7 @@ def committed(bolt, parallelism=1):
     return made.build_topology()
 
 
-def test_tables_are_found_on_class_and_instance_alone_and_in_lists():
+def test_tables_are_found_on_class_and_instance_singly_and_in_lists():
     class Base(BatchBolt, Committer):
         first = A
 
@@ -66,7 +66,7 @@ def test_only_components_with_tables_are_listed():
     assert committed(Plain()).states == {}
 
 
-def test_an_unknown_component_is_an_error_that_names_the_near_ones():
+def test_an_unknown_component_is_an_error_with_similar_names():
     with pytest.raises(InputError, match=r"no component 'count' \(did you mean 'counts'"):
         word_count().component("count")
 
@@ -122,14 +122,14 @@ def test_with_settings_changes_only_settings():
         topology.with_settings({"nothing": 1})
 
 
-def test_a_topology_can_be_shipped():
+def test_a_topology_can_be_pickled():
     topology = rich()
     assert topology.commit_phase  # cached values travel too
     shipped = cloudpickle.loads(cloudpickle.dumps(topology))
     assert shipped.fingerprint() == topology.fingerprint()
 
 
-def test_printing_is_short():
+def test_repr_is_short():
     assert str(word_count()) == "Topology(word-count: lines → split → partial → counts)"
     assert isinstance(word_count().spout.object, Lines)
     assert isinstance(word_count().component("split").object, Split)

@@ -1,4 +1,4 @@
-"""Collections and times to live in a topology: invalid declarations, and how valid ones are displayed."""
+"""Declarations of collections and times to live: rejected ones, and the display of valid ones."""
 
 import json
 from datetime import timedelta
@@ -49,7 +49,7 @@ def events(**changes):
         (events(order={"N": int}), "differ only in case"),
     ],
 )
-def test_a_declaration_that_is_wrong_is_refused_when_the_topology_is_built(state, says):
+def test_invalid_keyed_declarations_are_rejected_when_the_topology_is_built(state, says):
     with pytest.raises(TopologyError) as caught:
         built(state)
     assert "component 'keep'" in str(caught.value)
@@ -62,7 +62,7 @@ def test_a_collection_belongs_to_the_task_of_its_key():
     assert "state 'events'" in warning
 
 
-def test_they_are_shown_and_count_in_the_shape_of_the_topology():
+def test_keyed_declarations_are_displayed_and_part_of_the_fingerprint():
     kept = KeyedState("kept", key={"user": str}, value={"n": int}, ttl=DAY)
     topology = built(kept, events(ttl=DAY))
     assert "state/events, changes/events, by user, in the order of at, gone after 1 day" in str(explain(topology))

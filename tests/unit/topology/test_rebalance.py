@@ -1,4 +1,4 @@
-"""Rebalancing: which parallelism may change, what is fixed, and what applies after a code change."""
+"""Rebalancing: components whose parallelism may change, fixed ones, and overrides after a code change."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tasks(topology: Topology) -> dict[str, int]:
     return {one.id: one.parallelism for one in topology.components}
 
 
-def test_the_others_keep_theirs():
+def test_rebalancing_keeps_the_parallelism_of_other_components():
     before = made()
     after = rebalanced(before, {"split": 5, "keep": 3})
     assert tasks(after) == {**tasks(before), "split": 5, "keep": 3}
@@ -80,24 +80,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_fixed_numbers_and_unknown_components_are_refused(name):
+def test_fixed_parallelism_and_unknown_components_are_rejected(name):
     with pytest.raises(InputError, match=REFUSED[name]):
         rebalanced(made(), {name: 2})
 
 
 @pytest.mark.parametrize("number", [0, -1, True, "2", 2.0, 32769])
-def test_impossible_numbers(number):
+def test_invalid_parallelism_is_rejected(number):
     with pytest.raises(InputError, match="expected a number of tasks from 1 to 32768"):
         rebalanced(made(), {"split": number})
 
 
-def test_the_number_it_has_and_one_task_are_always_allowed():
+def test_the_current_parallelism_and_one_task_are_always_allowed():
     assert tasks(rebalanced(made(), {"one": 1, "sum": 1})) == tasks(made())
-    # Several tasks were the choice of the code, whose author was warned.
+    # The code itself declares several tasks, which logged a warning.
     assert tasks(rebalanced(made(sums=2), {"sum": 3}))["sum"] == 3
 
 
-def test_what_was_chosen_holds_over_the_same_number_of_the_code(caplog):
+def test_an_override_applies_while_the_codes_parallelism_is_unchanged(caplog):
     known = {"split": {"declared": 2, "chosen": 4}}
     assert tasks(rebalanced_before(made(), known))["split"] == 4
     with caplog.at_level(logging.WARNING):
@@ -106,7 +106,7 @@ def test_what_was_chosen_holds_over_the_same_number_of_the_code(caplog):
     assert "the code of split has changed" in caplog.text
 
 
-def test_what_no_longer_suits_the_code_is_told_and_left(caplog):
+def test_overrides_that_no_longer_fit_the_code_are_logged_and_ignored(caplog):
     known = {"sum": {"declared": 1, "chosen": 2}, "gone": {"declared": 1, "chosen": 2}}
     topology = made()
     with caplog.at_level(logging.WARNING):

@@ -5,7 +5,7 @@ from txstorm.errors import SettingError
 from txstorm.topology.settings import STORM_KEYS, Settings
 
 
-def test_defaults_are_the_documented_ones():
+def test_defaults_are_as_documented():
     settings = Settings()
     assert settings.max_spout_pending == "auto"
     assert settings.max_pack_txids is None
@@ -32,12 +32,12 @@ def test_defaults_are_the_documented_ones():
         ("spill_bytes", "0", 0),
     ],
 )
-def test_text_from_the_command_line_is_read(name, text, value):
+def test_text_from_the_command_line_is_parsed(name, text, value):
     assert getattr(Settings.parse({name: text}), name) == value
 
 
-def test_storm_keys_are_read_in_storm_units():
-    """Row T45."""
+def test_storm_keys_are_parsed_in_storm_units():
+    """Storm's keys are accepted, and their values converted from seconds or milliseconds (T45)."""
     settings = Settings.parse(
         {
             "topology.max.spout.pending": 7,
@@ -76,7 +76,7 @@ def test_storm_keys_are_read_in_storm_units():
         ("topology.trident.batch.emit.interval.millis", "soon"),
     ],
 )
-def test_an_impossible_value_is_refused_by_name_with_the_value(name, value):
+def test_an_invalid_value_is_rejected_with_its_name_and_value(name, value):
     with pytest.raises(SettingError) as refused:
         Settings.parse({name: value})
     own = STORM_KEYS.get(name, (name,))[0]
@@ -84,7 +84,7 @@ def test_an_impossible_value_is_refused_by_name_with_the_value(name, value):
     assert repr(value) in str(refused.value)
 
 
-def test_all_faults_come_at_once_and_unknown_keys_name_the_near_ones():
+def test_all_faults_are_reported_at_once_with_similar_names_for_unknown_keys():
     with pytest.raises(SettingError) as refused:
         Settings.parse({"max_retrys": 1, "max_jobs": 0, "topology.max.spout.pendin": 3, "qqq": 1})
     message = str(refused.value)
@@ -95,7 +95,7 @@ def test_all_faults_come_at_once_and_unknown_keys_name_the_near_ones():
 
 
 def test_storms_keys_of_the_zookeeper_ledger():
-    """Row T44."""
+    """Storm's ZooKeeper keys set the connection of the ZooKeeper ledger (T44)."""
     servers, port, root = (f"transactional.zookeeper.{key}" for key in ("servers", "port", "root"))
     settings = Settings.parse(
         {servers: ["a", "b:2182"], port: "2183", root: "/x", "storm.zookeeper.session.timeout": 500}
@@ -107,7 +107,7 @@ def test_storms_keys_of_the_zookeeper_ledger():
         Settings.parse({port: 70000})
 
 
-def test_the_id_is_no_setting():
+def test_the_topology_id_is_not_a_setting():
     with pytest.raises(SettingError, match="first argument of TransactionalTopologyBuilder"):
         Settings.parse({"topology.transactional.id": "x"})
 
@@ -117,14 +117,14 @@ def test_a_setting_given_under_both_names_is_refused():
         Settings.parse({"max_spout_pending": 1, "topology.max.spout.pending": 2})
 
 
-def test_retry_policy_tells_its_number():
+def test_retry_policy_exposes_its_number_of_retries():
     assert Settings.parse({"on_error": "retry(12)"}).error_retries == 12
     both = Settings.parse({"on_error": "retry(12), dead_letter"})
     assert (both.error_retries, both.dead_letters) == (12, True)
     assert (Settings().dead_letters, Settings(on_error="dead_letter").error_retries) == (False, 0)
 
 
-def test_updated_keeps_what_is_not_named():
+def test_updated_keeps_settings_that_are_not_given():
     settings = Settings.parse({"max_jobs": 5, "max_retries": 2}).updated({"topology.max.spout.pending": "3"})
     assert (settings.max_jobs, settings.max_retries, settings.max_spout_pending) == (5, 2, 3)
     with pytest.raises(SettingError, match="max_job"):
@@ -139,7 +139,7 @@ def test_every_setting_is_described_for_the_command_line():
     assert listed["max_jobs"].storm_key is None
 
 
-def test_settings_are_values_that_can_be_shipped():
+def test_settings_are_comparable_and_picklable():
     settings = Settings.parse({"max_jobs": 3})
     assert cloudpickle.loads(cloudpickle.dumps(settings)) == settings
     assert hash(settings) == hash(Settings(max_jobs=3))

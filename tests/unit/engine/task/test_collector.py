@@ -1,4 +1,4 @@
-"""The collector: values that may be emitted, and the batches that it makes of them."""
+"""Output collector: the values that may be emitted, and the record batches built from them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def taken(collector: OutputCollector) -> list[tuple[str, int | None, list[Any]]]
     return [(one.stream, one.direct, list(rows_of_batch(one.batch))) for one in collector.take()]
 
 
-def test_tuples_leave_as_batches_per_stream_in_order(collector: OutputCollector) -> None:
-    """T26: the transaction id is not among the fields."""
+def test_tuples_are_emitted_as_record_batches_per_stream_in_order(collector: OutputCollector) -> None:
+    """Each stream's tuples arrive in order, without the transaction id among their fields (T26)."""
     collector.emit("a", 1)
     collector.emit("bad", stream="errors")
     collector.emit("b", 2)
@@ -47,25 +47,25 @@ def test_tuples_leave_as_batches_per_stream_in_order(collector: OutputCollector)
     assert collector.take() == []
 
 
-def test_direct_tuples_name_their_task_in_order(collector: OutputCollector) -> None:
+def test_direct_tuples_keep_their_order_and_target_task(collector: OutputCollector) -> None:
     for task, x in ((0, "a"), (0, "b"), (2, "c"), (0, "d")):
         collector.emit_direct(task, x, stream="aimed")
     assert taken(collector) == [("aimed", 0, [("a",), ("b",)]), ("aimed", 2, [("c",)]), ("aimed", 0, [("d",)])]
 
 
-def test_streams_without_fields_carry_bare_tuples(collector: OutputCollector) -> None:
+def test_streams_without_fields_carry_empty_tuples(collector: OutputCollector) -> None:
     collector.emit(stream="ticks")
     collector.emit(stream="ticks")
     assert taken(collector) == [("ticks", None, [(), ()])]
 
 
-def test_empty_batches_are_no_tuples(collector: OutputCollector) -> None:
+def test_empty_record_batches_emit_nothing(collector: OutputCollector) -> None:
     collector.emit_batch(pa.record_batch({"word": pa.array([], pa.string()), "n": pa.array([], pa.int64())}))
     assert collector.take() == []
     assert collector.count == 0
 
 
-def test_long_runs_are_divided(collector: OutputCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_runs_of_tuples_are_split(collector: OutputCollector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLUSH_VALUES", 10)
     for n in range(17):
         collector.emit("w", n)
@@ -91,14 +91,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_emits_are_refused_and_say_why(case: str, collector: OutputCollector) -> None:
+def test_invalid_emits_are_rejected_with_a_reason(case: str, collector: OutputCollector) -> None:
     emit, message = REFUSED[case]
     with pytest.raises(EmitError, match=message):
         emit(collector)
     assert collector.take() == []
 
 
-def test_storm_spellings(collector: OutputCollector) -> None:
+def test_collector_accepts_storms_method_names(collector: OutputCollector) -> None:
     collector.emitDirect(1, "x", stream="aimed")
     collector.emitBatch(pa.record_batch({"word": ["a"], "n": [1]}))
     collector.reportError(ValueError("seen"))

@@ -1,4 +1,4 @@
-"""The commit phase of one txid: order, tasks, routing, and the messages of failures."""
+"""Commit phase of one txid: order of components, tasks, routing, and error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.errors import StateError
 
 
 class Resources:
-    """Fake resources whose handles are usable only while they are active."""
+    """Fake state and sink resources that record whether they were active when a handle was requested."""
 
     def __init__(self) -> None:
         self.active = False
@@ -84,7 +84,7 @@ def test_components_finish_in_topological_order_with_all_their_tasks() -> None:
     assert run.counts == {"keep": 6, "each": 4, "collect": 6, "end": 11}
 
 
-def test_handles_are_open_in_finish_batch_only() -> None:
+def test_handles_are_active_only_in_finish_batch() -> None:
     commit(graph(), [1])
     asked = [one for one in samples.called if one[0] == "state" and one[1] == "end"]
     assert [active for *_, active in asked] == [False, True]
@@ -104,7 +104,7 @@ class Reads(BatchBolt):
         pass
 
 
-def test_a_batch_bolt_behind_a_committer_has_no_tables() -> None:
+def test_a_batch_bolt_downstream_of_a_committer_has_no_tables() -> None:
     builder = TransactionalTopologyBuilder("graph", "numbers", Rows())
     builder.set_bolt("keep", Keep()).shuffle_grouping("numbers")
     builder.set_bolt("reads", Reads()).shuffle_grouping("keep")
@@ -113,12 +113,12 @@ def test_a_batch_bolt_behind_a_committer_has_no_tables() -> None:
     assert isinstance(caught.value.__cause__, StateError)
 
 
-def test_bytes_held() -> None:
+def test_input_bytes_of_a_commit_phase() -> None:
     [outcome] = processed(graph(), pack(list(range(1000))))
     assert 8000 * 2 <= input_bytes(outcome.cargo) < 50_000
 
 
-def test_execute_may_come_early_and_hands_everything_over_once() -> None:
+def test_execute_may_be_called_early_and_delivers_tuples_once() -> None:
     topology = graph()
     given = pack([1, 2, 3, 4])
     [outcome] = processed(topology, given)
@@ -126,7 +126,7 @@ def test_execute_may_come_early_and_hands_everything_over_once() -> None:
     run = CommitRun(program(topology), given.inputs[0], outcome.cargo, Resources())
     run.execute()
     run.execute()
-    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; nothing has finished
+    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; `finish_batch` has not been called
     run.run()
     [end] = [one for one in samples.called if one[0] == "end"]
     last = [max(one[2], default=-1) for one in samples.called if one[0] == "keep"]

@@ -1,4 +1,4 @@
-"""The digest of a spout's emissions depends on every row and on nothing else."""
+"""Digest of a spout's emissions: it depends on every row and its order, and on nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pieces(table: pa.Table, *sizes: int) -> list[Emitted]:
     return out
 
 
-def test_a_digest_does_not_see_pieces_or_what_lies_around_them() -> None:
+def test_a_digest_ignores_chunking_and_buffer_padding() -> None:
     table = pa.Table.from_batches([batch()])
     once = digest_of_rows(pieces(table, 4))
     assert digest_of_rows(pieces(table, 1, 2, 1)) == once
@@ -39,7 +39,7 @@ def test_a_digest_does_not_see_pieces_or_what_lies_around_them() -> None:
     assert digest_of_rows([Emitted("default", one) for one in before.slice(1).to_batches()]) == once
 
 
-def test_a_digest_sees_every_other_difference() -> None:
+def test_a_digest_detects_every_difference_in_rows() -> None:
     plain = [Emitted("default", batch())]
     others = [
         [],
@@ -75,7 +75,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_columns_of_all_types_in_random_pieces(name: str) -> None:
+def test_digests_of_columns_of_all_types_in_random_chunks(name: str) -> None:
     rng = random.Random(7)
     column = COLUMNS[name]
     whole = digest_of_rows([Emitted("default", pa.record_batch({"x": column}))])

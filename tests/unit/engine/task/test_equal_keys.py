@@ -1,4 +1,4 @@
-"""Equal values have equal hashes in every representation and on every path; all other hashes are unchanged."""
+"""Key hashes: equal values have equal hashes in every representation and on every path; other hashes are unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VALUES = st.recursive(
 
 
 def written_otherwise(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Any:
-    """Draw a value equal to `value`, of the same types, but possibly with another representation."""
+    """Draw a value that is equal to `value` and of the same types, but possibly in another representation."""
     match value:
         case float() if value == 0:
             return draw(st.sampled_from([0.0, -0.0]))
@@ -69,7 +69,7 @@ def written_otherwise(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any])
 
 
 def hashes(value: Any) -> dict[str, int]:
-    """Return the hash of `value` on each path that it can take."""
+    """Return the hashes of `value`: alone, in a column of mixed types, and (if possible) in a typed Arrow column."""
     found = {
         "alone": row_hashes(batch_of_rows([(value,)], ["x"]), [0])[0],
         "among others": row_hashes(batch_of_rows([(value,), ("other",), (1,)], ["x"]), [0])[0],
@@ -80,7 +80,7 @@ def hashes(value: Any) -> dict[str, int]:
 
 
 def as_arrow(value: Any) -> pa.RecordBatch | None:
-    """Convert values as a bolt on record batches emits them; None if Arrow cannot represent one of them exactly."""
+    """Convert `value` to a one-row record batch, as a bolt could emit; None if Arrow cannot represent it exactly."""
     try:
         column = pa.array([value])
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -109,7 +109,7 @@ def test_equal_values_hash_alike(data: st.DataObject, value: Any) -> None:
 
 
 @given(value=st.lists(HASHABLE, max_size=3).map(tuple), data=st.data())
-def test_equal_keys_of_states_have_one_form(data: st.DataObject, value: tuple[Any, ...]) -> None:
+def test_equal_state_keys_have_one_canonical_form(data: st.DataObject, value: tuple[Any, ...]) -> None:
     other = written_otherwise(value, data.draw)
     try:
         expected = keys.canonical(value)
@@ -134,15 +134,15 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_known_ways_to_write_one_value(name: str) -> None:
+def test_known_representations_of_one_value_hash_alike(name: str) -> None:
     assert len({one for value in KNOWN[name] for one in hashes(value).values()}) == 1
 
 
-def test_columns_of_structs_in_another_order_and_finer_times() -> None:
+def test_hashes_ignore_the_order_of_struct_fields_and_time_units() -> None:
     first = pa.record_batch({"x": [{"a": -0.0, "b": 1}]})
     second = pa.record_batch({"x": pa.array([{"b": 1, "a": 0.0}])})
     assert row_hashes(first, [0]).tolist() == row_hashes(second, [0]).tolist()
-    # What no other task may be sent as a tuple, and has no text but that of Python.
+    # Durations cannot be emitted in tuples; their only text representation is Python's.
     times = [pa.array([{"d": timedelta(1), "f": -0.0}]), pa.array([{"f": 0.0, "d": timedelta(1)}])]
     assert len({int(row_hashes(pa.record_batch({"x": one}), [0])[0]) for one in times}) == 1
     noon = datetime(2026, 2, 28, 12, 0, 0, 5, UTC)
@@ -152,7 +152,7 @@ def test_columns_of_structs_in_another_order_and_finer_times() -> None:
     assert whole != finer
 
 
-# What hashes were before, for what is written in the form that stands for its equals.
+# Hashes of earlier versions; they still apply to values in canonical representation.
 
 
 def decimal_before(value: Decimal) -> str:
@@ -161,12 +161,12 @@ def decimal_before(value: Decimal) -> str:
 
 
 @given(DECIMALS.filter(lambda value: bool(value)) | st.sampled_from([Decimal(0), Decimal("NaN"), Decimal("-Infinity")]))
-def test_decimals_but_for_negative_zeros_have_the_text_they_had(value: Decimal) -> None:
+def test_text_of_decimals_except_negative_zero_is_unchanged(value: Decimal) -> None:
     assert keys.decimal_text(value) == decimal_before(value)
 
 
 def text_before(value: Any) -> Any:
-    """Return the tagged JSON of a value that earlier versions hashed."""
+    """Return the tagged JSON of `value` that earlier versions of txstorm hashed."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -208,7 +208,7 @@ def in_one_form(value: Any) -> bool:
 
 
 @given(VALUES.filter(lambda value: isinstance(value, tuple | list | dict | set | frozenset)).filter(in_one_form))
-def test_other_hashes_are_what_they_were(value: Any) -> None:
+def test_hashes_of_canonical_values_are_unchanged(value: Any) -> None:
     before = keys.hash_values([json.dumps(text_before(value), separators=(",", ":"))])
     assert row_hashes(batch_of_rows([(value,)], ["x"]), [0])[0] == before
 

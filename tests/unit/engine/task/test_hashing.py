@@ -1,4 +1,4 @@
-"""Rows are hashed by their content."""
+"""Row hashes depend on the values of a row only, not on their representation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txstorm.engine.arrow import batch_of_rows
 from txstorm.engine.task.routing import row_hashes
 
 
-def test_hashes_are_those_of_keys() -> None:
+def test_row_hashes_equal_key_hashes() -> None:
     rows = [("a", 1), (None, 2), ("c", None)]
     assert row_hashes(batch_of_rows(rows, ["s", "i"]), [0, 1]).tolist() == [keys.hash_values(row) for row in rows]
     mixed = batch_of_rows([("a",), (1,), (None,), (dt.date(2026, 1, 1),)], ["x"])
@@ -21,14 +21,14 @@ def test_hashes_are_those_of_keys() -> None:
 
 
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}, (1, "x"), 2**70, {1, 2}, Decimal("1.5")])
-def test_what_arrow_has_a_type_for_and_what_travels_as_text_hash_alike(value) -> None:
+def test_typed_and_text_encoded_values_hash_alike(value) -> None:
     as_text = batch_of_rows([(value,), ("other",)], ["x"])
     assert row_hashes(as_text, [0])[0] == row_hashes(batch_of_rows([(value,)], ["x"]), [0])[0]
     if isinstance(value, list | Decimal):
         assert row_hashes(as_text, [0])[0] == row_hashes(pa.record_batch({"x": [value]}), [0])[0]
 
 
-def test_columns_that_cannot_be_sent_one_by_one_have_hashes_too() -> None:
+def test_columns_that_are_not_emittable_as_tuples_have_hashes() -> None:
     times = pa.record_batch({"x": pa.array([dt.time(1), dt.time(2), dt.time(1)])})
     first, second, third = row_hashes(times, [0])
     assert first == third != second

@@ -1,4 +1,4 @@
-"""Groupings partition rows as Storm's do, and identically on all paths."""
+"""Groupings route rows as Storm's do, and identically on all paths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_shuffling_is_even_and_keeps_the_order(kind: str) -> None:
     assert all(rows == sorted(rows, key=lambda row: row[1]) for rows in found.values())
 
 
-def test_shuffling_goes_on_over_the_batches_of_an_attempt() -> None:
+def test_shuffling_continues_across_the_record_batches_of_an_attempt() -> None:
     router = Router(edge("shuffle", 4), 1, 0)
     counts: Counter[int] = Counter()
     for row in ROWS[:42]:
@@ -55,7 +55,7 @@ def test_shuffling_goes_on_over_the_batches_of_an_attempt() -> None:
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_small_batches_of_different_txids_and_tasks_begin_at_different_tasks() -> None:
+def test_shuffling_starts_at_different_tasks_by_txid_and_source_task() -> None:
     made = edge("shuffle", 4)
     first = Counter(next(iter(routed(made, ROWS[:1], txid=t, task=s))) for t in range(50) for s in range(4))
     assert set(first) == {0, 1, 2, 3}
@@ -75,7 +75,7 @@ def test_all_and_global_and_local() -> None:
     assert routed(edge("fields", 1, fields=("a",)), ROWS) == {0: ROWS}
 
 
-def test_fields_grouping_gives_a_key_to_one_task_in_every_txid() -> None:
+def test_fields_grouping_routes_a_key_to_the_same_task_in_every_txid() -> None:
     homes: dict[str, set[int]] = defaultdict(set)
     sizes: Counter[int] = Counter()
     for txid in range(5):
@@ -87,7 +87,7 @@ def test_fields_grouping_gives_a_key_to_one_task_in_every_txid() -> None:
     assert min(sizes.values()) > 0.5 * 5000 / 4
 
 
-def test_partial_key_grouping_gives_a_key_to_two_tasks_at_most_and_shares_a_frequent_one() -> None:
+def test_partial_key_grouping_routes_a_key_to_at_most_two_tasks() -> None:
     homes: dict[str, set[int]] = defaultdict(set)
     for txid in range(5):
         for target, rows in routed(edge("partial_key", 7, fields=("a",)), ROWS, txid=txid).items():
@@ -118,8 +118,8 @@ KEYS = [
 
 
 @pytest.mark.parametrize("kind", ["fields", "partial_key"])
-def test_equal_keys_meet_whatever_else_is_in_their_batch(kind: str) -> None:
-    """A typed column and a column of mixed values are serialized differently; keys must be routed alike."""
+def test_equal_keys_reach_one_task_regardless_of_other_rows(kind: str) -> None:
+    """Equal keys reach the same task from a typed column and from a column of mixed values, serialized differently."""
     rng = random.Random(3)
     targets = 64
     alone = {repr(key): set(routed(edge(kind, targets, fields=("a",)), [(key,)] * 2)) for key in KEYS}
@@ -131,7 +131,7 @@ def test_equal_keys_meet_whatever_else_is_in_their_batch(kind: str) -> None:
     assert len({frozenset(tasks) for tasks in alone.values()}) > 8
 
 
-def test_equal_keys_meet_whatever_arrow_type_their_column_has() -> None:
+def test_equal_keys_reach_one_task_regardless_of_arrow_types() -> None:
     made = edge("fields", 64, fields=("a",))
     same = [
         [pa.array([7], kind) for kind in (pa.int64(), pa.int8(), pa.uint32())],
@@ -147,7 +147,7 @@ def test_equal_keys_meet_whatever_arrow_type_their_column_has() -> None:
     assert next(Router(made, 1, 0).route(numpy))[0] == next(iter(routed(made, [(7,)])))
 
 
-def test_groupings_by_several_fields_look_at_these_only() -> None:
+def test_groupings_by_several_fields_use_only_these_fields() -> None:
     rows = [(n % 3, n % 5, n) for n in range(300)]
     homes: dict[tuple[int, int], set[int]] = defaultdict(set)
     for target, found in routed(edge("fields", 8, fields=("b", "a")), rows).items():
@@ -172,11 +172,11 @@ def test_custom_grouping_chooses_any_number_of_tasks() -> None:
 
 
 @pytest.mark.parametrize("target", [4, -1, "1", None, 1.0])
-def test_a_task_that_does_not_exist_is_refused(target: object) -> None:
+def test_an_invalid_direct_target_is_rejected(target: object) -> None:
     with pytest.raises(EmitError, match=r"words: .*task .* of 'count'; its tasks are 0 to 3"):
         check_target(edge("direct", 4), target)
 
 
-def test_a_custom_grouping_that_names_a_missing_task_is_refused() -> None:
+def test_a_custom_grouping_that_returns_an_invalid_task_is_rejected() -> None:
     with pytest.raises(EmitError, match=r"custom ByLength grouping sent .* to task 9"):
         routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])

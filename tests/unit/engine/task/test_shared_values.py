@@ -1,4 +1,4 @@
-"""Values passed between bolts, groupings, states and stores: no component can change another one's values."""
+"""Value isolation between bolts, groupings, states and stores: no component can mutate the values of another one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LISTS = pa.list_(pa.int64())
 
 
 class Pass(BatchBolt):
-    """Base class of bolts that emit in `execute`."""
+    """Base class of the test bolts: stores the context and the collector."""
 
     fields = ("values",)
 
@@ -42,7 +42,7 @@ class Pass(BatchBolt):
 
 
 class EmitsAndChanges(Pass):
-    """Emits one list object in all its tuples, changing it in between."""
+    """A faulty bolt that emits the same list in all its tuples and mutates it in between."""
 
     def prepare(self, context, collector, attempt):
         super().prepare(context, collector, attempt)
@@ -54,7 +54,7 @@ class EmitsAndChanges(Pass):
 
 
 class EmitsAndChangesInside(Pass):
-    """Changes a list nested in an emitted tuple at the end of the batch."""
+    """A faulty bolt that mutates a list nested in an emitted tuple when the batch ends."""
 
     def execute(self, tuple):
         self.inside = [1]
@@ -65,7 +65,7 @@ class EmitsAndChangesInside(Pass):
 
 
 class EmitsOneArray(Pass):
-    """Reuses the memory of one array for all its batches."""
+    """A faulty bolt that reuses the memory of one array for all its record batches."""
 
     def prepare(self, context, collector, attempt):
         super().prepare(context, collector, attempt)
@@ -88,7 +88,7 @@ class EmitsDirectly(EmitsAndChanges):
 
 
 class SpoutChanges(TransactionalSpout, SpoutCoordinator, Emitter):
-    """A spout whose emitter reuses a list."""
+    """A faulty spout whose emitter mutates a list after emitting it."""
 
     fields = ("n",)
 
@@ -134,7 +134,7 @@ def memory(*numbers: int) -> MemoryTransactionalSpout:
     ],
 )
 @pytest.mark.parametrize("phase", ["processing", "commit"])
-def test_the_test_driver_finds_values_that_change_after_they_are_emitted(bolt, says, phase, tmp_path):
+def test_the_test_driver_detects_values_mutated_after_emission(bolt, says, phase, tmp_path):
     builder = TransactionalTopologyBuilder("shared", "numbers", memory(1, 2, 3))
     bolts = {"processing": builder.set_bolt, "commit": builder.set_committer_bolt}
     bolts[phase]("changes", bolt()).shuffle_grouping("numbers")
@@ -147,7 +147,7 @@ def test_the_test_driver_finds_values_that_change_after_they_are_emitted(bolt, s
     ("spout", "says"),
     [(SpoutChanges, "changed after it was emitted"), (ChangesItsPayload, "an emitter changed its payload")],
 )
-def test_the_test_driver_finds_emitters_that_change_what_is_not_theirs(spout, says):
+def test_the_test_driver_detects_emitters_that_mutate_shared_values(spout, says):
     builder = TransactionalTopologyBuilder("shared", "numbers", spout())
     with pytest.raises((EmitError, SpoutError), match=f"(?s)numbers.*{says}"):
         with TopologyTestDriver(builder.build_topology()) as driver:
@@ -155,7 +155,7 @@ def test_the_test_driver_finds_emitters_that_change_what_is_not_theirs(spout, sa
 
 
 class EmitsTwice(Pass):
-    """Emits lists, dicts and sets, both new objects and the same object twice, on two streams."""
+    """A bolt that emits a nested mutable value on one stream, and the same object twice on another one."""
 
     streams = {"more": ("values",)}
 
@@ -167,7 +167,7 @@ class EmitsTwice(Pass):
 
 
 class Spoils(Pass):
-    """Emits a copy of its input, and modifies the input."""
+    """A bolt that mutates the nested values of its input, and emits the number that it found."""
 
     fields = ("n",)
 
@@ -181,7 +181,7 @@ class Spoils(Pass):
 
 
 class SpoilingGrouping:
-    """A grouping that modifies its input, and counts its calls."""
+    """A round-robin grouping that mutates the values it is passed."""
 
     def prepare(self, component, stream, targets):
         self.targets = targets
@@ -192,7 +192,7 @@ class SpoilingGrouping:
         return [self.asked % self.targets]
 
 
-def test_every_bolt_has_its_own_tuples(make_engine: Factory, tmp_path):
+def test_every_bolt_gets_its_own_copy_of_tuples(make_engine: Factory, tmp_path):
     builder = TransactionalTopologyBuilder("shared", "numbers", memory(1, 2, 3))
     builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
     for name, stream in (("one", "default"), ("two", "default"), ("three", "more")):
@@ -207,7 +207,7 @@ def test_every_bolt_has_its_own_tuples(make_engine: Factory, tmp_path):
 
 
 class Where(Pass):
-    """Emits the task at which each number arrived."""
+    """A bolt that emits each number with the task that received it."""
 
     fields = ("n", "task")
 
@@ -215,8 +215,8 @@ class Where(Pass):
         self.collector.emit(tuple["values"]["n"][0], self.context.task)
 
 
-def test_what_a_grouping_remembers_ends_with_the_batch(make_engine: Factory, tmp_path):
-    """With three tuples per batch for two tasks, every batch begins with task 0, in whatever order batches run."""
+def test_the_state_of_a_grouping_ends_with_the_batch(make_engine: Factory, tmp_path):
+    """The grouping's counter restarts with every batch: of three tuples for two tasks, the first goes to task 0."""
     builder = TransactionalTopologyBuilder("shared", "numbers", MemoryTransactionalSpout([range(24)], "n", take=3))
     builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
     builder.set_bolt("where", Where(), 2).custom_grouping("emits", SpoilingGrouping())
@@ -228,7 +228,7 @@ def test_what_a_grouping_remembers_ends_with_the_batch(make_engine: Factory, tmp
 
 
 class KeepsLists(BatchBolt, Committer):
-    """Modifies values that it put, that it read, and that it received for another key, in every possible way."""
+    """A committer that mutates every value that it has put, read, updated or appended."""
 
     fields = ("n",)
     lists = KeyedState("lists", {"key": str}, {"values": LISTS})
@@ -265,7 +265,7 @@ class KeepsLists(BatchBolt, Committer):
 
 
 class Keeper(MemoryBackend):
-    """Removes the requested keys from the list, and modifies the rows once they are put."""
+    """A map backend that mutates its arguments: it empties the list of keys, and mutates rows once they are put."""
 
     def multi_get(self, keys):
         found = []

@@ -1,4 +1,4 @@
-"""The processing phase of a pack: the work of its tasks, failures, and the results in the driver."""
+"""Processing phase of a pack: the work of its tasks, failures, and results gathered in the driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def numbers(outcome: Processed) -> list[int]:
 
 
 def cargo_of(made: Program, given: Pack) -> list[Cargo]:
-    """Return all that the tasks of the last stage send to the driver."""
+    """Run all stages; return the cargo that the tasks of the last stage send to the driver."""
     arrived: dict[int, list[Cargo]] = {}
     for stage in made.stages:
         sent: dict[int, list[Cargo]] = {}
@@ -46,7 +46,7 @@ def cargo_of(made: Program, given: Pack) -> list[Cargo]:
     return arrived[0]
 
 
-def test_a_pack_gives_one_outcome_per_txid() -> None:
+def test_a_pack_yields_one_outcome_per_txid() -> None:
     outcomes = processed(chain(), pack([1, 2, 3, 4], [], [7]))
     assert [outcome.attempt.txid for outcome in outcomes] == [1, 2, 3]
     assert [outcome.error for outcome in outcomes] == [None] * 3
@@ -55,11 +55,11 @@ def test_a_pack_gives_one_outcome_per_txid() -> None:
     assert outcomes[1].counts == dict.fromkeys(("numbers", "a", "b", "collect"), 0)
     assert outcomes[0].digests == {"0": "digest of [2, 4]", "1": "digest of [1, 3]"}
     assert set(outcomes[0].busy) == {0, 1}
-    # Every task of a batch bolt finishes every batch, also an empty one.
+    # Every task of a batch bolt finishes every batch, even an empty one.
     assert len([one for one in samples.called if one[0] == "collect"]) == 9
 
 
-def test_one_emitter_per_task_and_pack_hears_of_commits_and_is_closed() -> None:
+def test_the_one_emitter_per_task_and_pack_is_notified_of_commits_and_closed() -> None:
     processed(chain(), pack([1], [2], [3], first=8, committed=7))
     of_spout = [one for one in samples.called if one[0] in ("emitter", "cleanup", "closed")]
     expected = [(what, task) for what in ("closed", "emitter") for task in (0, 1)]
@@ -77,7 +77,7 @@ def test_a_failure_ends_the_pack_at_its_txid(number: int, kind: str, name: str) 
     assert error.frame.startswith(f"{samples.__file__}:")
     assert "in execute" in error.frame
     assert str(error).startswith(f"a[{error.task}] raised {name} at ")
-    # The task that failed does not begin the next txid, and no later stage touches the failed one or those after.
+    # The failed task does not start the next txid, and later stages process neither the failed txid nor later ones.
     assert ("emit", 4, 1) not in samples.called
     assert {one[1] for one in samples.called if one[0] in ("b", "collect")} == {1, 2}
 
@@ -93,7 +93,7 @@ def test_a_failure_in_a_later_stage() -> None:
     assert not [one for one in samples.called if one[0] == "end" and one[1] > 1]
 
 
-def test_the_earliest_stage_is_the_cause_of_several_failures() -> None:
+def test_of_several_failures_the_one_in_the_earliest_stage_is_reported() -> None:
     [outcome] = processed(chain(), pack([12, 13, 17, 23 * 2]))
     assert outcome.error is not None
     assert outcome.error.level == 0
@@ -111,7 +111,7 @@ def _task(outcome: Processed) -> int:
     return next(int(text[2]) for text in outcome.reported if text.startswith("b["))
 
 
-# --- what the driver makes of it --------------------------------------------------------------------------------------
+# --- gathering in the driver ------------------------------------------------------------------------------------------
 
 
 def test_item_36_a_missing_report_is_an_error_not_an_incomplete_batch() -> None:
@@ -132,7 +132,7 @@ def test_cargo_of_another_attempt_is_ignored() -> None:
     assert outcome.counts["numbers"] == 2
 
 
-def test_errors_reach_all_tasks_and_other_cargo_one() -> None:
+def test_errors_are_sent_to_all_tasks_and_other_cargo_to_one() -> None:
     made = program(chain())
     data = next(one for one in StageTask(made, 0, 1, pack([1])).run(()) if one.kind is Kind.DATA)
     assert tuple(destinations(made, 0, 1, data)) == (data.target,)
@@ -142,7 +142,7 @@ def test_errors_reach_all_tasks_and_other_cargo_one() -> None:
     assert len(tuple(destinations(made, 0, 1, report))) == 1
 
 
-def test_parts_of_a_failed_txid_count_only_when_every_emitter_had_emitted() -> None:
+def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> None:
     made, given = program(chain()), pack([1, 2])
     report = next(one for one in cargo_of(made, given) if one.kind is Kind.RESULT and one.edge == 0)
     row = dataclasses.asdict(samples_error())
@@ -164,7 +164,7 @@ def samples_error():
 # --- large batches ----------------------------------------------------------------------------------------------------
 
 
-def test_large_input_of_committers_goes_through_files(tmp_path: Path) -> None:
+def test_large_input_of_committers_is_spilled_to_files(tmp_path: Path) -> None:
     many = list(range(100, 1100))
     plain, spilled = (
         processed(chain(**settings), pack(many), tmp_path)[0]
@@ -195,7 +195,7 @@ def test_attempts_never_share_a_file(tmp_path: Path) -> None:
     assert all(name.startswith("1-101-") for name in names)
 
 
-# --- what a task is told ----------------------------------------------------------------------------------------------
+# --- context of a task ------------------------------------------------------------------------------------------------
 
 
 class Told(samples.BatchBolt):
@@ -210,8 +210,8 @@ class Told(samples.BatchBolt):
         assert tuple.source_component == "numbers"
 
 
-def test_a_task_knows_its_place_and_time_and_draws_the_same_numbers_again() -> None:
-    """Row T4."""
+def test_context_of_a_task_and_repeatable_random_numbers() -> None:
+    """The context has task, parallelism and transaction time, and random numbers are the same in a replay (T4)."""
     builder = samples.TransactionalTopologyBuilder("told", "numbers", samples.Rows())
     builder.set_bolt("told", Told(), 2).all_grouping("numbers").add_configuration("mine", 5)
     topology = builder.build_topology()
@@ -236,7 +236,7 @@ class Asks(samples.BatchBolt):
         pass
 
 
-def test_the_processing_phase_has_no_state() -> None:
+def test_state_is_unavailable_in_the_processing_phase() -> None:
     builder = samples.TransactionalTopologyBuilder("asks", "numbers", samples.Rows())
     builder.set_bolt("asks", Asks()).shuffle_grouping("numbers")
     [outcome] = processed(builder.build_topology(), pack([1]))

@@ -1,4 +1,4 @@
-"""Planning: txids are planned in order, plans are stored before use, and a restart keeps or drops them by spout kind."""
+"""Planning: txids are planned in order, plans stored before use, and kept or dropped at a restart by kind of spout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Correct spouts of each kind over a list in a file, and spouts with typical mistakes."""
+"""Spouts under test for the spout checks: correct ones of each kind, and ones with typical mistakes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from txstorm import (
 
 TAKE = 3
 CHANCE = random.Random(0)
-"""Whether something is away; tests seed it, and say with what."""
+"""Decides whether a source is unavailable; tests seed it and print the seed."""
 
 
 class Source:
-    """Partitions of numbers in a file, with cursors that survive a process, which correct spouts do not use."""
+    """A source with partitions of numbers in a file; its persistent cursors are for faulty spouts only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Source:
         self.path.write_text(json.dumps(partitions))
 
     def take_next(self, partition: int) -> list[int]:
-        """Consume tuples, as a queue does."""
+        """Return the next rows of `partition` and advance its cursor, as a consumer of a queue would."""
         cursor = self.path.with_suffix(f".{partition}")
         start = int(cursor.read_text()) if cursor.exists() else 0
         rows = self.read()[partition][start : start + TAKE]
@@ -79,7 +79,7 @@ class Plain(TransactionalSpout, SpoutCoordinator, Emitter):
 
 
 class Slow(Plain):
-    """Reports its source's content before it delivers it, as a busy server does."""
+    """A correct spout that reports the end of its source 0.2 s before it is ready to deliver, like a busy server."""
 
     def coordinator(self, context):
         self.since = time.monotonic()
@@ -96,7 +96,7 @@ class Slow(Plain):
 
 
 class PositionInMemory(Plain):
-    """Mistake: the coordinator keeps the position in memory, so it starts at 0 again after a restart."""
+    """Mistake: the coordinator keeps its position in memory, so it starts from 0 after a restart."""
 
     ends = [0, 0]
 
@@ -122,7 +122,7 @@ class EveryTaskEmitsAll(Plain):
 
 
 class LeavesOutTasks(Plain):
-    """Mistake: counts tasks from 1, if there are several."""
+    """Mistake: with several tasks, counts them from 1, so that some partitions have no task."""
 
     def emit_batch(self, attempt, metadata, collector):
         self.context.task += self.context.parallelism > 1
@@ -131,7 +131,7 @@ class LeavesOutTasks(Plain):
 
 
 class EndsByChance(Plain):
-    """Mistake: a replay emits fewer tuples, hidden from the framework by a declared digest."""
+    """Mistake: a replay emits fewer tuples, and a constant declared digest hides it from the framework."""
 
     def emit_batch(self, attempt, metadata, collector):
         collector.digest("all", "always the same")
@@ -161,7 +161,7 @@ class OpaquePositionInMemory(PositionInMemory):
 
 
 class SeldomReady(Plain):
-    """Is ready half of the time, and then half of the transactions are empty."""
+    """A correct spout that is seldom ready, and half of whose transactions are empty."""
 
     def is_ready(self):
         return CHANCE.random() < 0.5
@@ -176,7 +176,7 @@ class SeldomReady(Plain):
 
 
 class FailsToEmit(Plain):
-    """Fails in a quarter of its emissions, after emitting some of the tuples."""
+    """A correct spout that fails a quarter of its attempts, after emitting the tuples."""
 
     def emit_batch(self, attempt, metadata, collector):
         super().emit_batch(attempt, metadata, collector)
@@ -214,7 +214,7 @@ class Partitioned(PartitionedTransactionalSpout, PartitionedCoordinator, Partiti
 
 
 class PartitionedAway(Partitioned):
-    """A partition gives nothing half of the time."""
+    """A correct spout whose partitions have no new batch half of the time."""
 
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         if CHANCE.random() < 0.5:
@@ -223,7 +223,7 @@ class PartitionedAway(Partitioned):
 
 
 class PartitionedFails(Partitioned):
-    """Reading a partition fails a quarter of the time."""
+    """A correct spout whose reads of a partition fail a quarter of the time, after emitting the tuples."""
 
     def emit_partition_batch(self, attempt, collector, partition, metadata):
         super().emit_partition_batch(attempt, collector, partition, metadata)
@@ -258,7 +258,7 @@ class Opaque(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
 
 
 class OpaqueAway(Opaque):
-    """Half of the time a partition gives nothing, or the last one does not exist."""
+    """A correct spout: half of the time a partition has no batch, and half of the time the last one is missing."""
 
     def num_partitions(self):
         return super().num_partitions() - (CHANCE.random() < 0.5)
@@ -270,7 +270,7 @@ class OpaqueAway(Opaque):
 
 
 class OpaqueFails(OpaqueAway):
-    """Reading also fails a quarter of the time."""
+    """A correct spout like `OpaqueAway` whose reads also fail a quarter of the time."""
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         if CHANCE.random() < 0.25:
@@ -283,7 +283,7 @@ class OpaqueSeldomReady(SeldomReady):
 
 
 class Consumes(Opaque):
-    """Mistake: consumes its tuples from a queue, so those of a failed attempt are lost."""
+    """Mistake: consumes its tuples as from a queue, so that those of a failed attempt are lost."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -304,7 +304,7 @@ class Overlaps(Opaque):
 
 
 class ForgetsThePosition(Opaque):
-    """Mistake: returns null, which means "no position", although it has emitted tuples."""
+    """Mistake: returns None, which means "no position", although it has emitted tuples."""
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         end = super().emit_partition_batch(attempt, collector, partition, last_metadata)

@@ -1,4 +1,4 @@
-"""The check of engines detects faulty engines. That it accepts the shipped ones is in tests/conformance."""
+"""`check_engine` rejects faulty engines; tests/conformance tests that it accepts the shipped ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txstorm.testing import CheckFailed, check_engine
 
 
 class Changed(LocalEngine):
-    """Base of engines that alter the outcome of a pack."""
+    """Base class of faulty engines that alter the cargo of a pack's outcomes."""
 
     def run(self, pack, cancelled=None):
         outcomes = super().run(pack, cancelled)
@@ -38,7 +38,7 @@ class SendsTwice(Changed):
 
 
 class Backwards(Changed):
-    """Fault: delivers the tuples of one source in another order than they were emitted."""
+    """Fault: reverses the order of the tuples from each source task."""
 
     def changed(self, cargo):
         for one in cargo:
@@ -51,7 +51,7 @@ class MixesSources(Changed):
 
 
 class GoesOn(LocalEngine):
-    """Fault: also processes the txids after a failed one."""
+    """Fault: continues with the txids after a failed one."""
 
     def run(self, pack: Pack, cancelled=None):
         return [
@@ -85,7 +85,7 @@ class NeverAnswers(LocalEngine):
         (NeverAnswers, "network 'diamond': expected the run to end, got .* in flight after 2 s"),
     ],
 )
-def test_broken_engines_are_refused(kind: type[LocalEngine], says: str) -> None:
+def test_faulty_engines_are_rejected(kind: type[LocalEngine], says: str) -> None:
     timeout = 2 if kind is NeverAnswers else 60
     with pytest.raises(CheckFailed, match=f"^engine: {says}"):
         check_engine(kind, networks=["diamond"], timeout=timeout)

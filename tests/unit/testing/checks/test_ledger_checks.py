@@ -1,4 +1,4 @@
-"""The check of ledgers detects faulty ledgers. That it accepts the shipped ones is in tests/unit/ledger."""
+"""`check_ledger` rejects faulty ledgers; tests/unit/ledger tests that it accepts the shipped ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txstorm.testing import CheckFailed, check_ledger
 
 
 class OneByOne(MemoryLedger):
-    """Fault: applies operations one by one until one is refused, so a commit is not atomic."""
+    """Fault: a commit is not atomic: it applies operations one by one until one is rejected."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -21,7 +21,7 @@ class OneByOne(MemoryLedger):
 
 
 class LastWins(MemoryLedger):
-    """Fault: ignores the expected versions of puts."""
+    """Fault: ignores the expected versions of puts, so that the last writer wins."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         super().commit([Put(op.path, op.value) if isinstance(op, Put) else op for op in ops])
@@ -33,7 +33,7 @@ class NoChecks(MemoryLedger):
 
 
 class NeverForgets(MemoryLedger):
-    """Fault: a deleted entry remains as an empty one."""
+    """Fault: replaces a deleted entry by an empty one."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         super().commit([Put(op.path, b"", op.expect) if isinstance(op, Delete) else op for op in ops])
@@ -45,7 +45,7 @@ class NamesAsText(MemoryLedger):
 
 
 class Everybody(MemoryLedger):
-    """Fault: grants its lease to every caller."""
+    """Fault: grants the lease to every caller, even if another handle holds it."""
 
     def acquire(self, owner: str) -> None:
         try:
@@ -55,7 +55,7 @@ class Everybody(MemoryLedger):
 
 
 class KeepsTheLease(MemoryLedger):
-    """Fault: does not release its lease when closed."""
+    """Fault: does not release the lease when the handle is closed."""
 
     def close(self) -> None:
         self._open = False
@@ -67,7 +67,7 @@ class DoesNotWait(MemoryLedger):
 
 
 class MixesUpLeases(MemoryLedger):
-    """Fault: takes another handle's lease for its own lost one."""
+    """Fault: once it has lost its lease, mistakes another handle's lease for its own."""
 
     def check_lease(self) -> None:
         if self.holder() is not None and not self._took_lease:
@@ -75,7 +75,7 @@ class MixesUpLeases(MemoryLedger):
 
 
 class OutOfDate(MemoryLedger):
-    """Fault: returns stale reads."""
+    """Fault: returns stale entries, as first read."""
 
     def get(self, path: str) -> Entry | None:
         seen = self.__dict__.setdefault("seen", {})
@@ -83,7 +83,7 @@ class OutOfDate(MemoryLedger):
 
 
 class LooksThenPuts(MemoryLedger):
-    """Fault: compares versions and writes in two separate steps."""
+    """Fault: compares all versions before it writes, so operations do not see earlier ones of the same commit."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -109,13 +109,13 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("kind", "says"), BROKEN)
-def test_broken_ledgers_are_refused(kind: Callable[..., MemoryLedger], says: str) -> None:
+def test_faulty_ledgers_are_rejected(kind: Callable[..., MemoryLedger], says: str) -> None:
     first = kind()
     with pytest.raises(CheckFailed, match=f"^ledger: .*{says}"):
         check_ledger(lambda: kind(first))
 
 
-def test_handles_on_different_ledgers_are_refused() -> None:
+def test_handles_on_different_ledgers_are_rejected() -> None:
     with pytest.raises(CheckFailed, match="a put is seen by every handle"):
         check_ledger(MemoryLedger)
 

@@ -1,4 +1,4 @@
-"""The checks of spouts accept correct spouts and detect faulty ones."""
+"""Spout checks: they accept correct spouts and reject faulty ones."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_user_defined_opaque_spouts_pass(kind, source: spouts.Source) -> None:
 @pytest.mark.parametrize(
     "kind", [spouts.SeldomReady, spouts.FailsToEmit, spouts.PartitionedAway, spouts.PartitionedFails]
 )
-def test_a_source_that_is_often_away_is_no_fault(kind, chance: int, source: spouts.Source) -> None:
+def test_a_frequently_unavailable_source_is_not_a_fault(kind, chance: int, source: spouts.Source) -> None:
     spouts.CHANCE.seed(chance)
     check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
 
 
 @pytest.mark.parametrize("chance", range(2))
 @pytest.mark.parametrize("kind", [spouts.OpaqueAway, spouts.OpaqueFails, spouts.OpaqueSeldomReady])
-def test_an_opaque_source_that_is_often_away_is_no_fault(kind, chance: int, source: spouts.Source) -> None:
+def test_a_frequently_unavailable_opaque_source_is_not_a_fault(kind, chance: int, source: spouts.Source) -> None:
     spouts.CHANCE.seed(chance)
     check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
 
 
-def test_the_spouts_over_memory_and_files_pass(tmp_path: Path) -> None:
+def test_memory_and_file_spouts_pass(tmp_path: Path) -> None:
     rows = {0: [("a", 1), ("b", 2), ("c", 3)], 2: [("d", 4)] * 5}
     expected = [row for partition in rows.values() for row in partition]
     for check, kind in (
@@ -78,7 +78,7 @@ def test_the_spouts_over_memory_and_files_pass(tmp_path: Path) -> None:
         (spouts.ReplaysTooLittle, "another batch|every attempt at a txid emits the same"),
     ],
 )
-def test_broken_transactional_spouts_are_refused(kind, says: str, source: spouts.Source) -> None:
+def test_faulty_transactional_spouts_are_rejected(kind, says: str, source: spouts.Source) -> None:
     with pytest.raises(CheckFailed, match=says):
         check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow)
 
@@ -92,7 +92,7 @@ def test_broken_transactional_spouts_are_refused(kind, says: str, source: spouts
         (spouts.OpaquePositionInMemory, "too many|missing"),
     ],
 )
-def test_broken_opaque_spouts_are_refused(kind, says: str, source: spouts.Source) -> None:
+def test_faulty_opaque_spouts_are_rejected(kind, says: str, source: spouts.Source) -> None:
     with pytest.raises(CheckFailed, match=says):
         check_opaque_spout(lambda: kind(source), expected=EXPECTED)
 
@@ -109,6 +109,6 @@ def test_broken_opaque_spouts_are_refused(kind, says: str, source: spouts.Source
         ),
     ],
 )
-def test_what_cannot_be_checked_is_said(call: Callable, says: str, source: spouts.Source) -> None:
+def test_spouts_that_cannot_be_checked_are_reported(call: Callable, says: str, source: spouts.Source) -> None:
     with pytest.raises(InputError, match=says):
         call(source)

@@ -1,4 +1,4 @@
-"""The check of stores for maps accepts the shipped stores and detects faulty ones."""
+"""`check_state`: it accepts the shipped map stores and rejects faulty ones."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from txstorm.testing.checks.rules import at_once
 
 
 def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:
-    """Return a function that opens in-memory maps by name."""
+    """Return a factory that opens the in-memory map of a given name, always the same one."""
     stores: defaultdict[str, MapBackend] = defaultdict(kind)
     return stores.__getitem__
 
 
 class Plain:
-    """A minimal store, with the two required methods only."""
+    """A minimal correct store, with only the two required methods."""
 
     def __init__(self) -> None:
         self.inner = MemoryBackend()
@@ -69,7 +69,7 @@ def test_postgresql_passes(postgres) -> None:
 
 
 def open_at_once(url: str, prefix: str) -> None:
-    """Open a new map in several processes at once, which create its tables concurrently."""
+    """Open a new map through several stores concurrently, so that they create its tables at the same time."""
     for number in range(5):
         stores = [SqlAlchemyBackend(url, f"{prefix}_{number}") for _ in range(6)]
         start = threading.Barrier(len(stores))
@@ -85,17 +85,17 @@ def open_at_once(url: str, prefix: str) -> None:
                 store.dispose()
 
 
-def test_many_open_a_new_map_in_sqlite_at_once(tmp_path: Path) -> None:
+def test_many_stores_open_a_new_map_in_sqlite_concurrently(tmp_path: Path) -> None:
     open_at_once(f"sqlite:///{tmp_path / 'own.db'}", "opened")
 
 
 @pytest.mark.integration
-def test_many_open_a_new_map_in_postgresql_at_once(postgres) -> None:
+def test_many_stores_open_a_new_map_in_postgresql_concurrently(postgres) -> None:
     open_at_once(postgres.url, "opened")
 
 
 class LeavesOut(MemoryBackend):
-    """Fault: omits the None of absent keys."""
+    """Fault: omits absent keys from the result instead of returning None for them."""
 
     def multi_get(self, keys):
         return [row for row in super().multi_get(keys) if row is not None]
@@ -118,7 +118,7 @@ class NumbersAsFloats(MemoryBackend):
 
 
 class LooseKeys(MemoryBackend):
-    """Fault: ignores trailing blanks of keys, as many databases do."""
+    """Fault: ignores trailing blanks in keys, as many databases do."""
 
     def multi_get(self, keys):
         return super().multi_get([key.rstrip() for key in keys])
@@ -138,14 +138,14 @@ class NeverDeletes(MemoryBackend):
 
 
 class ForgetsRemovals(MemoryBackend):
-    """Fault: deletes a removed key at once."""
+    """Fault: deletes a removed key at once instead of storing its tombstone."""
 
     def _put(self, rows):
         super()._put({key: None if row is None or row.value is None else row for key, row in rows.items()})
 
 
 class Adds(MemoryBackend):
-    """Fault: puts are not idempotent, as numbers are added to the stored ones."""
+    """Fault: puts are not idempotent: numbers are added to the stored ones."""
 
     def _put(self, rows):
         for key, row in rows.items():
@@ -156,7 +156,7 @@ class Adds(MemoryBackend):
 
 
 class GivesItsOwn(MemoryBackend):
-    """Fault: returns the stored objects themselves, not copies."""
+    """Fault: returns the stored objects themselves instead of copies."""
 
     def multi_get(self, keys):
         return [self.rows.get(key) for key in keys]
@@ -176,7 +176,7 @@ class RowsFirst(MemoryBackend):
 
 
 class LooksOnce(MemoryBackend):
-    """Fault: reports success for a put that failed."""
+    """Fault: reports success even for a rejected put."""
 
     def put_marked(self, rows, expected, mark):
         super().put_marked(rows, expected, mark)
@@ -204,18 +204,18 @@ class LooksOnce(MemoryBackend):
         (LooksOnce, "other marks are refused: answer"),
     ],
 )
-def test_broken_stores_are_refused(kind: Callable[[], MapBackend], says: str) -> None:
+def test_faulty_stores_are_rejected(kind: Callable[[], MapBackend], says: str) -> None:
     with pytest.raises(CheckFailed, match=f"^state: {says}"):
         check_state(named(kind), seeds=[])
 
 
-def test_maps_that_are_one_are_refused() -> None:
+def test_maps_that_share_one_store_are_rejected() -> None:
     store = MemoryBackend()
     with pytest.raises(CheckFailed, match=r"^state: "):
         check_state(lambda name: store, seeds=[])
 
 
-def test_a_map_that_is_another_each_time_is_refused() -> None:
+def test_a_map_that_is_different_at_every_opening_is_rejected() -> None:
     with pytest.raises(CheckFailed, match=r"^state: other handles see what was put"):
         check_state(lambda name: MemoryBackend(), seeds=[])
 
@@ -244,7 +244,7 @@ class LocksTheWrite(NoLock):
 
 
 class LocksEachStep(NoLock):
-    """Fault: locks reading the mark and writing separately."""
+    """Fault: acquires the lock once to compare the mark and again to write, so that both are not atomic."""
 
     def put_marked(self, rows, expected, mark):
         with self._lock:
@@ -257,7 +257,7 @@ class LocksEachStep(NoLock):
 
 
 class OwnLocks:
-    """Fault: handles on one dict each have a separate lock."""
+    """Fault: handles on the same dict have a separate lock each."""
 
     def __init__(self, shared: NoLock) -> None:
         self.shared, self.lock = shared, threading.Lock()
@@ -269,7 +269,7 @@ class OwnLocks:
 
 
 class ReadThenWrite:
-    """Fault in SQLite: reads the mark in one transaction, and writes rows and mark in another."""
+    """Fault (SQLite): reads the mark in one transaction, and writes rows and mark in another one."""
 
     def __init__(self, path: Path, *, mends: bool = False) -> None:
         self.path, self.mends = path, mends
@@ -324,25 +324,25 @@ RACE = r"^state: of concurrent puts over one mark, one succeeds \(seed 0\): roun
 
 
 @pytest.mark.parametrize("kind", [NoLock, LocksTheWrite, LocksEachStep])
-def test_stores_in_memory_that_compare_and_write_in_two_steps_are_refused(kind: Callable[[], MapBackend]) -> None:
+def test_memory_stores_with_separate_compare_and_write_are_rejected(kind: Callable[[], MapBackend]) -> None:
     with pytest.raises(CheckFailed, match=RACE):
         check_state(named(kind), seeds=[])
 
 
-def test_a_store_whose_handles_have_a_lock_each_is_refused() -> None:
+def test_a_store_with_a_separate_lock_per_handle_is_rejected() -> None:
     stores: defaultdict[str, NoLock] = defaultdict(NoLock)
     with pytest.raises(CheckFailed, match=RACE):
         check_state(lambda name: OwnLocks(stores[name]), seeds=[])
 
 
-def test_a_store_in_sqlite_that_compares_and_writes_in_two_steps_is_refused(tmp_path: Path) -> None:
+def test_a_sqlite_store_with_separate_compare_and_write_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match=RACE):
         check_state(lambda name: ReadThenWrite(tmp_path / name), seeds=[])
     check_state(lambda name: ReadThenWrite(tmp_path / f"mended-{name}", mends=True), seeds=[1])
 
 
 def ignoring(field: str) -> type[MemoryBackend]:
-    """Return a faulty store class that ignores one field when it compares marks."""
+    """Return a class of faulty stores that ignore one field when they compare marks."""
 
     class Ignoring(MemoryBackend):
         def put_marked(self, rows, expected, mark):
@@ -363,13 +363,13 @@ class ComparesTheTxid(MemoryBackend):
 
 
 @pytest.mark.parametrize("kind", [ComparesTheTxid, *(ignoring(field) for field in MapMark.__slots__)])
-def test_stores_that_compare_less_than_the_whole_mark_are_refused(kind: Callable[[], MapBackend]) -> None:
+def test_stores_that_compare_only_part_of_the_mark_are_rejected(kind: Callable[[], MapBackend]) -> None:
     with pytest.raises(CheckFailed, match=r"^state: other marks are refused: answer to a put that expects "):
         check_state(named(kind), seeds=[])
 
 
 class LosesAnswers(MemoryBackend):
-    """Loses every third response, after or before the put; this is permitted."""
+    """A correct store that loses every third response, either after the put or without it."""
 
     puts = 0
 
@@ -382,5 +382,5 @@ class LosesAnswers(MemoryBackend):
         raise TimeoutError("no answer")
 
 
-def test_a_store_may_lose_answers() -> None:
+def test_a_store_may_lose_responses() -> None:
     check_state(named(LosesAnswers), seeds=[1])

@@ -1,4 +1,4 @@
-"""Methods whose signatures do not fit their calls are faults of the topology, reported with the right signature."""
+"""Signature checks: a user method that does not match its calls is a fault, reported with the correct signature."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ class Plain(BatchBolt):
         Plain(),
     ],
 )
-def test_whatever_takes_the_call_passes(bolt):
+def test_every_signature_that_accepts_the_call_passes(bolt):
     assert built(bolt).component("bolt")
 
 
-def test_an_object_of_its_own_attributes_is_looked_at():
+def test_methods_set_as_instance_attributes_are_checked():
     bolt = batch()
     bolt.finish_batch = lambda attempt: None
     assert "takes (attempt), but it is called without arguments" in faults(bolt)[0]
@@ -130,7 +130,7 @@ class Wrong(TransactionalSpout):
         pass
 
 
-def test_spouts_and_the_sources_of_a_composite_are_looked_at():
+def test_signatures_of_spouts_and_composite_sources_are_checked():
     for spout in (Wrong(), CompositeSpout({"a": Wrong()})):
         found = [fault for fault in faults(basic(), spout) if "Wrong" in fault]
         assert "write def coordinator(self, context)" in found[0]
@@ -184,14 +184,14 @@ class Partitioned(PartitionedTransactionalSpout):
         (Partitioned(), "def num_partitions(self)"),
     ],
 )
-def test_coordinators_and_emitters_are_looked_at_when_they_are_made(tmp_path, spout, right):
+def test_signatures_of_coordinators_and_emitters_are_checked_on_creation(tmp_path, spout, right):
     with pytest.raises(SpoutError) as caught:
         run(built(basic(), spout), engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(60)
     assert f"write {right}" in str(caught.value)
     assert "numbers" in str(caught.value)
 
 
-def test_committers_too():
+def test_signatures_of_committers_are_checked():
     class Mine(BatchBolt, Committer):
         def execute(self, tuple):
             pass

@@ -40,7 +40,7 @@ class DirectBolt(Plain):
         declarer.declare("x", direct=True)
 
 
-def test_a_sound_topology_has_no_faults():
+def test_a_valid_topology_has_no_faults():
     made = builder()
     made.set_committer_bolt("k", Keep(), 2).fields_grouping("lines", ["line"])
     assert faults(made) == ()
@@ -77,7 +77,7 @@ BAD_NAMES = ["", "..", "a/b", "a\0b", "a b", "1a", "__x", "-a", "é", "а", "ｓ
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
-def test_bad_names_are_refused_for_topologies_components_states_and_sinks(name):
+def test_bad_names_of_topologies_components_states_and_sinks_are_rejected(name):
     assert only_fault(TransactionalTopologyBuilder(name, "s", Lines())).startswith(f"topology {name!r}: a name is ")
     assert only_fault(TransactionalTopologyBuilder("t", name, Lines())).startswith(f"component {name!r}: a name is ")
     state = only_fault(with_state(KeyedState(name, {"k": str}, {"v": int})))
@@ -110,24 +110,24 @@ def test_a_stream_with_a_bad_name():
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, 1.5, "2", 40000])
-def test_parallelism_is_a_number_of_tasks(parallelism):
+def test_parallelism_must_be_a_number_of_tasks(parallelism):
     assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
 
 
-def test_a_class_instead_of_an_object():
+def test_a_class_instead_of_an_object_is_a_fault():
     assert "'b': got the class Plain instead of an object; write Plain(...)" in only_fault(with_bolt(Plain))
     assert "spout 's': got the class Lines" in only_fault(TransactionalTopologyBuilder("t", "s", Lines))
 
 
-def test_a_spout_of_no_known_kind():
+def test_a_spout_of_unknown_kind_is_a_fault():
     assert "Split is no spout" in only_fault(TransactionalTopologyBuilder("t", "s", Split()))
 
 
-def test_a_bolt_of_no_known_kind():
+def test_a_bolt_of_unknown_kind_is_a_fault():
     assert "Lines is neither a BasicBolt nor a BatchBolt" in only_fault(with_bolt(Lines()))
 
 
-def test_a_bolt_of_both_kinds():
+def test_a_bolt_of_both_kinds_is_a_fault():
     class Both(BasicBolt, BatchBolt):
         def execute(self, *given):
             pass
@@ -144,7 +144,7 @@ def test_a_basic_bolt_is_never_a_committer():
 
 
 @pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
-def test_a_bolt_that_does_nothing(base):
+def test_a_bolt_without_execute_is_a_fault(base):
     idle = type("Idle", (base,), {})
     assert "overrides neither execute nor execute_batch" in only_fault(with_bolt(idle()))
 
@@ -155,7 +155,7 @@ def test_execute_batch_is_enough(base):
     assert faults(with_bolt(columns())) == ()
 
 
-def test_a_declaration_that_raises_is_one_fault_only():
+def test_a_declaration_that_raises_is_reported_as_one_fault():
     class Broken(Plain):
         def declare_output_fields(self, declarer):
             raise KeyError("oops")
@@ -165,7 +165,7 @@ def test_a_declaration_that_raises_is_one_fault_only():
     assert "declare_output_fields of Broken raised KeyError: 'oops'" in only_fault(made)
 
 
-def test_a_bolt_that_cannot_be_shipped_names_the_attribute():
+def test_an_unpicklable_bolt_is_reported_with_its_attribute():
     class Locked(Plain):
         def __init__(self):
             self.fine = 1
@@ -176,7 +176,7 @@ def test_a_bolt_that_cannot_be_shipped_names_the_attribute():
     assert "create such things in prepare" in fault
 
 
-def test_a_bolt_whose_code_cannot_be_shipped():
+def test_a_bolt_with_unpicklable_code_is_a_fault():
     lock = threading.Lock()
 
     class Closing(Plain):
@@ -186,7 +186,7 @@ def test_a_bolt_whose_code_cannot_be_shipped():
     assert "it or something its code refers to cannot be serialised" in only_fault(with_bolt(Closing()))
 
 
-def test_a_custom_grouping_that_cannot_be_shipped():
+def test_an_unpicklable_custom_grouping_is_a_fault():
     class Locked:
         def __init__(self):
             self.lock = threading.Lock()
@@ -235,7 +235,7 @@ def test_faults_of_one_subscription(declare, sentence):
     assert sentence in subscribed(declare)
 
 
-def test_a_direct_stream_wants_a_direct_grouping():
+def test_a_direct_stream_requires_a_direct_grouping():
     assert "stream 'default' is direct" in subscribed(lambda d: d.shuffle_grouping("p"), DirectBolt)
 
 
@@ -262,7 +262,7 @@ def test_a_bolt_without_subscribers_may_declare_fields_or_none():
     assert faults(with_bolt(Plain())) == ()
 
 
-def test_cycles_are_named_in_the_direction_of_the_tuples_each_once():
+def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
     made = builder()
     made.set_bolt("a", Plain()).shuffle_grouping("lines").shuffle_grouping("c")
     made.set_bolt("b", Plain()).shuffle_grouping("a")
@@ -291,7 +291,7 @@ def test_cycles_are_named_in_the_direction_of_the_tuples_each_once():
         (((["a"],),), "is not a non-empty string"),
     ],
 )
-def test_fields_are_different_names(fields, sentence):
+def test_field_names_must_be_distinct(fields, sentence):
     bolt = type("Bolt", (Plain,), {"fields": fields})
     assert sentence in only_fault(with_bolt(bolt()))
 
@@ -299,7 +299,7 @@ def test_fields_are_different_names(fields, sentence):
 @pytest.mark.parametrize(
     "table", [KeyedState("t", {"k": str}, {"n": int}, writer="rust"), SinkTable("t", {"n": int}, writer="rust")]
 )
-def test_a_writer_that_is_none(table):
+def test_an_invalid_sink_writer_is_a_fault(table):
     bolt = type("Bolt", (Keep,), {"table": table})
     made = builder()
     made.set_committer_bolt("k", bolt()).shuffle_grouping("lines")
@@ -398,7 +398,7 @@ def test_tables_that_differ_only_in_case():
     assert "states 'S' and 's' differ only in case" in only_fault(two_tables(upper, lower))
 
 
-def test_one_component_declares_one_name_with_two_meanings():
+def test_two_different_tables_of_one_name_in_a_component_are_a_fault():
     tables = (KeyedState("s", {}, {"v": int}), KeyedState("s", {}, {"v": str}))
     assert "declares state 's' twice with different columns" in only_fault(with_state(tables))
 
@@ -426,7 +426,7 @@ def warnings(declare, parallelism=2, state=None):
         lambda d: d.partial_key_grouping("p", ["word"]),
     ],
 )
-def test_a_grouping_that_divides_a_key_among_tasks_warns(declare):
+def test_a_grouping_that_splits_a_key_among_tasks_logs_a_warning(declare):
     (warning,) = warnings(declare)
     assert "use parallelism 1 or fields_grouping('p', ['word', 'n'])" in warning
     assert warnings(declare, parallelism=1) == ()
@@ -451,12 +451,12 @@ def test_fields_outside_the_key_warn():
     assert "use parallelism 1 or fields_grouping('p', ['word'])" in warning
 
 
-def test_advice_names_no_field_that_does_not_exist():
+def test_advice_mentions_only_existing_fields():
     (warning,) = warnings(lambda d: d.shuffle_grouping("p"), state=KeyedState("s", {"token": str}, {"v": int}))
     assert "fields_grouping('p', ...) on the fields that make up its key (token)" in warning
 
 
-def test_a_single_row_wants_a_global_grouping():
+def test_a_single_row_state_requires_a_global_grouping():
     (warning,) = warnings(lambda d: d.fields_grouping("p", ["word"]), state=KeyedState("s", {}, {"v": int}))
     assert warning.endswith("or global_grouping('p')")
 

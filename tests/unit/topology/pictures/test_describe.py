@@ -51,7 +51,7 @@ NASTY = 'a"]<b>&\\n;\x01\x1b[31m\ud800'
 
 
 def nasty():
-    """Build a topology whose field, class and stream names would break every format if not escaped."""
+    """Build a topology with field, class and stream names that would break every output format if not escaped."""
     bolt = type('Bolt"<i>&\x02', (Plain,), {"fields": (NASTY,)})
     made = builder("nasty")
     made.set_bolt("b", bolt()).shuffle_grouping("lines")
@@ -87,7 +87,7 @@ def test_json_holds_the_whole_graph():
     assert described["settings"]["max_spout_pending"] == "auto"
 
 
-def test_an_unknown_format_names_the_known_ones():
+def test_an_unknown_format_lists_the_known_ones():
     with pytest.raises(InputError, match="'png' is unknown; use one of text, mermaid, dot, json, svg"):
         word_count().describe("png")
 
@@ -100,14 +100,14 @@ def test_every_format_names_every_component_and_is_stable(format):
     assert "0x" not in described
 
 
-def test_a_notebook_gets_an_inline_picture_before_mermaid():
+def test_notebooks_prefer_an_inline_picture_to_mermaid():
     bundle = word_count()._repr_mimebundle_()
     assert list(bundle) == ["text/html", "image/svg+xml", "text/vnd.mermaid", "text/plain"]
     assert bundle["image/svg+xml"] in bundle["text/html"]
     assert bundle["text/plain"] == word_count().describe()
 
 
-def test_hostile_names_stay_inside_their_quotes():
+def test_malicious_names_are_escaped():
     topology = nasty()
     for wanted in FORMATS:
         described = topology.describe(wanted)

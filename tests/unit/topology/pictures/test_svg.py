@@ -18,7 +18,7 @@ def drawn(topology):
 
 
 def node_boxes(root):
-    """Return the tooltip's first word → (x, y, width, height) of the outer box of every node."""
+    """Return (x, y, width, height) of each node's outer box, by component id (from its tooltip)."""
     boxes = {}
     for group in root.iter(f"{SVG}g"):
         title = group.find(f"{SVG}title")
@@ -33,7 +33,7 @@ def texts(root):
 
 
 def generated(seed):
-    """Generate a random graph of 3 to 25 components."""
+    """Generate a random topology of 3 to 25 components from `seed`."""
     chosen = random.Random(seed)
     made = builder(f"g{seed}")
     names = ["lines"]
@@ -56,7 +56,7 @@ def test_the_picture_is_one_self_contained_svg():
     assert "script" not in picture
 
 
-def test_everything_is_named_in_the_picture():
+def test_the_picture_names_every_component_stream_and_table():
     shown = texts(drawn(word_count()))
     for text in ("lines", "Partial · batch bolt", "Keep · committer", "×2", "fields word"):
         assert any(text in one for one in shown), text
@@ -65,7 +65,7 @@ def test_everything_is_named_in_the_picture():
     assert any("counts" in one and "word → n" in one for one in shown)
 
 
-def test_without_committers_there_is_one_band():
+def test_without_committers_there_is_one_phase_band():
     shown = texts(drawn(builder().build_topology()))
     assert not any("COMMIT PHASE" in one for one in shown)
 
@@ -80,7 +80,7 @@ def test_committers_have_a_double_border():
     assert rects == {"A": 0, "B": 2, "C": 0, "D": 2}
 
 
-def test_a_long_name_is_cut_in_the_box_and_whole_in_the_tooltip():
+def test_a_long_name_is_truncated_in_the_box_and_complete_in_the_tooltip():
     made = builder()
     made.set_bolt("x" * 64, Plain()).shuffle_grouping("lines")
     root = drawn(made.build_topology())
@@ -123,7 +123,7 @@ def test_links_run_left_to_right_and_the_commit_phase_is_right_of_the_rest(seed)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_points_of_a_layer_keep_their_order_and_gap(seed):
+def test_nodes_of_a_layer_keep_their_order_and_distance(seed):
     topology = view(generated(seed))
     layout = lay_out(topology, lambda node: 40.0)
     for layer in layout.layers:
@@ -139,7 +139,7 @@ def test_a_chain_is_straight():
     assert len({round(center, 6) for center in layout.centers.values()}) == 1
 
 
-def test_crossings_are_avoided_where_they_can_be():
+def test_crossings_are_avoided_where_possible():
     made = builder()
     for name in ("a", "b", "c"):
         made.set_bolt(name, Plain()).shuffle_grouping("lines")
@@ -150,7 +150,7 @@ def test_crossings_are_avoided_where_they_can_be():
     assert [order[name] for name in "abc"] == [order[name] for name in "xyz"]
 
 
-def test_dark_pages_have_a_colour_for_every_light_one():
+def test_every_light_colour_has_a_dark_counterpart():
     picture = rich().describe("svg")
     for role in re.findall(r"txs-[fs]-([a-z-]+)[\" ]", picture):
         assert role in PALETTE
@@ -175,7 +175,7 @@ def test_text_has_enough_contrast_in_both_themes(theme, ink, ground):
     assert (other + 0.05) / (one + 0.05) >= 4.5
 
 
-def test_control_characters_are_spelled_out():
+def test_control_characters_are_escaped():
     assert printable("a\x00b\nc\ud800") == "a\\x00b\\nc\\ud800"
     assert printable("naïve → ñ") == "naïve → ñ"
 
@@ -188,8 +188,8 @@ def test_tables_are_drawn_in_their_committer():
     assert boxes["counts"][3] > boxes["plain"][3]
 
 
-def test_the_picture_has_a_size_that_every_reader_of_svg_knows():
-    """CairoSVG took ``height:auto`` for the height, and drew nothing."""
+def test_the_picture_has_a_numeric_size():
+    """Width and height are plain numbers: CairoSVG reads ``height:auto`` as the height, and draws nothing."""
     root = ET.fromstring(rich().describe("svg"))
     assert float(root.attrib["width"]) > 100
     assert float(root.attrib["height"]) > 50
