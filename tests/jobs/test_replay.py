@@ -619,7 +619,7 @@ def test_what_spark_submit_was_told_stands(in_tmp: Path):
     assert done.stdout.splitlines()[-1] == "['local[1]', '2', 'FIFO', 'true', 'submitted']"
 
 
-def test_help_teaches():
+def test_help_explains_the_command():
     shown = parser().format_help()
     for word in ("--data-dir", "--into", "--dry-run", "spark-submit", "backfill", "audit", "Exit codes"):
         assert word in shown

@@ -1,4 +1,4 @@
-"""Topics with known content, a topology that stores a spout's tuples, and a reader that shares no code with txstorm."""
+"""Fixtures for Kafka tests: topics of known content, a topology that stores tuples, and an independent reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,17 @@ def produce(kafka: Kafka, topic: str, values: range | list[str], partition: int 
 def produce_with_aborts(
     kafka: Kafka, topic: str, records: int, partitions: int, rng: random.Random, *, most: int = 60, words: int = 1 << 30
 ) -> None:
-    """Write transactions of one to `most` records to all partitions, three of ten aborted; `words` distinct values."""
+    """Write at least `records` committed records to `topic`, in transactions of which 30 % are aborted.
+
+    Args:
+        kafka: the cluster.
+        topic: the topic, which exists already.
+        records: the number of committed records, at least.
+        partitions: the number of partitions, chosen at random for each record.
+        rng: decides on sizes, aborts and partitions.
+        most: the largest number of records in a transaction.
+        words: the number of distinct values; each starts with ``good``, or ``aborted`` in an aborted transaction.
+    """
     settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex, "linger.ms": 0}
     producer = Producer(settings)
     producer.init_transactions(30)
@@ -54,19 +64,19 @@ def produce_with_aborts(
 
 
 def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
-    """Return (value, topic, partition, offset) of every record committed in `topics`."""
+    """Return (value, topic, partition, offset) of every committed record in `topics`, with the number of occurrences."""
     return Counter(
         (one.value().decode(), one.topic(), one.partition(), one.offset()) for one in messages(kafka, *topics)
     )
 
 
 def values(kafka: Kafka, *topics: str) -> list[str]:
-    """Return the values of all records committed in `topics`."""
+    """Return the values of all committed records in `topics`."""
     return [message.value().decode() for message in messages(kafka, *topics)]
 
 
 def messages(kafka: Kafka, *topics: str) -> Iterator[Message]:
-    """Yield all records committed in `topics`, up to the current ends of the partitions."""
+    """Yield all committed records in `topics`, up to the current end of each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -104,7 +114,7 @@ def keeping(spout, tasks: int = 2, **settings) -> Topology:
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:
-    """Return the rows of the sink, in the form of `content`."""
+    """Return the rows of the sink, in the format of `content`."""
     return Counter((row["value"], row["topic"], row["partition"], row["offset"]) for row in rows(data_dir))
 
 
@@ -113,7 +123,7 @@ def rows(data_dir: Path) -> list[dict]:
 
 
 def metadata(data_dir: Path) -> list[tuple[int, dict]]:
-    """Return (txid, metadata) of every committed txid."""
+    """Return (txid, spout metadata) of every committed txid, from the history."""
     history = read_directory_history(data_dir).to_pylist()
     return [(row["txid"], json.loads(row["extents"])["meta"]) for row in history]
 

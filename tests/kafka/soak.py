@@ -1,7 +1,8 @@
-"""Soak test: runs a topology on real servers and Spark, kills processes repeatedly, and has the result verified.
+"""Soak test: runs a topology on real servers and Spark, kills processes repeatedly, and verifies the result.
 
-Kafka → soak_job → Delta, with the ledger in ZooKeeper and two drivers, each the other's standby, on Spark clusters of
-two executors. A seed determines which processes are killed, and when; the machine's timing is not reproducible.
+The data flow from Kafka through `soak_job` to Delta. The ledger is in ZooKeeper, and two drivers, each the other's
+standby, run on Spark clusters of two executors. A seed determines which processes are killed, and when; the machine's
+timing is not reproducible.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from verifier import Verifier
 
 PARTITIONS = 8
 SESSION = 4.0
-"""Seconds after which ZooKeeper takes the lease of a driver that is gone away from it."""
+"""ZooKeeper session timeout in seconds; the lease of a killed driver is released after this time."""
 PATIENCE = 600.0
-"""Seconds in which something must be committed after a fault; on a busy machine Spark takes minutes to start."""
+"""Maximum seconds from a fault to the next commit; on a busy machine Spark takes minutes to start."""
 LAST = 1800.0
-"""Seconds for reading the rest, at the end."""
+"""Maximum seconds for reading the rest of the topic at the end."""
 KINDS = {"worker": 5, "executor": 4, "driver": 2, "broker": 2, "zookeeper": 2}
-"""Kinds of faults, with their relative frequency."""
+"""Kinds of faults, with their relative frequencies."""
 
 Say = Callable[[str], None]
 
 
 class SoakFailed(Exception):
-    """The topology made no progress."""
+    """Raised when the topology makes no progress, or one of its parties ends unexpectedly."""
 
 
 class Producer(Writer):
-    """A producer with a fixed rate of records, in transactions, one of twenty aborted; one partition per word."""
+    """A transactional producer with a fixed rate; 5 % of transactions are aborted, and every word has one partition."""
 
     pause = 0.1
     rate = 1000
@@ -68,7 +69,14 @@ class Producer(Writer):
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of the table that every non-empty transaction changes: its time, txids and rows."""
+    """A commit of the sink table, which every non-empty transaction changes.
+
+    Attributes:
+        at: time of the commit, in seconds since the epoch.
+        planned: time at which its last transaction was planned, in seconds since the epoch.
+        last: its last txid.
+        rows: the number of rows added.
+    """
 
     at: float
     planned: float
@@ -80,7 +88,7 @@ class Commits(threading.Thread):
     """A thread that tails the log of a Delta table.
 
     Attributes:
-        seen: the commits with rows, in order.
+        seen: the commits of transactions so far, in order.
     """
 
     def __init__(self, table: Path) -> None:
@@ -102,7 +110,7 @@ class Commits(threading.Thread):
             self.join()
 
     def look(self) -> None:
-        """Read the new log entries."""
+        """Read all new log entries into `seen`."""
         while (path := self._log / f"{self._next:020d}.json").exists():
             self._next += 1
             actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -128,7 +136,7 @@ class Commits(threading.Thread):
 
 @dataclass
 class Faults:
-    """The injected faults, and the time to the next commit after each.
+    """Injected faults, with the recovery time after each.
 
     Attributes:
         count: number of faults, by kind.
@@ -151,17 +159,17 @@ class Faults:
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """Return the `share` percentile of the values by the nearest-rank method; None if there are no values."""
+    """Return the percentile of `values` at `share` (0 to 1) by the nearest-rank method; None if there are no values."""
     return round(sorted(values)[max(0, -int(-share * len(values) // 1) - 1)], 3) if values else None
 
 
 @dataclass
 class Soak:
-    """One soak test, from the start of the servers to the verdict.
+    """One soak test, from starting the servers to the report.
 
     Attributes:
         place: an empty directory for all files.
-        seed: determines what is killed, and when.
+        seed: determines which processes are killed, and when.
         say: callback that receives progress messages.
         rate: records per second, aborted ones included.
         rest: maximum pause in seconds after each fault.
@@ -183,7 +191,7 @@ class Soak:
         with start_kafka(self.place / "kafka") as kafka, start_zookeeper(self.place / "zookeeper") as zookeeper:
             self._set_up(kafka, zookeeper)
             try:
-                self._torment(minutes * 60)
+                self._inject_faults(minutes * 60)
                 self.say("no more faults: reading the rest")
                 self.writer.end()
                 self.drivers.finish(LAST)
@@ -208,7 +216,7 @@ class Soak:
         self.commits = Commits(self.drivers.data_dir / "sinks" / "rows")
 
     def close(self) -> None:
-        """End all processes that the soak test started; only files, and servers that were running before, remain."""
+        """Stop the drivers, the producer and the tailing of the log; the servers are stopped by `run`."""
         self.drivers.close()
         self.commits.end()
         if self.writer.is_alive():
@@ -217,7 +225,7 @@ class Soak:
 
     # -- faults -------------------------------------------------------------------------------------------------
 
-    def _torment(self, seconds: float) -> None:
+    def _inject_faults(self, seconds: float) -> None:
         began = time.time()
         self.drivers.start()
         self.writer.start()
@@ -236,7 +244,7 @@ class Soak:
         return random.Random(self.rng.random())
 
     def _draw(self) -> list[str]:
-        """Draw the next faults: one kind or, in one of five cases, two simultaneous kinds."""
+        """Draw the kinds of the next faults: usually one; with a probability of 20 % a second one, injected simultaneously."""
         chosen = {self.rng.choices([*KINDS], [*KINDS.values()])[0] for _ in range(1 + (self.rng.random() < 0.2))}
         return sorted(chosen)
 
@@ -246,18 +254,18 @@ class Soak:
 
     def _await(self, kind: str, struck: Future[float | None]) -> None:
         at = struck.result()
-        if at is not None:  # there was something to kill
+        if at is not None:  # a process was found and killed
             self.faults.add(kind, *self._recovery(at))
 
     def _recovery(self, since: float) -> tuple[float, float]:
         """Return the seconds from `since` to the next commit, and to the first of a transaction planned after it."""
 
-        def gone_on() -> bool:
+        def recovered() -> bool:
             self._check_parties()
             return self.commits.next_after(since, planned=True) is not None
 
         try:
-            wait_until(gone_on, "a commit", PATIENCE)
+            wait_until(recovered, "a commit", PATIENCE)
         except AssertionError as error:
             raise SoakFailed(f"{error}\n{self._logs()}") from None
         first, fresh = self.commits.next_after(since), self.commits.next_after(since, planned=True)
@@ -288,7 +296,7 @@ class Soak:
         return self._kill_one(rng, is_worker)
 
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
-        """Kill a random process of the leading driver that `fits`; return the time, or None if none is found."""
+        """Kill a random process of the leading driver that `fits`; return the time of the kill, or None if none was found."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()
@@ -316,11 +324,11 @@ class Soak:
         server.restart()
         return struck
 
-    # -- what is told -------------------------------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _progress(self, began: float) -> Iterator[None]:
-        """Report progress every ten seconds while the context is active."""
+        """Report progress every ten seconds until the context exits."""
         over = threading.Event()
 
         def tell() -> None:

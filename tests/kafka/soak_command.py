@@ -1,4 +1,4 @@
-"""The command line of `scripts/soak`."""
+"""Command line of `scripts/soak`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ The seed decides what is killed and when; the machine decides what it meets. Lin
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments; invalid ones end the program with exit code 2."""
+    """Parse the arguments `given` (None: those of the process); invalid ones exit the program with code 2."""
     parser = argparse.ArgumentParser(
         prog="scripts/soak",
         description=DESCRIPTION,
@@ -76,7 +76,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code."""
+    """Run a soak test with the arguments `given` (None: those of the process); return the exit code."""
     options = arguments(given)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
     place = (options.directory or Path(tempfile.mkdtemp(prefix="txstorm-soak-"))).resolve()

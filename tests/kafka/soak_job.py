@@ -1,6 +1,7 @@
-"""The topology of the soak test: stores every record, and folds it into three states that depend on its position.
+"""Topology of the soak test: stores every record in a sink, and keeps counts and hashes by word and by partition.
 
-A record is ``"<word> <number>"``; all records of a word are in one partition, so that their order is known.
+A record is ``"<word> <number>"``; all records of a word are in one partition, so that their order
+is known, and the hash by word can depend on it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def trail(before: int, numbers: Iterable[int]) -> int:
-    """Fold the numbers into `before`; the result depends on their order."""
+    """Fold `numbers` into the hash `before`; return the new hash, which depends on their order."""
     for number in numbers:
         before = (before * FACTOR + number + 1) % MODULUS
     return before
 
 
 class Records(BasicBolt):
-    """A bolt that parses the values of records into word and number."""
+    """A bolt that parses the value of each record into word and number."""
 
     fields = tuple(COLUMNS)
 
@@ -78,7 +79,7 @@ def _moved(old: Any, came: list[tuple[int, int]]) -> dict[str, int]:
 
 
 def topology(brokers: str, source: str, *, opaque: bool = True, rows: int = 4000) -> Topology:
-    """Build the topology, for ``txstorm run "soak_job:topology(…)"``."""
+    """Build the topology of the soak test; used as ``txstorm run "soak_job:topology(…)"``."""
     kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
     options = {"fields": ("value", "partition", "offset"), "max_batch_rows": rows, "patience": 1.0}
     builder = TransactionalTopologyBuilder("soak", "lines", kind(source, brokers, **options), 2)

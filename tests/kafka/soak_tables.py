@@ -1,4 +1,4 @@
-"""Checks of the soak test's tables with `verifier` alone: every committed record exactly once, in its transaction."""
+"""Verification of the soak test's tables without txstorm: every committed record exactly once, in its transaction."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]) -> tuple[Verifier, int]:
-    """Check all tables against `committed`: (partition, offset, value) of every committed record of `topic`.
+    """Check all tables against `committed`, the (partition, offset, value) of every committed record of `topic`.
 
     Returns:
-        the verifier, with all problems found, and the number of records.
+        The verifier with the problems found, and the number of records.
     """
     verifier = Verifier(data_dir)
     records = _located(verifier, topic, committed)
@@ -34,7 +34,7 @@ def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]
 
 
 def _located(verifier: Verifier, topic: str, committed: Iterable[tuple[int, int, str]]) -> Rows:
-    """Return the records by partition and offset, each with the txid that has read it by the history; 0 if none."""
+    """Return the records, sorted by partition and offset, each with the txid whose range includes it; 0 if none does."""
     words: dict[str, int] = {}
     word, number, partition, offset = array("q"), array("q"), array("q"), array("q")
     for place, at, value in committed:
@@ -65,7 +65,7 @@ def _txids(verifier: Verifier, topic: str, partition: Numbers, offset: Numbers) 
 
 
 def _trails(records: Rows) -> dict[int, int]:
-    """Return, per word, the state's expected value if its records were processed in offset order."""
+    """Return the expected hash of each word, which its records have if they were processed in offset order."""
     found = dict.fromkeys(range(len(records.texts)), 0)
     for word, number in zip(records["word"].tolist(), records["number"].tolist(), strict=True):
         found[word] = (found[word] * FACTOR + number + 1) % MODULUS

@@ -1,4 +1,4 @@
-"""Brokers that become unavailable while a Kafka spout reads: killed and restarted, or lost permanently."""
+"""Kafka spouts with brokers that are killed and restarted while they read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spout_of(kafka: Kafka, topic: str, kind, **options):
 @pytest.mark.parametrize(
     "kind", [TransactionalKafkaSpout, pytest.param(OpaqueTransactionalKafkaSpout, marks=pytest.mark.long)]
 )
-def test_a_broker_that_is_killed_and_started_again(kafka_broker: Kafka, tmp_path, kind):
+def test_reading_continues_after_a_broker_is_killed_and_restarted(kafka_broker: Kafka, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=3)
     for partition in range(3):
         produce(kafka_broker, topic, range(2000), partition)
@@ -40,7 +40,7 @@ def test_a_broker_that_is_killed_and_started_again(kafka_broker: Kafka, tmp_path
 
 
 @pytest.mark.long
-def test_a_leader_that_is_away_holds_up_its_own_partitions_only(tmp_path):
+def test_an_unavailable_leader_delays_only_its_own_partitions(tmp_path):
     with start_kafka(tmp_path / "kafka", brokers=3) as kafka:
         topic = kafka.make_topic(partitions=3)
         for partition in range(3):

@@ -1,4 +1,4 @@
-"""A million records, with three of ten transactions aborted, must be counted exactly."""
+"""Exact counts of a million Kafka records, with 30 % of the producer's transactions aborted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka spouts on a real broker: every committed record is read exactly once, whatever topics and brokers undergo."""
+"""Kafka spouts on a real broker: every committed record is read exactly once, also after changes to topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ON = [("local", one) for one in KINDS] + [pytest.param("spark", TransactionalKaf
 
 
 @pytest.mark.parametrize(("make_engine", "kind"), ON, indirect=["make_engine"])
-def test_aborted_transactions_leave_no_trace(kafka_broker: Kafka, make_engine, tmp_path, kind):
+def test_records_of_aborted_transactions_are_not_read(kafka_broker: Kafka, make_engine, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=4)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
@@ -55,7 +55,7 @@ def test_aborted_transactions_leave_no_trace(kafka_broker: Kafka, make_engine, t
 
 
 class Troubled(BatchBolt, Committer):
-    """A committer that stores rows; some batches fail at the first attempt, in either phase."""
+    """A committer that stores rows, and fails the first attempt at every third txid."""
 
     state = SinkTable("rows", COLUMNS)
 
@@ -80,7 +80,7 @@ class Troubled(BatchBolt, Committer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: Kafka, tmp_path, kind):
+def test_every_record_is_read_once_while_records_arrive_and_batches_fail(kafka_broker: Kafka, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 300, 3, random.Random(1))
     builder = TransactionalTopologyBuilder("kafka", "spout", spout_of(kafka_broker, topic, kind), 2)
@@ -96,8 +96,8 @@ def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: K
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
 
 
-def test_the_checks_for_user_defined_spouts(kafka_broker: Kafka):
-    """T31, T32: run the checks for user-defined spouts on the Kafka spouts, which promise the same."""
+def test_kafka_spouts_pass_the_checks_for_user_defined_spouts(kafka_broker: Kafka):
+    """The Kafka spouts pass the checks that are provided for user-defined spouts (T31, T32)."""
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
     seen = [(value, topic, partition, offset) for value, topic, partition, offset in content(kafka_broker, topic)]
@@ -110,7 +110,7 @@ def test_the_checks_for_user_defined_spouts(kafka_broker: Kafka):
     )
 
 
-def test_new_partitions_and_topics_join_between_transactions_and_are_recorded(kafka_broker: Kafka, tmp_path):
+def test_new_partitions_and_topics_are_read_and_recorded(kafka_broker: Kafka, tmp_path):
     prefix = kafka_broker.make_topic(partitions=1)
     produce(kafka_broker, prefix, range(10))
     spout = spout_of(kafka_broker, f"^{prefix}", start="latest")
@@ -131,7 +131,7 @@ def test_new_partitions_and_topics_join_between_transactions_and_are_recorded(ka
     assert sorted(new) == [f"{prefix}-more/0", f"{prefix}/0", f"{prefix}/1"]
 
 
-def test_compaction_gaps_are_legal(kafka_broker: Kafka, tmp_path):
+def test_offset_gaps_from_compaction_are_accepted(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(
         cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="100"
     )
@@ -150,7 +150,7 @@ def test_compaction_gaps_are_legal(kafka_broker: Kafka, tmp_path):
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
 
 
-def test_what_follows_an_open_transaction_waits_for_its_end(kafka_broker: Kafka, tmp_path):
+def test_records_after_an_open_transaction_wait_for_its_end(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     spout = spout_of(kafka_broker, topic)
     produce(kafka_broker, topic, ["before"])
@@ -168,11 +168,11 @@ def test_what_follows_an_open_transaction_waits_for_its_end(kafka_broker: Kafka,
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before", "inside", "after"]
 
 
-# --- what cannot be read again ----------------------------------------------------------------------------------------
+# --- deleted records and topics ---------------------------------------------------------------------------------------
 
 
-def stopped_before_the_rest(kafka: Kafka, spout, data_dir):
-    """Run `spout` until its first transactions are committed, then stop."""
+def run_two_transactions(kafka: Kafka, spout, data_dir):
+    """Run a topology with `spout` until two transactions are committed, then stop."""
     handle = run(keeping(spout), engine="local", data_dir=data_dir, until_txid=2)
     handle.awaitTermination(60)
 
@@ -187,26 +187,26 @@ def test_deleted_records_stop_a_transactional_spout(kafka_broker: Kafka, tmp_pat
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(100))
     spout = spout_of(kafka_broker, topic, max_batch_rows=10)
-    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    run_two_transactions(kafka_broker, spout, tmp_path / "data")
     delete_up_to(kafka_broker, topic, 50)
     with pytest.raises(SpoutError, match=rf"{topic}/0: offsets 20 to 49 .*begins at 50"):
         finished(keeping(spout), tmp_path / "data")
     assert kept(tmp_path / "data").total() == 20
 
 
-def test_an_opaque_spout_goes_on_behind_deleted_records_and_records_them(kafka_broker: Kafka, tmp_path):
+def test_an_opaque_spout_skips_deleted_records_and_records_the_loss(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(100))
     spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
-    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    run_two_transactions(kafka_broker, spout, tmp_path / "data")
     delete_up_to(kafka_broker, topic, 50)
     finished(keeping(spout), tmp_path / "data")
     assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == [*range(20), *range(50, 100)]
-    assert lost_in(tmp_path / "data") == [(3, topic, 0, 20, 50)]
+    assert recorded_losses(tmp_path / "data") == [(3, topic, 0, 20, 50)]
 
 
-def lost_in(data_dir):
-    """Return (txid, topic, partition, from, to) of the offset ranges that the history records as lost."""
+def recorded_losses(data_dir):
+    """Return the offset ranges that the history records as lost, as (txid, topic, partition, from, to)."""
     return [
         (txid, *(one[key] for key in ("topic", "partition", "from", "to")))
         for txid, meta in metadata(data_dir)
@@ -215,7 +215,7 @@ def lost_in(data_dir):
 
 
 class DeletesOnce(BatchBolt):
-    """A bolt that deletes planned records in the first transaction, its own included, and fails."""
+    """A bolt that, in its first attempt at txid 1, deletes planned records (of later txids, too) and fails."""
 
     fields = FIELDS
 
@@ -249,22 +249,22 @@ def deleting(kafka, topic, kind, directory):
     return builder.set_settings({"retry_backoff": 0.01, "compact_on_stop": False}).build_topology()
 
 
-def test_a_planned_range_that_is_deleted_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
+def test_deletion_of_a_planned_range_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(100))
-    # Offsets 0 to 34 are gone when the first transaction is looked at; any of the four is the first to find out.
+    # Offsets 0 to 34 are deleted before txid 1 is replayed; any of the first four txids may be the first to fail.
     ranges = "|".join(f"txid {n + 1}: {topic}/0, offsets {10 * n} to {10 * n + 9}" for n in range(4))
     with pytest.raises(SpoutError, match=rf"({ranges}) cannot be read"):
         finished(deleting(kafka_broker, topic, TransactionalKafkaSpout, tmp_path), tmp_path / "data")
     assert kept(tmp_path / "data") == Counter()
 
 
-def test_a_planned_range_that_is_deleted_is_planned_again_by_an_opaque_spout(kafka_broker: Kafka, tmp_path):
+def test_deletion_of_a_planned_range_makes_an_opaque_spout_replan(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(100))
     finished(deleting(kafka_broker, topic, OpaqueTransactionalKafkaSpout, tmp_path), tmp_path / "data")
     assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == list(range(35, 100))
-    assert lost_in(tmp_path / "data") == [(1, topic, 0, 0, 35)]
+    assert recorded_losses(tmp_path / "data") == [(1, topic, 0, 0, 35)]
 
 
 def delete(kafka: Kafka, topic: str) -> None:
@@ -273,7 +273,7 @@ def delete(kafka: Kafka, topic: str) -> None:
     eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic to go")
 
 
-def made_anew(kafka: Kafka, topic: str) -> None:
+def recreate(kafka: Kafka, topic: str) -> None:
     delete(kafka, topic)
     kafka.make_topic(topic)
 
@@ -282,8 +282,8 @@ def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(100))
     spout = spout_of(kafka_broker, topic, max_batch_rows=10)
-    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
-    made_anew(kafka_broker, topic)
+    run_two_transactions(kafka_broker, spout, tmp_path / "data")
+    recreate(kafka_broker, topic)
     produce(kafka_broker, topic, range(1000, 1200))
     with pytest.raises(SpoutError, match=f"{topic}/0: offset.* 20 .*recreated"):
         finished(keeping(spout), tmp_path / "data")
@@ -291,7 +291,7 @@ def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_opaque_spout_reads_a_recreated_topic_from_its_start(kafka_broker: Kafka, tmp_path, restarted):
-    """After a restart raised the leader epoch, a recreated topic begins at epoch 0, which old consumers reject."""
+    """A recreated topic is read from its start, even if its leader epoch is lower, which old consumers reject."""
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(50 if restarted else 100))
     spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
@@ -301,28 +301,28 @@ def test_an_opaque_spout_reads_a_recreated_topic_from_its_start(kafka_broker: Ka
         kafka_broker.restart()
         produce(kafka_broker, topic, range(50, 100))
         eventually(lambda: kept(tmp_path / "data").total() == 100, "the records after the restart")
-    made_anew(kafka_broker, topic)
+    recreate(kafka_broker, topic)
     produce(kafka_broker, topic, range(1000, 1150))
     eventually(lambda: kept(tmp_path / "data").total() == 250, "the records of the new topic")
     handle.stop()
     assert Counter(int(row["value"]) for row in rows(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
-    assert [(topic, 0, 100)] == [one[1:4] for one in lost_in(tmp_path / "data")]
+    assert [(topic, 0, 100)] == [one[1:4] for one in recorded_losses(tmp_path / "data")]
 
 
-def test_a_topic_that_is_deleted_is_named(kafka_broker: Kafka, tmp_path):
+def test_a_deleted_topic_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(30))
     spout = spout_of(kafka_broker, f"^{topic}", max_batch_rows=10)
-    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    run_two_transactions(kafka_broker, spout, tmp_path / "data")
     delete(kafka_broker, topic)
     with pytest.raises(SpoutError, match=f"{topic}/0: not at .* any more"):
         finished(keeping(spout), tmp_path / "data")
 
 
-# --- where reading begins, and what is read ---------------------------------------------------------------------------
+# --- start position and fields ----------------------------------------------------------------------------------------
 
 
-def test_reading_begins_where_the_user_says(kafka_broker: Kafka, tmp_path):
+def test_reading_starts_at_the_configured_position(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(partitions=2)
     producer, then = Producer({"bootstrap.servers": kafka_broker.bootstrap}), int(time.time()) - 3600
     for partition in (0, 1):
@@ -380,7 +380,7 @@ def test_all_fields(kafka_broker: Kafka, tmp_path):
     assert found == [first[0], second, first[1], second]
 
 
-def test_batches_keep_to_bytes_of_each_topic(kafka_broker: Kafka, tmp_path):
+def test_max_batch_bytes_applies_to_each_topic(kafka_broker: Kafka, tmp_path):
     large, small = kafka_broker.make_topic(), kafka_broker.make_topic()
     produce(kafka_broker, large, ["x" * 10_000] * 400)
     produce(kafka_broker, small, range(400))
@@ -405,7 +405,7 @@ def test_one_topic_does_not_starve_another(kafka_broker: Kafka, tmp_path):
 # --- records that cannot be decoded -----------------------------------------------------------------------------------
 
 
-def test_a_record_that_cannot_be_decoded_is_named(kafka_broker: Kafka, tmp_path):
+def test_an_undecodable_record_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
     for value in (b"good", b"\xff\xfe", b"good too"):
@@ -415,7 +415,7 @@ def test_a_record_that_cannot_be_decoded_is_named(kafka_broker: Kafka, tmp_path)
         finished(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
 
 
-def test_a_record_that_cannot_be_decoded_becomes_a_dead_letter_alone(kafka_broker: Kafka, make_engine, tmp_path):
+def test_only_the_undecodable_record_becomes_a_dead_letter(kafka_broker: Kafka, make_engine, tmp_path):
     topic = kafka_broker.make_topic()
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
     for value in (b'"good"', b"{bad", b'"good too"'):
@@ -431,10 +431,10 @@ def test_a_record_that_cannot_be_decoded_becomes_a_dead_letter_alone(kafka_broke
     assert "offset 1" in letter["message"]
 
 
-# --- positions for lag tools, and bad addresses -----------------------------------------------------------------------
+# --- consumer groups, and connection errors ---------------------------------------------------------------------------
 
 
-def test_positions_are_written_to_a_group_and_never_read(kafka_broker: Kafka, tmp_path):
+def test_positions_are_committed_to_a_consumer_group_and_never_read(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(partitions=2)
     produce(kafka_broker, topic, range(50), 0)
     produce(kafka_broker, topic, range(30), 1)
@@ -448,7 +448,7 @@ def test_positions_are_written_to_a_group_and_never_read(kafka_broker: Kafka, tm
     assert kept(tmp_path / "data").total() == 80
 
 
-def test_wrong_addresses_passwords_and_certificates_are_clear(kafka_broker: Kafka, tmp_path):
+def test_errors_for_wrong_addresses_passwords_and_certificates_are_clear(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     secure = dict(kafka_broker.secure)
     servers = secure.pop("bootstrap.servers")

@@ -1,6 +1,6 @@
-"""Random faults of every kind for a topology between Kafka and Delta, in one run, checked by an independent verifier.
+"""Random faults of all kinds in a topology from Kafka to Delta, with the tables checked by an independent verifier.
 
-The seed is printed; ``TXSTORM_TROUBLE_SEED`` runs another one, and ``TXSTORM_TROUBLE_MINUTES`` sets the total duration
+The seed is printed; ``TXSTORM_TROUBLE_SEED`` overrides it, and ``TXSTORM_TROUBLE_MINUTES`` sets the total duration
 of the long runs. A seed reproduces the sequence of faults, not the timing of threads and processes.
 """
 
@@ -40,13 +40,13 @@ def world(kafka: Kafka, zookeeper: ZooKeeper, place: Path, **options) -> Iterato
 
 
 @pytest.mark.slow
-def test_some_trouble(
+def test_some_random_faults(
     kafka_broker: Kafka, zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None]
 ):
-    chosen = seed(337)  # what it draws is a good part of all there is
+    chosen = seed(337)  # this seed draws a broad selection of faults
     progress(f"TXSTORM_TROUBLE_SEED={chosen}")
     with world(kafka_broker, zookeeper_server, tmp_path, seed=chosen, say=progress, longest=1.0) as made:
-        made.torment(made.rng.sample([*HARMLESS, *LOSSY], 6), at_once=3)
+        made.inject(made.rng.sample([*HARMLESS, *LOSSY], 6), at_once=3)
         found = made.end()
     assert found["records"]
 
@@ -54,7 +54,9 @@ def test_some_trouble(
 @pytest.mark.long
 @pytest.mark.parametrize("lossy", [True, False], ids=["opaque", "transactional"])
 @pytest.mark.timeout(0)
-def test_all_trouble(zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None], lossy: bool):
+def test_all_kinds_of_random_faults(
+    zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None], lossy: bool
+):
     chosen = seed(random.randrange(1 << 30))
     progress(f"TXSTORM_TROUBLE_SEED={chosen}")
     with start_kafka(tmp_path / "kafka", brokers=3) as kafka:
@@ -63,6 +65,6 @@ def test_all_trouble(zookeeper_server: ZooKeeper, tmp_path: Path, progress: Call
             until = time.monotonic() + MINUTES * 30
             while time.monotonic() < until:
                 some = made.rng.sample([*HARMLESS, *LOSSY] if lossy else HARMLESS, 3)
-                made.torment(some, at_once=made.rng.randint(1, 3))
+                made.inject(some, at_once=made.rng.randint(1, 3))
             found = made.end()
     assert found["records"]

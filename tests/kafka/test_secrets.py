@@ -1,4 +1,4 @@
-"""Passwords of brokers and of the ledger must not appear in any output, of successful runs or of failing ones."""
+"""Passwords of the brokers and of the ledger appear in no output or file, of successful or failing runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG, OWNERS = "canary-of-a-wrong-password-8842", "canary-of-the-owner-7391"
 
 
 class Fussy(BasicBolt):
-    """A bolt that raises for one particular record."""
+    """A bolt that forwards its input, but raises for the record `poison`."""
 
     fields = tuple(COLUMNS)
 
@@ -38,7 +38,7 @@ class Fussy(BasicBolt):
 
 
 def topology(settings: dict[str, str], source: str, target: str, poison: str):
-    """Build a topology that reads and writes topics of a secured cluster."""
+    """Build a topology that reads from and writes to topics of a secured cluster."""
     secure = {name: value for name, value in settings.items() if name != "bootstrap.servers"}
     servers = settings["bootstrap.servers"]
     spout = TransactionalKafkaSpout(source, servers, fields=tuple(COLUMNS), settings=secure, patience=2.0)
@@ -51,7 +51,7 @@ def topology(settings: dict[str, str], source: str, target: str, poison: str):
 
 
 def shown(made, handle) -> Iterator[str]:
-    """Yield every text that displays a topology and its run."""
+    """Yield every textual representation of a topology and of the handle of its run."""
     yield from (repr(made), str(made), repr(made.spout.object), made.fingerprint())
     yield from (made.describe(form) for form in ("text", "json", "mermaid", "dot"))
     yield explain(made)
@@ -72,7 +72,9 @@ def nodes(client: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
         yield from nodes(client, f"{path}/{name}")
 
 
-def test_a_good_run_and_failing_ones(kafka_broker, zookeeper_server, tmp_path, monkeypatch, caplog, capfd):
+def test_secrets_are_absent_from_successful_and_failing_runs(
+    kafka_broker, zookeeper_server, tmp_path, monkeypatch, caplog, capfd
+):
     monkeypatch.setenv(AUTH, f"owner:{OWNERS}")
     caplog.set_level(logging.DEBUG)
     source, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic()
@@ -102,6 +104,6 @@ def test_a_good_run_and_failing_ones(kafka_broker, zookeeper_server, tmp_path, m
     client.close()
     found += [(text[:80], text.encode()) for text in texts]
     assert len(found) > 30
-    assert [where for where, content in found if source.encode() in content]  # what is no secret is found
+    assert [where for where, content in found if source.encode() in content]  # the search does find other strings
     secrets = (WRONG, OWNERS, kafka_broker.secure["sasl.password"])
     assert [where for where, content in found for secret in secrets if secret.encode() in content] == []

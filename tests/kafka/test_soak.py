@@ -1,4 +1,4 @@
-"""`scripts/soak`: its verifier finds faulty tables, its arguments are validated, and a short soak passes."""
+"""`scripts/soak`: its verifier detects faulty tables, its arguments are validated, and a short soak test passes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS = 600
 
 @dataclass(frozen=True)
 class Done:
-    """A topology that has read all of a topic."""
+    """A completed run of the soak topology: its data directory, its topic, and the committed records."""
 
     data_dir: Path
     topic: str
@@ -54,7 +54,7 @@ def done(kafka_broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.integration
-def test_a_correct_directory_is_clean(done: Done):
+def test_the_verifier_accepts_correct_tables(done: Done):
     verifier = done.verify()
     assert (verifier.lost, verifier.twice, verifier.problems) == (0, 0, [])
     assert verifier.clean
@@ -67,7 +67,7 @@ def delete_a_row(data_dir: Path) -> None:
 
 
 def append_again(data_dir: Path, name: str, of: dict[str, str | int], **other: int) -> None:
-    """Append a copy of one row of a table, with the values in `other` replaced."""
+    """Append a copy of the only row that matches `of` to the table `name`, with the values in `other` replaced."""
     table = DeltaTable(data_dir / name)
     [row] = [row for row in table.to_pyarrow_table().to_pylist() if of.items() <= row.items()]
     rows = pa.Table.from_pylist([{**row, **other}], schema=pa.schema(table.schema().to_arrow()))
@@ -133,7 +133,7 @@ def test_damage_is_reported(done: Done, tmp_path: Path, what: str):
 
 
 @pytest.mark.integration
-def test_an_unread_record_is_lost_in_every_table(done: Done):
+def test_an_unread_record_counts_as_lost_in_every_table(done: Done):
     later = Done(done.data_dir, done.topic, [*done.committed, (0, 5000, "word-0-0 7")])
     verifier = later.verify()
     assert verifier.lost == 4
@@ -160,7 +160,7 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str
     assert said in capsys.readouterr().err
 
 
-def test_percentiles_are_values_that_were_there():
+def test_percentiles_are_measured_values():
     assert percentile([], 0.5) is None
     assert percentile([3.0], 0.99) == 3
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2
@@ -168,7 +168,7 @@ def test_percentiles_are_values_that_were_there():
 
 
 @pytest.mark.integration
-def test_help_teaches():
+def test_help_explains_the_command():
     done = subprocess.run(
         [ROOT / "scripts" / "soak", "--help"],
         env={**os.environ, "TXSTORM_VENV": "keep"},

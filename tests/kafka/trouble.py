@@ -1,4 +1,4 @@
-"""Injects faults into a topology with a Kafka source and a ZooKeeper ledger; a seed draws kind, time and severity."""
+"""Fault injection for a topology with a Kafka source and a ZooKeeper ledger; a seed determines kinds and durations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trouble_tables import Ended, Known, verify
 SESSION = 2.0
 PARTITIONS = 8
 PATIENCE = 90.0
-"""Seconds in which something must be committed once a trouble is over."""
+"""Maximum seconds from the end of a fault to the next commit."""
 
 POINTS = [
     "p0.epoch", "p0.2.raised", "p0.raised", "p1.before", "p1.after", "p2.after", "p3.after", "p4.before", "p4.after",
@@ -37,14 +37,14 @@ POINTS = [
 
 FENCED = 3
 EXCUSED = ["the brokers cannot be asked", "has no topic", "expected an answer"]
-"""Messages with which a driver may end other than by a signal or because another driver leads."""
+"""Error messages with which a driver may legitimately end, besides being killed or fenced."""
 
 Trouble = Callable[[random.Random], None]
 
 
 @dataclass
 class Servers:
-    """The servers that the drivers use, through proxies."""
+    """Kafka and ZooKeeper servers, with the proxies through which the drivers connect to them."""
 
     kafka: Kafka
     zookeeper: ZooKeeper
@@ -54,11 +54,11 @@ class Servers:
 
 @dataclass
 class World:
-    """One topology with its servers, drivers and producer.
+    """One topology under fault injection, with its servers, drivers and producer.
 
     Attributes:
-        lossy: whether records may be deleted; only if the spout is opaque.
-        longest: maximum outage of servers, in seconds.
+        lossy: whether records may be deleted; the spout is opaque if so, transactional if not.
+        longest: maximum duration of a server outage, in seconds.
     """
 
     servers: Servers
@@ -75,7 +75,7 @@ class World:
         self.topic = kafka.make_topic(partitions=PARTITIONS)
         self.target = kafka.make_topic(partitions=4)
         self._admin = kafka.admin()
-        self._changing = threading.Lock()  # one at a time changes the topic
+        self._changing = threading.Lock()  # serializes changes to the topic and outages of brokers
         self.writer = Writer(kafka.bootstrap, self.topic, PARTITIONS, random.Random(rng.random()))
         chroot = f"trouble-{self.topic}"
         self.lease = Lease(self.servers.zookeeper.hosts, f"/{chroot}")
@@ -87,23 +87,23 @@ class World:
         self.drivers = Drivers(self.place, job, options)
         self.rng = rng
 
-    # -- from the beginning to the end --------------------------------------------------------------------------
+    # -- life cycle ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the producer and the drivers."""
+        """Start the producer and the drivers; return after the first commit."""
         self.writer.start()
         self.drivers.start()
-        self.goes_on()
+        self.await_commit()
 
-    def torment(self, troubles: list[str], *, at_once: int = 1) -> None:
-        """Inject these faults, `at_once` of them at a time; after each the topology must make progress."""
+    def inject(self, troubles: list[str], *, at_once: int = 1) -> None:
+        """Inject the faults `troubles`, `at_once` at a time, and wait for a commit after each group."""
         with ThreadPoolExecutor(at_once) as threads:
             while troubles:
                 some, troubles = troubles[:at_once], troubles[at_once:]
                 made = [threads.submit(self._make, name, random.Random(self.rng.random())) for name in some]
                 for one in made:
                     one.result()
-                self.goes_on()
+                self.await_commit()
                 time.sleep(self.rng.uniform(0, 0.5))
 
     def _make(self, name: str, rng: random.Random) -> None:
@@ -111,8 +111,8 @@ class World:
         trouble: Trouble = getattr(self, name)
         trouble(rng)
 
-    def goes_on(self) -> None:
-        """Wait until a transaction is committed that was not committed before."""
+    def await_commit(self) -> None:
+        """Wait until one more transaction is committed; fail after `PATIENCE` seconds."""
         before = self.drivers.committed()
         try:
             wait_until(lambda: self.drivers.committed() > before, "a commit", PATIENCE)
@@ -120,7 +120,7 @@ class World:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
     def end(self) -> dict[str, int]:
-        """Stop the producer, let one driver read the rest of the topic, and verify the tables."""
+        """Stop the producer, have one driver read the rest of the topic, and return the counts of the verified tables."""
         self.writer.end()
         self.say(self.drivers.finish(PATIENCE).splitlines()[-1][:200])
         kafka = self.servers.kafka
@@ -132,7 +132,7 @@ class World:
         return found
 
     def close(self) -> None:
-        """End everything that was started but the servers."""
+        """Stop the producer and the drivers, but not the servers."""
         self.drivers.close()
         if self.writer.is_alive():
             self.writer.end()
@@ -153,17 +153,17 @@ class World:
             self.servers.kafka.restart(number)
 
     def zookeeper_killed(self, rng: random.Random) -> None:
-        """Kill a ZooKeeper server with SIGKILL and restart it."""
+        """Kill the ZooKeeper server with SIGKILL and restart it."""
         self.servers.zookeeper.kill()
         time.sleep(rng.uniform(0.5, self.longest))
         self.servers.zookeeper.restart()
 
     def zookeeper_answer_lost(self, rng: random.Random) -> None:
-        """Drop ZooKeeper's response to a write that has taken effect."""
+        """Drop ZooKeeper's responses to one to three writes, which do take effect."""
         self._lose(self.servers.before_zookeeper, rng.randint(1, 3), is_write)
 
     def kafka_answer_lost(self, rng: random.Random) -> None:
-        """Drop a response of a broker: to any request, or to the end of a transaction."""
+        """Drop one to four responses of a broker, either to any requests or only to ends of transactions."""
         proxy = rng.choice(self.servers.proxies)
         self._lose(proxy, rng.randint(1, 4), rng.choice([None, is_transaction_end]))
 
@@ -174,8 +174,8 @@ class World:
             time.sleep(0.05)
         proxy.heal()
 
-    def zookeeper_cut_off(self, rng: random.Random) -> None:
-        """Cut the drivers off from ZooKeeper for less or more than the session timeout."""
+    def zookeeper_disconnected(self, rng: random.Random) -> None:
+        """Disconnect the drivers from ZooKeeper, for less or more than the session timeout."""
         self.servers.before_zookeeper.cut()
         time.sleep(rng.uniform(0.1, self.longest))
         self.servers.before_zookeeper.heal()
@@ -186,8 +186,8 @@ class World:
         """Kill the leading driver with SIGKILL."""
         self._to_leader(signal.SIGKILL)
 
-    def driver_killed_at_a_point(self, rng: random.Random) -> None:
-        """Kill both drivers; the first of their successors dies at a fault point."""
+    def driver_killed_at_fault_point(self, rng: random.Random) -> None:
+        """Kill both drivers; the first of their successors is killed at a random fault point."""
         point = f"{rng.choice(POINTS)}:kill:{rng.randint(1, 3)}"
         self.say(f"  {point}")
         driver, until = self.drivers.replace_all(point), time.monotonic() + 10
@@ -195,7 +195,7 @@ class World:
             time.sleep(0.05)
 
     def driver_frozen(self, rng: random.Random) -> None:
-        """Suspend the leading driver with SIGSTOP for less or more than the session timeout."""
+        """Suspend the leading driver with SIGSTOP, for less or more than the session timeout."""
         seconds = rng.uniform(0.5, 2 * SESSION + 1)
         with self._frozen():
             time.sleep(seconds)
@@ -227,7 +227,7 @@ class World:
     # -- the topic ----------------------------------------------------------------------------------------------
 
     def partitions_added(self, rng: random.Random) -> None:
-        """Add one or two partitions, up to twice the initial number."""
+        """Add one or two partitions to the topic, up to twice the initial number."""
         with self._changing:
             count = min(self.writer.partitions + rng.randint(1, 2), 2 * PARTITIONS)
             if count > self.writer.partitions:
@@ -237,7 +237,7 @@ class World:
                 self.writer.partitions = count
 
     def records_deleted(self, rng: random.Random) -> None:
-        """Delete the first records of some partitions, in part while no driver is reading."""
+        """Delete the first records of some partitions while the leading driver is suspended."""
         with self._changing, self._frozen():
             time.sleep(rng.uniform(0.2, 1))
             id, ends = self._archive(), {}
@@ -245,21 +245,21 @@ class World:
                 if place[0] == id:
                     ends[place[1]] = max(offset + 1, ends.get(place[1], 0))
             chosen = rng.sample(sorted(ends), min(len(ends), rng.randint(1, 4)))
-            # Mostly all there is: what nobody has read yet stands at the end.
+            # Usually all records, because the unread ones are at the end.
             before = {number: ends[number] - rng.choice([0, 0, 5]) for number in chosen}
             done = self._admin.delete_records([TopicPartition(self.topic, n, max(end, 0)) for n, end in before.items()])
             for place, answer in done.items():
                 low = answer.result().low_watermark
                 self.known.deleted[id, place.partition] = Ended(low)
 
-    def topic_made_anew(self, rng: random.Random) -> None:
+    def topic_recreated(self, rng: random.Random) -> None:
         """Delete the topic with its records, and create a new one with the same name."""
         unread = self._frozen() if rng.random() < 0.5 else nullcontext()
         with self._changing, unread:
             time.sleep(rng.uniform(0, 0.5))
-            self._make_anew(rng)
+            self._recreate(rng)
 
-    def _make_anew(self, rng: random.Random) -> None:
+    def _recreate(self, rng: random.Random) -> None:
         with self.writer.quiet():
             id = self._archive()
             count = self.writer.partitions
@@ -272,7 +272,7 @@ class World:
             self.writer.partitions = PARTITIONS
 
     def _archive(self) -> str:
-        """Remember all currently readable records; return the topic's id."""
+        """Add all currently readable records to `known`; return the topic's id."""
         id = self._id()
         for partition, offset, value in committed_values(self.servers.kafka.bootstrap, self.topic):
             self.known.values[(id, partition), offset] = value
@@ -294,8 +294,8 @@ class World:
 
 
 HARMLESS = [
-    "broker_killed", "zookeeper_killed", "zookeeper_answer_lost", "kafka_answer_lost", "zookeeper_cut_off",
-    "driver_killed", "driver_killed_at_a_point", "driver_frozen", "session_expired", "partitions_added",
+    "broker_killed", "zookeeper_killed", "zookeeper_answer_lost", "kafka_answer_lost", "zookeeper_disconnected",
+    "driver_killed", "driver_killed_at_fault_point", "driver_frozen", "session_expired", "partitions_added",
 ]  # fmt: skip
-LOSSY = ["records_deleted", "topic_made_anew"]
-"""After these an exact replay is impossible."""
+LOSSY = ["records_deleted", "topic_recreated"]
+"""Faults after which an exact replay is impossible, so that only opaque spouts survive them."""

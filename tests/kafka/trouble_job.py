@@ -1,4 +1,4 @@
-"""The topology for fault injection: stores a topic's records, counts them by word, and sends them to another topic."""
+"""Topology for fault injection: stores a topic's records, counts them by word, and sends them to another topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 
 
 
 class Words(BasicBolt):
-    """A bolt that emits the first word of each record."""
+    """A bolt that emits the first word of each record's value."""
 
     fields = ("word",)
 
@@ -23,7 +23,7 @@ class Words(BasicBolt):
 
 
 def topology(brokers: str, source: str, target: str, *, opaque: bool, rows: int = 300) -> Topology:
-    """Build the topology, for ``txstorm run "trouble_job:topology(…)"``."""
+    """Build the topology; used as ``txstorm run "trouble_job:topology(…)"``."""
     kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
     options = {"max_batch_rows": rows, "patience": 1.0, "discover_seconds": 1.0}
     builder = TransactionalTopologyBuilder(
@@ -32,7 +32,7 @@ def topology(brokers: str, source: str, target: str, *, opaque: bool, rows: int 
     builder.set_bolt("words", Words(), 2).local_or_shuffle_grouping("records")
     builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("words", ["word"])
     builder.set_bolt("rows", DeltaSink("rows", COLUMNS)).global_grouping("records")
-    # A driver that dies in the middle of a transaction must not hold up readers for longer than the test lasts.
+    # The open transaction of a killed driver must not block readers until the test times out.
     sink = KafkaSink("sent", target, brokers, value="value", settings={"transaction.timeout.ms": 10_000})
     builder.set_bolt("sent", sink, 2).local_or_shuffle_grouping("records")
     return builder.set_settings(SETTINGS).build_topology()

@@ -1,4 +1,4 @@
-"""Participants of the fault-injection test: a transactional producer, and two drivers of which one leads."""
+"""Participants of the fault-injection test: a transactional producer, and a leading and a standby driver."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WORDS = [f"word-{number}" for number in range(40)]
 
 
 class Writer(threading.Thread):
-    """A producer thread: transactions of up to 60 records to all partitions of a topic, three of ten aborted.
+    """A producer thread that writes transactions of up to 60 records to random partitions and aborts 30 % of them.
 
-    Every value is another one. What becomes of a transaction while the brokers are away it does not need to know: the
-    next producer with its transactional id ends it one way or the other.
+    All values are distinct. After an error the outcome of a transaction is unknown, which does not matter: the next
+    producer with the same transactional id either commits or aborts it.
     """
 
     pause = 0.05
-    """Seconds between two transactions, at most."""
+    """Maximum seconds between two transactions."""
 
     def __init__(self, brokers: str, topic: str, partitions: int, rng: random.Random) -> None:
         super().__init__(daemon=True, name="writer")
@@ -63,11 +63,11 @@ class Writer(threading.Thread):
             while not self._ended.wait(self._rng.uniform(0, self.pause)):
                 with self._quiet:
                     producer = self._transaction(producer)
-        except BaseException as error:  # noqa: BLE001 - the test tells of it
+        except BaseException as error:  # noqa: BLE001 - `end` reports it
             self.failure = error
 
     def end(self) -> None:
-        """Stop writing; no transaction is left open."""
+        """Stop writing and complete the last transaction; fail if the thread failed."""
         self._ended.set()
         self.join(60)
         assert self.failure is None, self.failure
@@ -76,13 +76,13 @@ class Writer(threading.Thread):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Pause the producer within the context, with no transaction open."""
+        """Pause the producer until the context exits, with no open transaction."""
         with self._quiet:
             self._settle()
             yield
 
     def _settle(self) -> None:
-        """Complete the last transaction: reopening its id waits until the acknowledged commit is visible to all."""
+        """Complete the last transaction: a new producer with its id waits until all readers can see the outcome."""
         for _ in range(10):
             with suppress(KafkaException):
                 self._opened()
@@ -95,7 +95,7 @@ class Writer(threading.Thread):
             producer = producer or self._opened()
             self._write(producer)
         except (KafkaException, BufferError):
-            # Another one has the transactional id now, or only another one finds out how this transaction ended.
+            # This producer is fenced or cannot learn the outcome of the transaction; a new producer resolves it.
             return None
         return producer
 
@@ -126,28 +126,28 @@ class Driver:
     fault: str
 
     def signal(self, number: int) -> None:
-        """Send the process a signal, if it is running."""
+        """Send the signal `number` to the process, if it is running."""
         if self.process.poll() is None:
             self.process.send_signal(number)
 
     @property
     def said(self) -> str:
-        """Return the tail of its output."""
+        """The last twelve lines of its output."""
         return "\n".join(self.process.printed.splitlines()[-12:])
 
 
 class Drivers:
-    """Keeps two drivers running, each the other's standby.
+    """Supervisor that keeps two drivers running, each the other's standby.
 
     Args:
-        place: directory of their logs and of the data directory.
-        target: the topology they run, as ``txstorm run`` takes it.
-        options: of ``txstorm run``.
-        engine: name of the engine; ``spark`` starts more processes, which end with their driver.
-        environment: variables in addition to those of this process.
+        place: parent directory of their logs and of the data directory.
+        target: the topology to run, in the format of ``txstorm run``.
+        options: further options of ``txstorm run``.
+        engine: name of the engine; ``spark`` starts further processes, which are killed with their driver.
+        environment: environment variables in addition to those of this process.
 
     Attributes:
-        ended: the exit code of each driver that has ended, with the tail of its log.
+        ended: exit code and tail of the log of each driver that has ended.
     """
 
     def __init__(
@@ -192,28 +192,28 @@ class Drivers:
         path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
         environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault, **self._environment}
         command = [*self._argv, *(options or ("--standby",))]
-        # In a session of its own, so that what it starts can be told from everything else.
+        # In a separate session, so that the processes it starts can be identified.
         program = loaded().start(*command, env=environment, output=log, merged=True, session=True)
         return Driver(program, fault)
 
     def of(self, pid: int) -> Driver | None:
-        """Return the driver with that pid; None if it is not running."""
+        """Return the running driver with process id `pid`; None if there is none."""
         with self._lock:
             return next((one for one in self._running if one.process.pid == pid), None)
 
     def replace_all(self, fault: str) -> Driver:
-        """Kill both drivers with SIGKILL; the first of their two successors dies at the fault point."""
+        """Kill both drivers with SIGKILL and start two new ones; return the first, which dies at the point `fault`."""
         with self._lock:
             self._kill()
             self._running = [self._new(fault=fault), self._new()]
             return self._running[0]
 
     def finish(self, seconds: float) -> str:
-        """Kill both drivers with SIGKILL; run one to the end of the source; return its output. Fails if it fails."""
+        """Kill both drivers with SIGKILL, run one to the end of the source, and return its output; fail if it fails."""
         self._over.set()
         self._keeper.join()
         self._kill()
-        last = self._new("--available-now", "--standby")  # the session of a killed one may not have ended yet
+        last = self._new("--available-now", "--standby")  # the session of a killed driver may not have expired yet
         try:
             code = last.process.wait(seconds)
         finally:
@@ -224,7 +224,7 @@ class Drivers:
         return last.said
 
     def close(self) -> None:
-        """End all drivers."""
+        """Kill all drivers."""
         self._over.set()
         self._keeper.join()
         self._kill(note=False)
@@ -239,7 +239,7 @@ class Drivers:
         self._running = []
 
     def committed(self) -> int:
-        """Return the last txid of a table that nearly every transaction changes; 0 before the first."""
+        """Return the last txid in the sink table, which nearly every transaction changes; 0 before the first commit."""
         try:
             files = DeltaTable(self.data_dir / "sinks" / "rows").get_add_actions(flatten=True)
         except TableNotFoundError:
@@ -248,14 +248,14 @@ class Drivers:
 
 
 class Lease:
-    """The lease of a ledger in ZooKeeper, observed and expired externally."""
+    """The lease of a ZooKeeper ledger, observed and expired by an independent client."""
 
     def __init__(self, hosts: str, root: str) -> None:
         self._hosts = hosts
         self._path = f"{root}/%lease"
 
     def holder(self) -> tuple[int, int] | None:
-        """Return pid and session of the lease holder; None if there is none or the ledger is unreachable."""
+        """Return process id and session id of the lease holder; None if there is none or ZooKeeper is unreachable."""
         client = KazooClient(self._hosts)
         try:
             client.start(timeout=5)
@@ -268,11 +268,11 @@ class Lease:
             client.close()
 
     def expire(self, session: int) -> None:
-        """Expire a session: a second client takes it over by its id and password, and closes it."""
+        """Expire the session with id `session`: a second client takes it over by its password and closes it."""
         client = KazooClient(self._hosts, client_id=(session, password_of(session)))
         try:
             client.start(timeout=5)
-        except client.handler.timeout_exception:  # it has ended, or nobody can be asked
+        except client.handler.timeout_exception:  # the session has already expired, or ZooKeeper is unreachable
             pass
         finally:
             client.stop()
@@ -280,7 +280,7 @@ class Lease:
 
 
 def password_of(session: int) -> bytes:
-    """Return the password of a ZooKeeper session: the first bytes of Java's Random with a known seed."""
+    """Return the password of a ZooKeeper session: the first bytes of Java's `Random`, seeded by the session id."""
     mask, factor = (1 << 48) - 1, 0x5DEECE66D
     state, password = ((session ^ 0xB3415C00) ^ factor) & mask, b""
     for _ in range(4):
@@ -290,7 +290,7 @@ def password_of(session: int) -> bytes:
 
 
 def wait_until(condition, what: str, seconds: float) -> None:
-    """Wait until the condition holds; fail after `seconds` with a message that names `what`."""
+    """Wait until `condition` returns true; fail after `seconds` with a message that contains `what`."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"

@@ -1,4 +1,4 @@
-"""Checks of the tables after fault injection: every record of a topic exactly once, unless it was deleted.
+"""Verification of the tables after fault injection: every record of a topic exactly once, unless it was deleted.
 
 The topics are read with plain read-committed consumers, the tables with `verifier` alone. The ranges and losses in the
 history are compared with the deletions that the fault injection has recorded.
@@ -18,38 +18,41 @@ from verifier import Place, Read, Row, Rows, Verifier
 
 @dataclass(frozen=True)
 class Ended:
-    """A deletion in a partition: of the offsets before `before`, or if None of the whole partition, now and later."""
+    """Deleted records of a partition: all offsets less than `before`; None: the whole partition, including later ones."""
 
     before: int | None
 
 
 @dataclass
 class Known:
-    """All records that were ever in the topic, and the deletions.
+    """All records that were ever in the topic, and all deletions.
 
     Attributes:
-        values: (place, offset) → value of every committed record.
-        deleted: the deletions that the fault injection made.
+        values: value of every committed record, by partition and offset.
+        deleted: deletions made by the fault injection, by partition.
     """
 
     values: dict[tuple[Place, int], str] = field(default_factory=dict)
     deleted: dict[Place, Ended] = field(default_factory=dict)
 
     def is_deleted(self, place: Place, offset: int) -> bool:
-        """Return whether the record was deleted."""
+        """Return whether the record at `offset` of the partition `place` was deleted."""
         ended = self.deleted.get(place)
         return ended is not None and (ended.before is None or offset < ended.before)
 
 
 def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, brokers: str) -> dict[str, int]:
-    """Check that every record read is in the tables once, and that every record not read is no longer readable.
+    """Check that every record read is in the tables once, and that every unread record is no longer readable.
+
+    Returns the numbers of txids, of records, of reported losses, and of lost records.
 
     Args:
-        data_dir: of the topology, which has ended after reading everything.
-        topic: the topic; `id` is its current id.
-        known: the deletions and the records from before them; this adds the records that are in the topic now.
-        target: the topic that the topology has written to.
-        brokers: addresses of the brokers.
+        data_dir: data directory of the topology, which has ended after reading everything.
+        topic: name of the topic.
+        id: current id of the topic.
+        known: the deletions, and the records archived before them; the records now in the topic are added.
+        target: the topic to which the topology has written.
+        brokers: addresses of the brokers, comma-separated.
     """
     for partition, offset, value in committed_values(brokers, topic):
         known.values[(id, partition), offset] = value
@@ -69,7 +72,7 @@ def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, broke
 
 
 def _records(read: Mapping[Place, Read], known: Known) -> Rows:
-    """Return the records in the ranges that transactions have read, with their txids."""
+    """Return the known records in the ranges that transactions have read, with their txids."""
     by_place: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for (place, offset), value in known.values.items():
         by_place[place].append((offset, value))
@@ -85,7 +88,7 @@ def _records(read: Mapping[Place, Read], known: Known) -> Rows:
 
 
 def _check_sent(brokers: str, target: str, kept: Mapping[str, int]) -> None:
-    """Check that the target topic has the sink's rows, waiting as commits are acknowledged before they are visible."""
+    """Check that the target topic has exactly the sink's rows; retry, as commits are acknowledged before visible."""
     until = time.monotonic() + SECONDS
     while True:
         sent = Counter(value for _, _, value in committed_values(brokers, target))
@@ -100,7 +103,7 @@ def _check_sent(brokers: str, target: str, kept: Mapping[str, int]) -> None:
 
 
 def _check_unread(read: Mapping[Place, Read], known: Known) -> int:
-    """Check that unread records are deleted, and that the history has their loss if the partition was known."""
+    """Check that unread records were deleted, and lost ones are in the history; return the number of unread records."""
     count = 0
     for place, offset in known.values:
         part = read.get(place, Read())
