@@ -526,13 +526,13 @@ else:
     Mutant(
         "states_that_a_rewind_made_are_passed_over",
         "staying",
-        "(COMPACTED, COMMITTED, *_WHOLE)",
+        "(COMPACTED, COMMITTED, *WHOLE)",
         "(COMPACTED, COMMITTED, CREATED)",
     ),
     Mutant(
         "states_go_back_further_than_they_have_to",
         "staying",
-        "(COMPACTED, COMMITTED, *_WHOLE)",
+        "(COMPACTED, COMMITTED, *WHOLE)",
         "(COMMITTED, CREATED, RESTORED)",
     ),
     Mutant(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.ledger.open import open_ledger
     from txstorm.ledger.port import Ledger
-    from txstorm.ledger.rotating import RotatingState
+    from txstorm.ledger.rotating_state import RotatingState
     from txstorm.operations.restore import restore_savepoint
     from txstorm.operations.rewind import rewind
     from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
@@ -107,7 +107,7 @@ _HOME = {
     "TxstormError": "txstorm.errors",
     "open_ledger": "txstorm.ledger.open",
     "Ledger": "txstorm.ledger.port",
-    "RotatingState": "txstorm.ledger.rotating",
+    "RotatingState": "txstorm.ledger.rotating_state",
     "explain": "txstorm.plan.explain",
     "restore_savepoint": "txstorm.operations.restore",
     "rewind": "txstorm.operations.rewind",

@@ -165,8 +165,12 @@ def chained(hashes: Sequence[Hashes], rows: int) -> Hashes:
 
 def key_groups(columns: Sequence[Any], rows: int | None = None) -> npt.NDArray[np.int64]:
     """Return `key_group` of every row of Arrow `columns`."""
-    count = len(columns[0]) if rows is None else rows
-    return ((hash_rows(columns, count) >> np.uint64(32)) % np.uint64(KEY_GROUPS)).astype(np.int64)
+    return groups_of(hash_rows(columns, len(columns[0]) if rows is None else rows))
+
+
+def groups_of(hashes: Hashes) -> npt.NDArray[np.int64]:
+    """Return the key group of each of the `hashes` of keys."""
+    return ((hashes >> np.uint64(32)) % np.uint64(KEY_GROUPS)).astype(np.int64)
 
 
 def hash_column(column: Any) -> Hashes:

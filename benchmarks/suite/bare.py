@@ -13,8 +13,8 @@ from benchmarks.machine import cpu_seconds
 from benchmarks.suite.job import Job, Outcome
 from txstorm.engine.port import Engine, Pack, Processed
 from txstorm.engine.program import Program, program_of
+from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitRun
-from txstorm.engine.task.stage import sweep_spilled
 from txstorm.plan.stages import compile_plan
 from txstorm.topology.graph import Topology
 

@@ -10,6 +10,7 @@ from store_cases import JsonLedger, commit, open_store
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.tables import rewrite as rewriting
 from txstorm.storage.upkeep import compaction as compact
+from txstorm.storage.upkeep import growth
 from txstorm.storage.upkeep import small_files as gathering
 
 LAST = 8
@@ -20,7 +21,7 @@ def small(patch: Any) -> None:
     for module, name, value in (
         (rewriting, "FILE_ROWS", 8),
         (compact, "WINDOW_ROWS", 6),
-        (compact, "LEAST_ROWS", 1),
+        (growth, "LEAST_ROWS", 1),
         (gathering, "LEAST_FILES", 3),
         (gathering, "NEWEST", 1),
     ):

@@ -17,8 +17,9 @@ from servers.proxy import LossyProxy
 from servers.running import ZooKeeper, start_zookeeper
 from servers.zookeeper import is_write
 
+from txstorm.clients.zookeeper.operations import Unreachable
+from txstorm.clients.zookeeper.options import ZooKeeperOptions
 from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import Unreachable, ZooKeeperOptions
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputError, LedgerCorrupt
 from txstorm.ledger.credentials import AUTH
 from txstorm.ledger.port import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put, in_commits

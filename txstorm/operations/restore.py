@@ -21,7 +21,8 @@ from txstorm.ledger import paths as names
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.port import Put, in_commits
 from txstorm.ledger.values import encode_value
-from txstorm.operations.savepoints import find_savepoint, history_row, opened_books
+from txstorm.operations.kept_history import history_row
+from txstorm.operations.savepoints import find_savepoint, opened_books
 from txstorm.recovery.clone import clone_tables
 from txstorm.storage.tables.history import append_history
 from txstorm.storage.tables.identity import TopologyIdentity

@@ -14,7 +14,7 @@ from txstorm.books.records import Identity
 from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.open import open_ledger
-from txstorm.operations.savepoints import check_in_history, history_row
+from txstorm.operations.kept_history import check_in_history, history_row
 from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history

@@ -8,10 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from txstorm.api.names import name_fault, near
 from txstorm.books.books import Books
@@ -20,12 +16,13 @@ from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.files import write_durably
 from txstorm.display import time_of
-from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import savepoint_path
 from txstorm.ledger.port import ABSENT, Check, Delete
+from txstorm.operations.kept_history import check_in_history, history_row
 from txstorm.results.read import check_txid, has_letters, left_out, list_sinks, list_states, state_parts
-from txstorm.results.views import checked_txid, read_directory_history
+from txstorm.results.views import checked_txid
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, OUTSIDE, SINK, STATE
@@ -127,26 +124,6 @@ def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[t
         ledger.close()
 
 
-def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
-    """Read the history row of `txid` on a timeline or an earlier one; stamps are UTC microseconds.
-
-    If the txid was committed on several timelines the last row counts: the others were rolled back.
-
-    Raises:
-        DataDirectoryError: the history does not record the extents that `txid` read from the source.
-    """
-    rows = read_directory_history(directory)
-    rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
-    for row in reversed(rows.filter(pc.field("txid") == txid).to_pylist()):
-        if row["timeline"] <= timeline and row["extents"] not in (None, "null"):
-            return {**row, "extents": json.loads(row["extents"])}
-    msg = (
-        f"{directory}: the history does not know what the source gave for txid {txid}, so nothing could go on after "
-        "it; choose another txid, txstorm history shows those that are known"
-    )
-    raise DataDirectoryError(msg)
-
-
 def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float]) -> Savepoint:
     identity = books.identity()
     assert identity is not None
@@ -185,16 +162,6 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
     for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
         found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri, once=True).version)
     return found
-
-
-def check_in_history(directory: Path, books: Books, txid: int) -> None:
-    """Raise `InputError` if `txid` is before the retained history."""
-    if txid < (kept := books.kept()):
-        msg = (
-            f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "
-            f"ask for {kept} or later"
-        )
-        raise InputError(msg)
 
 
 def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:

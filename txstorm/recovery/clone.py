@@ -12,10 +12,9 @@ from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.rows.schema import TXID, in_order
-from txstorm.storage.tables.as_of import folded
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity, key_names_of, table_ref
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
-from txstorm.storage.tables.rewrite import FILE_ROWS
+from txstorm.storage.tables.rewrite import FILE_ROWS, folded
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
 from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.tables.table_log import RESTORED
@@ -54,7 +53,8 @@ def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
     changes = DeltaHandle.open(source / TableRef(CHANGES, ref.name).uri, saved.version)
     as_of = savepoint.tables[ref.uri].as_of
     later = changes.read(low=(TXID.name, as_of or 0), high=(TXID.name, savepoint.txid))
-    return folded(handle.read(), later, key_names_of(handle.properties), handle.schema.names)
+    keys = key_names_of(handle.properties)
+    return in_order(folded(handle.read(), later, keys), keys).combine_chunks()
 
 
 def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, ref: TableRef, now: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from txstorm.books.origin import first_suspect
 from txstorm.engine.port import Engine, ErrorRow, Pack, Processed, TxidInput
 from txstorm.engine.program import Program, program_of
-from txstorm.engine.task.stage import sweep_spilled
+from txstorm.engine.spill import sweep_spilled
 from txstorm.errors import EngineError
 from txstorm.plan.stages import compile_plan
 from txstorm.replay.compare import ReplayVerdict, compared

@@ -19,11 +19,12 @@ from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.storage.rows.schema import OP, PREV, STAMP, TXID, in_order
 from txstorm.storage.rows.ttl import alive, moment, ttl_of
-from txstorm.storage.tables.as_of import check_right, folded, too_old, version_as_of, why_not
+from txstorm.storage.tables.as_of import check_right, too_old, version_as_of, why_not
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import KEYS, VALUES, TableRef, is_merged, table_ref
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.storage.tables.merge_layout import no_changes
+from txstorm.storage.tables.rewrite import folded
 from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.upkeep.read_guard import reads
 
@@ -113,7 +114,7 @@ def _rows(parts: StateParts) -> pa.Table:
     if parts.changes is None:
         return in_order(rows, parts.keys).select(columns).combine_chunks()
     later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
-    return folded(rows, later, parts.keys, columns)
+    return in_order(folded(rows, later, parts.keys), parts.keys).select(columns).combine_chunks()
 
 
 def state_parts(

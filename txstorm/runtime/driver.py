@@ -19,9 +19,9 @@ from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
 from txstorm.coordinator.machine import State, initial, step
 from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
+from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
 from txstorm.engine.task.error_rows import RAISED
-from txstorm.engine.task.stage import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue

@@ -17,11 +17,12 @@ from typing import Any
 from txstorm import faults
 from txstorm.books.books import Books
 from txstorm.books.savepoint import kept_versions
+from txstorm.clients.delta.archive import Shortening
 from txstorm.errors import FencedError, TxstormError
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STATE
-from txstorm.storage.tables.table import DeltaTableState, Shortening
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, prune_changes, prune_history, retain_table
 from txstorm.storage.upkeep.schedule import UpkeepSchedule

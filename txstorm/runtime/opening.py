@@ -33,7 +33,8 @@ from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import check_roster, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
-from txstorm.runtime.batches.admission import Admission, InFlightWindow
+from txstorm.runtime.batches.admission import Admission
+from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher
 from txstorm.runtime.commit.job import CommitJobs

@@ -18,7 +18,8 @@ from txstorm.engine.program import Program
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.plan.stages import compile_plan
-from txstorm.runtime.batches.admission import Admission, InFlightWindow
+from txstorm.runtime.batches.admission import Admission
+from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.commit.finisher import GroupFinisher
 from txstorm.runtime.failures import RetryPolicy

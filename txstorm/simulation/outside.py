@@ -15,7 +15,7 @@ from txstorm.api.spout import NOT_READY, SpoutCoordinator, TransactionalSpout
 from txstorm.simulation.schedule import REPLAYED, TOPOLOGY
 from txstorm.spouts.executors import planner
 from txstorm.spouts.port import SpoutPlanner
-from txstorm.storage.rows.semantics import Row, opaque, transactional
+from txstorm.storage.rows.update_rules import Row, opaque, transactional
 from txstorm.storage.tables.intent import TxidRecord
 
 if TYPE_CHECKING:

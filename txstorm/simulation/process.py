@@ -32,12 +32,12 @@ from txstorm.simulation.expected import Violation, frontier, rows_from
 from txstorm.simulation.ledger import SimLedger
 from txstorm.simulation.outside import SimPlanner
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
-from txstorm.storage.tables.as_of import SUPERSEDED_MILLIS, Versions
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE, Intent, IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName, compact_name
 from txstorm.storage.tables.table_log import RewriteFiles
 from txstorm.storage.upkeep.sweep import kept_by, orphans
+from txstorm.storage.upkeep.thinning import SUPERSEDED_MILLIS, Versions
 
 if TYPE_CHECKING:
     from txstorm.simulation.delta.tables import Row, SimTable

@@ -331,7 +331,7 @@ class _PartitionedTask(SpoutTask):
     def _replay(self, attempt: TransactionAttempt, document: Any, collector: Collector) -> Parts:
         # Once the extents are known, a partition without a batch emits nothing on any replay: its new data went into
         # a later txid (as in Storm's PartitionedTransactionalSpoutExecutor).
-        mine = _mine(self._context, document["parts"])
+        mine = _mine(document["parts"], self._context.task, self._context.parallelism)
         for partition, part in mine.items():
             if "batch" in part:
                 self._emitter.emit_partition_batch(attempt, collector, int(partition), copied(part["batch"]))
@@ -381,11 +381,36 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
 
 
 def _kept(context: TaskContext, carried: Parts) -> Parts:
-    return {partition: {"kept": _position(part)} for partition, part in _mine(context, carried).items()}
+    return {
+        partition: {"kept": _position(part)}
+        for partition, part in _mine(carried, context.task, context.parallelism).items()
+    }
 
 
-def _mine(context: TaskContext, parts: Parts) -> Parts:
-    return {key: part for key, part in parts.items() if int(key) % context.parallelism == context.task}
+def parts_without(document: Any, task: int, parallelism: int) -> dict[str, Any] | None:
+    """Return the parts of emitter `task` as if it had emitted its share of the batch of `document`, without emitting.
+
+    Return an empty dict for spouts planned in the driver; None if the end of the batch is known only after emitting it.
+    """
+    if "sources" in document:  # a composite spout: the keys are prefixed with the name of their source
+        parts = {name: parts_without(own, task, parallelism) for name, own in document["sources"].items()}
+        known = {name: own for name, own in parts.items() if own is not None}
+        if len(known) < len(parts):
+            return None
+        return {f"{name}/{key}": part for name, own in known.items() for key, part in own.items()}
+    if "parts" not in document:
+        return {}
+    return None if document["parts"] is None else _mine(document["parts"], task, parallelism)
+
+
+def metadata_of(document: Any, parts: dict[str, Any], task: int, parallelism: int) -> dict[str, Any]:
+    """Return the share of emitter `task` in the batch of `document`, as JSON values."""
+    share = {"parts": parts} if "parts" in document else document
+    return {**share, "task": task, "of": parallelism}
+
+
+def _mine(parts: Parts, task: int, parallelism: int) -> Parts:
+    return {partition: part for partition, part in parts.items() if int(partition) % parallelism == task}
 
 
 def _meta(document: Any) -> Any:

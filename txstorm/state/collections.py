@@ -32,7 +32,7 @@ from txstorm.state.unpublished import TaskWrites, TxidWrites, UnpublishedRows, W
 from txstorm.storage.rows.columns import Column, python_values, shown
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Value
 from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field
-from txstorm.storage.rows.semantics import Gone, Stored
+from txstorm.storage.rows.update_rules import Gone, Stored
 
 COUNT_BITS = 24
 """Bits of a row's number that count the rows a txid appends to one collection; the bits above hold the txid."""

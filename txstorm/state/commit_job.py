@@ -13,7 +13,7 @@ from txstorm.errors import StateError
 from txstorm.state.keyed import StateGroup
 from txstorm.storage.rows.columns import shown
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
-from txstorm.storage.rows.semantics import Stored
+from txstorm.storage.rows.update_rules import Stored
 
 _THERE = "_there"
 

@@ -21,8 +21,8 @@ from txstorm import (
     PartitionedTransactionalSpout,
     run,
 )
+from txstorm.clients.zookeeper.operations import Verify
 from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import Verify
 from txstorm.errors import FencedError
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.values import decode_value

@@ -12,7 +12,7 @@ import txstorm
 from txstorm import run
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.results.read import read_state
-from txstorm.storage.tables import as_of as versions
+from txstorm.storage.upkeep import thinning as versions
 
 SOON = {"state_max_lag": 0.2}
 

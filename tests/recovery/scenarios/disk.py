@@ -23,8 +23,8 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults, run
+from txstorm.clients.delta import log as delta_log
 from txstorm.runtime.commit.publisher import Publisher
-from txstorm.storage.tables import table as tables
 
 FEW, NUMBERS = list(range(8)), list(range(40))
 STARTS = 3
@@ -84,7 +84,7 @@ def failing(place: str, ledger: str, *calls: str) -> None:
     """Run with each of the calls failing in turn; logs are compacted early, and publishing is retried soon."""
     home = Path(place)
     Publisher.TRIES = 2
-    tables.CHECKPOINT_EVERY = 5
+    delta_log.CHECKPOINT_EVERY = 5
     for call in calls:
         named = None if ledger == "sqlite" else f"{ledger}:{home / call / 'disk' / 'ledger'}"
         os.write(1, json.dumps(until_done(home / call, named, call)).encode() + b"\n")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import txstorm.errors
+from txstorm.clients.zookeeper.options import ZooKeeperOptions
 from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import ZooKeeperOptions
 from txstorm.ledger.delta.ledger import DeltaLedger
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.port import Ledger

@@ -13,7 +13,7 @@ from txstorm.errors import FencedError, TableCorrupt
 from txstorm.results.read import read_state
 from txstorm.runtime import maintenance as upkeep
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.storage.upkeep import compaction as compact
+from txstorm.storage.upkeep import growth
 from txstorm.storage.upkeep import small_files as gathering
 
 
@@ -242,7 +242,7 @@ def test_a_run_maintains_its_tables_concurrently_with_commits(tmp_path, monkeypa
         (gathering, "NEWEST", 1),
     ):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(compact, "LEAST_ROWS", 10)
+    monkeypatch.setattr(growth, "LEAST_ROWS", 10)
     words = [f"w{i % 7}" for i in range(60)]
     builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([words], "word", take=5))
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])

@@ -6,7 +6,7 @@ from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
 from txstorm.keys import key_group
 from txstorm.storage.rows.schema import changes_schema
-from txstorm.storage.rows.semantics import Row
+from txstorm.storage.rows.update_rules import Row
 
 
 def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid():

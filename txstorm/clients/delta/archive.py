@@ -1,5 +1,7 @@
 """The archive of a log: entries older than its retention, moved to a place where only txstorm looks for them.
 
+`Shortening` writes a checkpoint and archives the entries before it; `Archiving` decides when.
+
 The age of an entry is that of its file, as for Spark's time travel. Only the entries before a complete checkpoint are
 moved, so the rest is a valid log. Entries are moved one by one, oldest first, each by an atomic rename: after a crash
 every entry is in exactly one place.
@@ -7,14 +9,24 @@ every entry is in exactly one place.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import re
-from collections.abc import Collection, Generator, Mapping
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from txstorm import faults
 from txstorm.clients.delta.entry import LOG_RETENTION
 from txstorm.clients.delta.log import ARCHIVE, LOG, checkpoint_version, entry_name, newest_complete, version_of
+from txstorm.errors import TableCorrupt
+
+if TYPE_CHECKING:
+    from txstorm.clients.delta.handle import DeltaHandle
+
+log = logging.getLogger("txstorm.state")
 
 KEPT_VERSIONS = 100
 """Number of versions that stay in a log, however old they are."""
@@ -22,6 +34,12 @@ CHECKPOINT_SECONDS = 3600.0
 """Age up to which a checkpoint stays, for readers that are still reading it."""
 AT_ONCE = 256
 """Number of files moved in one step."""
+ARCHIVING_SHARE = 100
+"""Times per retention period that the oldest entries of a log are moved to the archive."""
+MOST_ENTRIES = 1_000_000
+"""Length of a log beyond which a run warns: every reader lists all entries."""
+LEAST_SECONDS = 60.0
+"""Shortest time over which a commit rate is measured."""
 _DEFAULT = 30 * 86_400.0  # Delta's default, for a table without the property
 _UNITS = {"day": 86_400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0, "week": 604_800.0}
 _UNITS |= {"millisecond": 1e-3, "microsecond": 1e-6, "nanosecond": 1e-9}
@@ -135,3 +153,63 @@ def remove_archived(table: Path, names: Collection[str]) -> None:
     """Delete files from the archive, by name."""
     for name in names:
         (table / ARCHIVE / name).unlink(missing_ok=True)
+
+
+class Archiving:
+    """Schedule for moving old entries of one table's log to the archive. Not thread-safe.
+
+    Each time about a hundredth of the log is moved, which spreads the cost of listing the log, proportional to its
+    length, over as many commits.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._next = 0.0
+        self._started: tuple[float, int] | None = None
+        self._warned = False
+
+    def steps(self, handle: DeltaHandle, uri: str) -> Iterator[None]:
+        """Move the entries that are due, in steps; warn once about a log too long for readers to list."""
+        now, seconds = self._wall(), log_retention(handle.properties)
+        since, first = self._started = self._started or (now, handle.version)
+        rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
+        expected = rate * seconds
+        if now >= self._next and seconds < math.inf:
+            self._next = now + max(seconds, CHECKPOINT_SECONDS) / ARCHIVING_SHARE
+            expected = max(expected, (yield from archive_entries(handle.path, seconds, now)))
+        if expected > MOST_ENTRIES and not self._warned:
+            self._warned = True
+            log.warning(
+                "table %s: gets %.3g versions a second, so its log has, or will have, %.3g entries in the %g s for "
+                "which it keeps them (%s), and readers list them all: expected at most %d; make fewer versions (larger "
+                "transactions, a larger max_group_txids), or set a smaller log_retention",
+                *(uri, rate, expected, seconds, LOG_RETENTION, MOST_ENTRIES),
+            )
+
+
+class Shortening:
+    """Write a checkpoint of a table and archive old log entries, in parallel to commits.
+
+    `steps` may run on any thread; it opens its own handle. A checkpoint only saves time, so a failed one (a full disk)
+    is logged and does not stop the run.
+
+    Attributes:
+        made: a handle that starts from the new checkpoint; None until there is one.
+    """
+
+    def __init__(self, opener: Callable[[], DeltaHandle], uri: str, every: int, archiving: Archiving) -> None:
+        self.made: DeltaHandle | None = None
+        self._opener = opener
+        self._uri, self._every, self._archiving = uri, every, archiving
+
+    def steps(self) -> Iterator[None]:
+        """Write the checkpoint, then archive; the caller may abandon the work between two steps."""
+        try:
+            handle = self._opener()
+            files = handle.checkpoint(self._every)
+            yield
+            if files:
+                self.made = handle
+                yield from self._archiving.steps(handle, self._uri)
+        except (TableCorrupt, OSError) as cause:
+            log.warning("table %s: no checkpoint: %s", self._uri, cause)

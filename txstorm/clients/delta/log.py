@@ -29,6 +29,10 @@ HINT = "_last_checkpoint"
 CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
+CHECKPOINT_EVERY = 20
+"""Least number of versions between two checkpoints of a log."""
+CHECKPOINT_MOST = 100
+"""Largest number of versions between two checkpoints of a log."""
 _ENTRY = re.compile(r"(\d{20})\.json")
 # Checksum files: Spark's of the table at a version, and Hadoop's of every file it writes.
 _SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*\.crc)")
@@ -273,3 +277,12 @@ def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> st
     removes = [unquote(file["path"]) for file in actions["remove"]]
     tables = [[json.loads(table["schemaString"]), table["configuration"]] for table in actions["metaData"]]
     return checksum(info, adds, removes, transactions, tables[0] if tables else None)
+
+
+def checkpoint_after(last: int) -> int:
+    """Return the number of versions between the checkpoint at version `last` and the next.
+
+    For a log that only txstorm writes, and reads only on opening the table. For a log that others list on every read,
+    `last` is 0: its checkpoints are at the least distance.
+    """
+    return max(CHECKPOINT_EVERY, min(last // 2, CHECKPOINT_MOST))

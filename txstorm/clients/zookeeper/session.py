@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from txstorm.clients.zookeeper.values import (
+from txstorm.clients.zookeeper.operations import (
     AnswerLost,
     Change,
     Create,
@@ -20,8 +20,8 @@ from txstorm.clients.zookeeper.values import (
     SessionOver,
     Unreachable,
     Verify,
-    ZooKeeperOptions,
 )
+from txstorm.clients.zookeeper.options import ZooKeeperOptions
 from txstorm.errors import InputError, MissingDependency, TxstormError
 from txstorm.threads import start_thread
 

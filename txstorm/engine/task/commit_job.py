@@ -14,9 +14,9 @@ from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gc_pause import seldom_collected
 from txstorm.engine.port import CommitShare, ErrorRow, LargeCommit, ShareDone, TxidInput
 from txstorm.engine.program import Program
+from txstorm.engine.spill import spill
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
 from txstorm.engine.task.component_run import Resources
-from txstorm.engine.task.stage import spill
 from txstorm.errors import TxstormError
 from txstorm.plan.stages import Edge
 from txstorm.state.commit_group import CommitHandles, CommitTables

@@ -10,11 +10,11 @@ import pyarrow as pa
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.program import Program
+from txstorm.engine.spill import unspill
 from txstorm.engine.task.bolt_run import BoltRun
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.component_run import ComponentRun, PhaseRun, Resources
 from txstorm.engine.task.error_rows import RAISED
-from txstorm.engine.task.stage import unspill
 from txstorm.plan.stages import Edge
 
 

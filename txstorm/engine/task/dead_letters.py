@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch, text_of
-from txstorm.engine.port import ErrorRow
-from txstorm.engine.task.bolt_run import Arrival
+from txstorm.engine.port import SOURCE, ErrorRow
+from txstorm.engine.task.bolt_run import Arrival, BoltRun
+from txstorm.engine.task.error_rows import RAISED, kind_of
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, TUPLE
+
+if TYPE_CHECKING:
+    from txstorm.engine.task.component_run import ComponentRun, Sent
+
+Bad = dict[int, ErrorRow]
+Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
 
 
 class Letters:
@@ -79,3 +86,116 @@ def _texts(batch: pa.RecordBatch) -> Iterable[str]:
     for values in rows_of_batch(batch):
         fields = (f"{json.dumps(name)}:{text_of(value, name)}" for name, value in zip(names, values, strict=True))
         yield "{" + ",".join(fields) + "}"
+
+
+class DeadLetterRun:
+    """Runs the components of one attempt in one task, diverting failures to dead letters.
+
+    Used only for transactions that have failed before and whose failures the policy sends to the dead-letter table.
+
+    Args:
+        kinds: the kinds of errors that divert; see `TxidInput.divert`.
+    """
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self.letters = Letters()
+        self.whole = SOURCE in kinds
+        self._kinds = kinds
+
+    def takes(self, error: BaseException) -> bool:
+        """Return whether a failure with `error` is diverted; if not, the attempt fails."""
+        kind = "failed" if kind_of(error) == "reported" else kind_of(error)
+        return self.whole or kind in self._kinds
+
+    def run(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> Sent | None:
+        """Run `component` on the rows of `arrivals` that it can handle; the others become dead letters.
+
+        A tuple whose `execute` raises is omitted and the component restarted without it, so that no trace of that call
+        remains: neither its emissions nor its effects on the bolt. If `prepare`, `finish_batch` or the emissions of a
+        task raise, all its input is omitted, and None is returned.
+        """
+        before = len(self.letters)
+        while True:
+            bolt = component.spec.fresh()
+            try:
+                run = component.begin(bolt)
+                bad = [self._execute(component, run, arrival) for arrival in arrivals]
+                if not any(bad):
+                    before = len(self.letters)
+                    return component.finish(run)
+            except RAISED as error:
+                component.undo()
+                self.letters.cut(before)
+                row = self._row(component, error)
+                for arrival in arrivals:
+                    self.letters.add_rows(row, arrival)
+                return None
+            kept = [self._without(arrival, rows) for arrival, rows in zip(arrivals, bad, strict=True)]
+            arrivals = [arrival for arrival in kept if arrival.batch.num_rows]
+            before = len(self.letters)
+
+    def spout(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
+        """Return the function that dead-letters a record refused by a spout's collector."""
+
+        def divert(error: BaseException, record: Any) -> bool:
+            if not self.takes(error):
+                return False
+            self.letters.add_record(component.failure(error, trace=False), record)
+            return True
+
+        return divert
+
+    def grouping(self, component: ComponentRun, stream: str) -> Divert:
+        """Return the function with which a `Router` dead-letters a tuple for which a custom grouping raises."""
+
+        def divert(batch: pa.RecordBatch, row: int, error: BaseException) -> bool:
+            if not self.takes(error):
+                return False
+            emitted = Arrival(component.spec.id, stream, component.task, batch)
+            self.letters.add_rows(component.failure(error, trace=False), emitted, [row])
+            return True
+
+        return divert
+
+    def _execute(self, component: ComponentRun, run: BoltRun, arrival: Arrival) -> Bad:
+        """Find the rows of `arrival` that `run` cannot handle; if there is one, the run itself must be discarded."""
+        if not run.by_tuple(arrival):
+            return self._rows(component, run, arrival, 0, arrival.batch.num_rows)
+        bad: Bad = {}
+        for row, one in enumerate(run.tuples(arrival)):
+            try:
+                run.execute_tuple(one)
+            except RAISED as error:
+                bad[row] = self._row(component, error)
+        return bad
+
+    def _rows(self, component: ComponentRun, run: BoltRun, arrival: Arrival, first: int, count: int) -> Bad:
+        """Find the rows that `run` cannot handle among `count` rows passed as one record batch, by bisection."""
+        try:
+            run.execute_rows(arrival.part(first, count))
+        except RAISED as error:
+            row = self._row(component, error)
+        else:
+            return {}
+        if count < 2:
+            return {first: row}
+        half = count // 2
+        bad = {
+            **self._rows(component, run, arrival, first, half),
+            **self._rows(component, run, arrival, first + half, count - half),
+        }
+        return bad or dict.fromkeys(range(first, first + count), row)
+
+    def _without(self, arrival: Arrival, bad: Bad) -> Arrival:
+        """Return `arrival` without the `bad` rows, which become dead letters."""
+        if not bad:
+            return arrival
+        for row, error in bad.items():
+            self.letters.add_rows(error, arrival, [row])
+        return arrival.taken([row for row in range(arrival.batch.num_rows) if row not in bad])
+
+    def _row(self, component: ComponentRun, error: BaseException) -> ErrorRow:
+        """Build the error row of `error`; re-raises `error` if it is not diverted."""
+        if not self.takes(error):
+            raise error
+        return component.failure(error, trace=False)

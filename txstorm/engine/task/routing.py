@@ -129,7 +129,7 @@ class Router:
         edge, rows = self.edge, batch.num_rows
         if edge.grouping.kind in ("fields", "partial_key"):
             hashes = row_hashes(batch, [batch.schema.get_field_index(name) for name in edge.grouping.fields])
-            first = _tasks(hashes, edge.targets)
+            first = keys.tasks_of(keys.groups_of(hashes), edge.targets)
             return first if edge.grouping.kind == "fields" else self._two_choices(hashes, first)
         start = self._next
         self._next = (start + rows) % edge.targets
@@ -137,7 +137,8 @@ class Router:
 
     def _two_choices(self, hashes: keys.Hashes, first: Targets) -> Targets:
         """Assign two tasks to every key, and divide the rows of a key between them pseudo-randomly."""
-        second = _tasks(hashes * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019), self.edge.targets)
+        other = keys.groups_of(hashes * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019))
+        second = keys.tasks_of(other, self.edge.targets)
         begin = (self._start >> 2) + self._rows
         lots = keys.hash_column(pa.array(np.arange(begin, begin + len(first), dtype=np.int64)))
         self._rows += len(first)
@@ -184,11 +185,6 @@ def check_target(edge: Edge, target: object) -> None:
             f"{edge.target!r}; its tasks are 0 to {edge.targets - 1}"
         )
         raise EmitError(msg)
-
-
-def _tasks(hashes: keys.Hashes, targets: int) -> Targets:
-    groups = ((hashes >> np.uint64(32)) % np.uint64(keys.KEY_GROUPS)).astype(np.int64)
-    return keys.tasks_of(groups, targets)
 
 
 def _divide(batch: pa.RecordBatch, targets: Targets, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:

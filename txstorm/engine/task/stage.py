@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +19,7 @@ from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.gc_pause import seldom_collected
 from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
+from txstorm.engine.spill import spill
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.task.component_run import ComponentRun, PhaseRun, Sent
 from txstorm.engine.task.digest import missing_digests
@@ -28,8 +27,7 @@ from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.engine.task.fingerprints import leaving_alone
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
-from txstorm.spouts.documents import metadata_of, parts_without
-from txstorm.spouts.executors import spout_task
+from txstorm.spouts.executors import metadata_of, parts_without, spout_task
 from txstorm.spouts.port import SpoutTask
 
 log = logging.getLogger("txstorm.task")
@@ -260,42 +258,3 @@ def _emission(error: BaseException | None) -> EmitError | None:
     while error is not None and not isinstance(error, EmitError):
         error = error.__context__
     return error
-
-
-def spill(cargo: Cargo, directory: Path) -> Cargo:
-    """Write the rows of `cargo` to a new, uniquely named file; return cargo that contains only the file name."""
-    name = f"{cargo.txid}-{cargo.attempt_id}-{cargo.edge}-{cargo.source}-{uuid.uuid4().hex}.arrow"
-    path = directory / name
-    assert cargo.batch is not None
-    with pa.OSFile(os.fspath(path), "wb") as sink, pa.ipc.new_file(sink, cargo.batch.schema) as writer:
-        writer.write_batch(cargo.batch)
-    return Cargo(
-        Kind.SPILLED,
-        cargo.txid,
-        cargo.attempt_id,
-        cargo.edge,
-        cargo.source,
-        cargo.target,
-        cargo.sequence,
-        data={"file": name, "rows": cargo.batch.num_rows, "bytes": cargo.batch.nbytes},
-    )
-
-
-def sweep_spilled(directory: str | None, upto: int) -> None:
-    """Remove the files of SPILLED cargo of committed txids up to `upto`, regardless of the attempt that wrote them.
-
-    A task whose attempt was abandoned, or whose pack failed elsewhere, leaves behind files unknown to the driver.
-    """
-    if directory is None:
-        return
-    with os.scandir(directory) as files:
-        names = [(file.name.partition("-")[0], file.path) for file in files]
-    for txid, path in names:
-        if txid.isdecimal() and int(txid) <= upto:
-            Path(path).unlink(missing_ok=True)
-
-
-def unspill(cargo: Cargo, directory: Path) -> pa.RecordBatch:
-    """Memory-map the rows of SPILLED cargo from their file."""
-    with pa.memory_map(os.fspath(directory / cargo.data["file"])) as source:
-        return pa.ipc.open_file(source).get_batch(0)

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import (
+from txstorm.clients.zookeeper.operations import (
     Change,
     Create,
     Node,
@@ -23,6 +22,7 @@ from txstorm.clients.zookeeper.values import (
     Unreachable,
     Verify,
 )
+from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.errors import FencedError, LedgerCorrupt, TxstormError
 from txstorm.ledger.lease import Holder, held_error, lost_error
 from txstorm.ledger.zookeeper.nodes import EPOCH, LEASE

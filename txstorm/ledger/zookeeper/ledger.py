@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from txstorm import faults
+from txstorm.clients.zookeeper.operations import AnswerLost, Create, Node
 from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import AnswerLost, Create, Node
 from txstorm.errors import ConflictError, DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.lease import Clock, this_process, utc_now
 from txstorm.ledger.port import MAX_COMMIT, Entry, Op, check_ops, checked_path, name_order, op_size, pass_deleted

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from txstorm.clients.zookeeper.values import Change, Create, Node, NodeOp, Remove, Verify
+from txstorm.clients.zookeeper.operations import Change, Create, Node, NodeOp, Remove, Verify
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Op, Put, outcome
 
 DIRECTORY = b"/"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 
+from txstorm.clients.zookeeper.options import ZooKeeperOptions
 from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import ZooKeeperOptions
 from txstorm.errors import InputError
 from txstorm.ledger.credentials import AUTH
 from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger

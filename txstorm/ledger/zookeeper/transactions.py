@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from txstorm.clients.zookeeper.operations import AnswerLost, Change, Create, NodeOp, Refusal, SessionOver, Unreachable
 from txstorm.clients.zookeeper.session import ZooKeeperSession
-from txstorm.clients.zookeeper.values import AnswerLost, Change, Create, NodeOp, Refusal, SessionOver, Unreachable
 from txstorm.ledger.zookeeper.nodes import WRITERS
 
 TRIES = 20

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import Engine, Pack, Processed
-from txstorm.runtime.batches.admission import InFlightWindow
+from txstorm.runtime.batches.in_flight import InFlightWindow
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from txstorm.engine.arrow import is_tagged_column
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.port import CommitShare, Engine, ErrorRow, LargeCommit, ShareDone
 from txstorm.engine.program import Program
+from txstorm.engine.spill import spill, unspill
 from txstorm.engine.task.commit_phase import CommitFailed
-from txstorm.engine.task.stage import spill, unspill
 from txstorm.errors import EngineError, StateError
 from txstorm.runtime.commit.outcome import ProcessedBatch
 from txstorm.runtime.commit.turn import CommitTurn

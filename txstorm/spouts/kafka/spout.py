@@ -18,7 +18,7 @@ from txstorm.spouts.kafka.coordinator import KafkaCoordinator
 from txstorm.spouts.kafka.decode import decoder
 from txstorm.spouts.kafka.options import FIELDS, KafkaSource, Start, checked_source, listed
 from txstorm.spouts.kafka.ranges import ids_of, named, ranges_of
-from txstorm.spouts.kafka.readers import READERS, cluster_of
+from txstorm.spouts.kafka.reader_pool import READERS, cluster_of
 from txstorm.spouts.kafka.records import emit_records
 
 CHECK = 5.0

@@ -19,7 +19,7 @@ from txstorm.errors import FailedException, ReportedFailedException, StateError,
 from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_table
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.columns import shown
-from txstorm.storage.rows.semantics import Row, base, is_applied, opaque, transactional
+from txstorm.storage.rows.update_rules import Row, base, is_applied, opaque, transactional
 
 Key = Any
 Change = Callable[[Any], Any]

@@ -27,7 +27,7 @@ from txstorm.state.index.ordered_rows import CollectionKey, Columns, Place, Scan
 from txstorm.state.index.row_codec import FORMAT, RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED, UPDATED, changes_schema
-from txstorm.storage.rows.semantics import Gone, Stored
+from txstorm.storage.rows.update_rules import Gone, Stored
 
 log = logging.getLogger("txstorm.index")
 

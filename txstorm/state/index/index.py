@@ -22,7 +22,7 @@ from txstorm.state.index.row_cache import Cache, RowCache, WholeCache
 from txstorm.state.index.row_codec import RowCodec
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, in_order
-from txstorm.storage.rows.semantics import Gone, Stored
+from txstorm.storage.rows.update_rules import Gone, Stored
 
 log = logging.getLogger("txstorm.index")
 

@@ -10,7 +10,7 @@ from txstorm.state.index.index import DiskRows, StateIndex
 from txstorm.state.index.ordered_rows import CollectionKey, Columns, OrderedRows, Place, ScanRange, filled, over
 from txstorm.state.index.row_cache import Cache, WholeCache
 from txstorm.storage.rows.forms import Key, Value
-from txstorm.storage.rows.semantics import Gone, Stored
+from txstorm.storage.rows.update_rules import Gone, Stored
 
 
 class OrderedDiskRows(DiskRows, Protocol):

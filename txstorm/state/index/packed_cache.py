@@ -25,7 +25,7 @@ from txstorm.state.index.row_cache import RowCache
 from txstorm.state.index.row_codec import RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED
-from txstorm.storage.rows.semantics import Stored
+from txstorm.storage.rows.update_rules import Stored
 
 T = TypeVar("T", bound=np.generic)
 Places = npt.NDArray[np.int64]

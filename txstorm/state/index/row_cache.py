@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from txstorm.storage.rows.forms import Key
-from txstorm.storage.rows.semantics import Stored
+from txstorm.storage.rows.update_rules import Stored
 
 _ENTRY_BYTES = 104
 """Bytes of a dictionary entry, with its share of free slots."""

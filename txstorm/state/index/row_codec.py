@@ -32,7 +32,7 @@ from txstorm.state.index.ordered_rows import CollectionKey, Columns, Place, Scan
 from txstorm.storage.rows.columns import python_values
 from txstorm.storage.rows.forms import KeyForm, Value, ValueForm
 from txstorm.storage.rows.schema import PLACE
-from txstorm.storage.rows.semantics import Stored
+from txstorm.storage.rows.update_rules import Stored
 
 FORMAT = 1
 _FEW = 50

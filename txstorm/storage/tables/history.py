@@ -10,15 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm.clients.delta.archive import Archiving, Shortening
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.clients.delta.log import checkpoint_after
 from txstorm.clients.files import make_directories, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
 from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.intent import STAGED, Intent
 from txstorm.storage.tables.staging import StagedName, encoded, unique, write_new
-from txstorm.storage.tables.table import Archiving, Shortening, checkpoint_after
 from txstorm.storage.tables.table_log import check_tiles
 
 log = logging.getLogger("txstorm.history")
@@ -71,7 +72,7 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
         new = [row for row in rows if row["txid"] > last]
         if not new or _append(handle, app, new):
             secure_history(handle)
-            for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
+            for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle.checkpointed), Archiving()).steps():
                 pass
             return len(new)
         handle.refresh()

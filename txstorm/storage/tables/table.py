@@ -6,20 +6,18 @@ Also the port for writers that publish rows, and the default writer.
 from __future__ import annotations
 
 import logging
-import math
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
-from txstorm.clients.delta import archive as delta_archive
-from txstorm.clients.delta.archive import archive_entries, log_retention
-from txstorm.clients.delta.entry import LOG_RETENTION, Commit, DataFile
+from txstorm.clients.delta.archive import Archiving, Shortening
+from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.features import append_only_text
 from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import checkpoint_after
 from txstorm.clients.delta.stats import STATS_COLUMNS
 from txstorm.clients.files import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt, TableRefused
@@ -82,81 +80,8 @@ DIRECT = DirectWriter()
 
 log = logging.getLogger("txstorm.state")
 
-CHECKPOINT_EVERY = 20
 _DECLARED = {KEYS, VALUES, LAYOUT, TTL}
 """Properties that come from a table's declaration; one that is not declared is absent."""
-CHECKPOINT_MOST = 100
-ARCHIVING_SHARE = 100
-"""Times per retention period that the oldest entries of a log are moved to the archive."""
-MOST_ENTRIES = 1_000_000
-"""Length of a log beyond which a run warns: every reader lists all entries."""
-LEAST_SECONDS = 60.0
-"""Shortest time over which a commit rate is measured."""
-
-
-def checkpoint_after(handle: DeltaHandle) -> int:
-    """Versions between two checkpoints of a log that only txstorm writes, and reads only on opening the table."""
-    return max(CHECKPOINT_EVERY, min(handle.checkpointed // 2, CHECKPOINT_MOST))
-
-
-class Archiving:
-    """Schedule for moving old entries of one table's log to the archive. Not thread-safe.
-
-    Each time about a hundredth of the log is moved, which spreads the cost of listing the log, proportional to its
-    length, over as many commits.
-    """
-
-    def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self._wall = wall
-        self._next = 0.0
-        self._started: tuple[float, int] | None = None
-        self._warned = False
-
-    def steps(self, handle: DeltaHandle, uri: str) -> Iterator[None]:
-        """Move the entries that are due, in steps; warn once about a log too long for readers to list."""
-        now, seconds = self._wall(), log_retention(handle.properties)
-        since, first = self._started = self._started or (now, handle.version)
-        rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
-        expected = rate * seconds
-        if now >= self._next and seconds < math.inf:
-            self._next = now + max(seconds, delta_archive.CHECKPOINT_SECONDS) / ARCHIVING_SHARE
-            expected = max(expected, (yield from archive_entries(handle.path, seconds, now)))
-        if expected > MOST_ENTRIES and not self._warned:
-            self._warned = True
-            log.warning(
-                "table %s: gets %.3g versions a second, so its log has, or will have, %.3g entries in the %g s for "
-                "which it keeps them (%s), and readers list them all: expected at most %d; make fewer versions (larger "
-                "transactions, a larger max_group_txids), or set a smaller log_retention",
-                *(uri, rate, expected, seconds, LOG_RETENTION, MOST_ENTRIES),
-            )
-
-
-class Shortening:
-    """Write a checkpoint of a table and archive old log entries, in parallel to commits.
-
-    `steps` may run on any thread; it opens its own handle. A checkpoint only saves time, so a failed one (a full disk)
-    is logged and does not stop the run.
-
-    Attributes:
-        made: a handle that starts from the new checkpoint; None until there is one.
-    """
-
-    def __init__(self, opener: Callable[[], DeltaHandle], uri: str, every: int, archiving: Archiving) -> None:
-        self.made: DeltaHandle | None = None
-        self._opener = opener
-        self._uri, self._every, self._archiving = uri, every, archiving
-
-    def steps(self) -> Iterator[None]:
-        """Write the checkpoint, then archive; the caller may abandon the work between two steps."""
-        try:
-            handle = self._opener()
-            files = handle.checkpoint(self._every)
-            yield
-            if files:
-                self.made = handle
-                yield from self._archiving.steps(handle, self._uri)
-        except (TableCorrupt, OSError) as cause:
-            log.warning("table %s: no checkpoint: %s", self._uri, cause)
 
 
 class DeltaTableState(TransactionalTable):
@@ -166,7 +91,7 @@ class DeltaTableState(TransactionalTable):
         self.data_dir, self.path = data_dir, data_dir / ref.uri
         self._handle = handle
         self._writer: Writer = DIRECT
-        self._long_after = CHECKPOINT_EVERY
+        self._long_after = checkpoint_after(0)
         self._archiving = Archiving()
         super().__init__(owner, ref, handle, str(self.path))
 
@@ -301,7 +226,7 @@ class DeltaTableState(TransactionalTable):
     def _checkpoint_after(self) -> int:
         """Versions between two checkpoints, which are expensive; more if the log is only read on opening the table."""
         alone = self._writer is DIRECT and self._handle.is_plain
-        return checkpoint_after(self._handle) if alone else CHECKPOINT_EVERY
+        return checkpoint_after(self._handle.checkpointed if alone else 0)
 
     def opener(self) -> Callable[[], DeltaTableState]:
         """Function that opens a new handle at the newest version, on any thread; neither call lists the log."""

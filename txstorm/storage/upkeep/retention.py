@@ -21,15 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm import faults
-from txstorm.clients.delta.archive import expired_files, remove_archived
+from txstorm.clients.delta.archive import Archiving, Shortening, expired_files, remove_archived
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.clients.delta.log import checkpoint_after
 from txstorm.errors import ConflictError
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.as_of import staying
 from txstorm.storage.tables.history import HISTORY, secure_history
 from txstorm.storage.tables.intent import STATE
-from txstorm.storage.tables.table import CHECKPOINT_EVERY, Archiving, DeltaTableState, Shortening
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import PRUNED, RewriteFiles
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.sweep import unlogged
@@ -215,7 +216,7 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
         handle.refresh()
         secure_history(handle)
         faults.point("retain.history")
-    work = Shortening(lambda: handle, HISTORY, CHECKPOINT_EVERY, Archiving())
+    work = Shortening(lambda: handle, HISTORY, checkpoint_after(0), Archiving())
     yield from in_background(lambda: list(work.steps()))
     return handle.version
 

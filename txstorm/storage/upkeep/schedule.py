@@ -19,7 +19,8 @@ from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.upkeep.compaction import Compaction, Growth, Recent
+from txstorm.storage.upkeep.compaction import Compaction
+from txstorm.storage.upkeep.growth import Growth, Recent
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.retention import Steps
 from txstorm.storage.upkeep.small_files import SmallFileCompaction, are_many, small_files

@@ -16,12 +16,11 @@ import pytest
 from deltalake import DeltaTable
 
 from txstorm.clients.delta import window as delta_window
-from txstorm.clients.delta.archive import archive_entries, log_retention
+from txstorm.clients.delta.archive import Archiving, archive_entries, log_retention
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import ARCHIVE, LOG, newest_complete
 from txstorm.clients.delta.window import Window
-from txstorm.storage.tables.table import Archiving
 
 DAY, HOUR = 86_400.0, 3600.0
 LAST = 60

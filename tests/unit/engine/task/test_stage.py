@@ -16,7 +16,8 @@ from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import Pack, Processed
 from txstorm.engine.program import Program
-from txstorm.engine.task.stage import StageTask, sweep_spilled, unspill
+from txstorm.engine.spill import sweep_spilled, unspill
+from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from runtime_samples import Clock, Source
 
-from txstorm.runtime.batches.admission import Admission, InFlightWindow
+from txstorm.runtime.batches.admission import Admission
+from txstorm.runtime.batches.in_flight import InFlightWindow
 
 
 def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:

@@ -7,7 +7,7 @@ from runtime_samples import Clock, PaperEngine
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import Pack, TxidInput
-from txstorm.runtime.batches.admission import InFlightWindow
+from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.packs import Job, PackQueue
 
 

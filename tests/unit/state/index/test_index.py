@@ -13,7 +13,7 @@ from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.storage.rows.schema import changes_schema, state_schema
-from txstorm.storage.rows.semantics import Row
+from txstorm.storage.rows.update_rules import Row
 
 
 @pytest.fixture(params=["memory", "disk"])

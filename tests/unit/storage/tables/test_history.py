@@ -9,9 +9,9 @@ import pytest
 from txstorm import faults
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import CHECKPOINT_EVERY, CHECKPOINT_MOST
 from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
-from txstorm.storage.tables.table import CHECKPOINT_EVERY, CHECKPOINT_MOST
 
 
 def row(txid, timeline=0, **changes):

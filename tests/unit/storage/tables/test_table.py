@@ -10,10 +10,10 @@ import pytest
 from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 
 from txstorm import faults
+from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
-from txstorm.storage.tables import table
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
@@ -291,8 +291,8 @@ def test_another_timeline_has_no_txid(tmp_path, store):
 
 
 def test_checkpoints_become_rare_where_only_a_start_reads_the_log(tmp_path, monkeypatch, store):
-    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
-    monkeypatch.setattr(table, "CHECKPOINT_MOST", 5)
+    monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(delta_log, "CHECKPOINT_MOST", 5)
     kept = opened(tmp_path)
     made = []
     for txid in range(1, 40):
@@ -305,7 +305,7 @@ def test_checkpoints_become_rare_where_only_a_start_reads_the_log(tmp_path, monk
 
 
 def test_a_log_that_every_commit_reads_has_checkpoints_as_before(tmp_path, monkeypatch, store):
-    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(DeltaHandle, "is_plain", False)
     for txid in range(1, 30):
         commit(store, txid, {"w": 1})

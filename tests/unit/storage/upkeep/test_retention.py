@@ -11,15 +11,14 @@ from store_cases import COUNTS, INCARNATION, intent_of, open_store, record, tidy
 from txstorm import faults
 from txstorm.books.savepoint import SavedTable
 from txstorm.clients.delta import archive as delta_archive
+from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, StateError
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.runtime.maintenance import Retention
 from txstorm.state.index.index import Bounds
-from txstorm.storage.tables import table
 from txstorm.storage.tables.history import append_history, read_history
-from txstorm.storage.upkeep import retention as horizon
 from txstorm.storage.upkeep.read_guard import reading
 
 KEPT = 4
@@ -52,10 +51,9 @@ def world(made, tmp_path):
 def shorten(patch):
     patch.setattr(delta_archive, "KEPT_VERSIONS", 4)
     patch.setattr(delta_archive, "CHECKPOINT_SECONDS", 0.0)
-    patch.setattr(table, "log_retention", lambda _: 0.0)
-    patch.setattr(table, "CHECKPOINT_EVERY", 2)
-    patch.setattr(table, "CHECKPOINT_MOST", 2)
-    patch.setattr(horizon, "CHECKPOINT_EVERY", 2)
+    patch.setattr(delta_archive, "log_retention", lambda _: 0.0)
+    patch.setattr(delta_log, "CHECKPOINT_EVERY", 2)
+    patch.setattr(delta_log, "CHECKPOINT_MOST", 2)
 
 
 class Ledger:

@@ -19,8 +19,9 @@ from txstorm.recovery.clone import saved_rows
 from txstorm.recovery.rewind import plan_table, restore_table
 from txstorm.results import read
 from txstorm.results.read import read_state, state_parts
-from txstorm.storage.tables import as_of as versions
+from txstorm.storage.tables.as_of import staying
 from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.upkeep import thinning as versions
 from txstorm.storage.upkeep.read_guard import reading
 from txstorm.storage.upkeep.sweep import remove_own
 
@@ -99,7 +100,7 @@ class World:
         """Return the files that are neither in the newest version nor in a retained one."""
         handle = DeltaHandle.open(self.data_dir / STATE.uri)
         kept = {file.path for file in handle.files()}
-        for entry, _ in versions.staying(handle):
+        for entry, _ in staying(handle):
             kept |= {file.path for file in DeltaHandle.open(handle.path, entry.version).files()}
         return self.files() - kept
 
@@ -164,7 +165,7 @@ def test_a_version_stays_when_enough_has_changed_or_half_a_day_is_over(tmp_path)
         world.now += hours * 60 * MINUTE
         world.commit()
         world.compact()
-    stays = [entry.version for entry, _ in versions.staying(DeltaHandle.open(world.data_dir / STATE.uri))]
+    stays = [entry.version for entry, _ in staying(DeltaHandle.open(world.data_dir / STATE.uri))]
     infos = {entry.version: entry.info for entry in DeltaHandle.open(world.data_dir / STATE.uri).history()}
     made = [version for version in sorted(infos) if infos[version].get("kind") == "compact"]
     assert [version in stays for version in made] == [False, False, True, False]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from txstorm.spouts.kafka.readers import IDLE, LONGEST_IDLE, Readers
+from txstorm.spouts.kafka.reader_pool import IDLE, LONGEST_IDLE, Readers
 
 
 class Reader:

@@ -3,7 +3,7 @@
 import pytest
 
 from txstorm.errors import StateError
-from txstorm.storage.rows.semantics import Row, base, is_applied, opaque, transactional
+from txstorm.storage.rows.update_rules import Row, base, is_applied, opaque, transactional
 
 
 def adding(n):
