@@ -64,7 +64,7 @@ def produce_with_aborts(
 
 
 def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
-    """Return (value, topic, partition, offset) of every committed record in `topics`, with the number of occurrences."""
+    """Count the committed records in `topics`, each as (value, topic, partition, offset)."""
     return Counter(
         (one.value().decode(), one.topic(), one.partition(), one.offset()) for one in messages(kafka, *topics)
     )

@@ -244,7 +244,7 @@ class Soak:
         return random.Random(self.rng.random())
 
     def _draw(self) -> list[str]:
-        """Draw the kinds of the next faults: usually one; with a probability of 20 % a second one, injected simultaneously."""
+        """Draw the kinds of the next faults: usually one, with a probability of 20 % two at the same time."""
         chosen = {self.rng.choices([*KINDS], [*KINDS.values()])[0] for _ in range(1 + (self.rng.random() < 0.2))}
         return sorted(chosen)
 
@@ -296,7 +296,7 @@ class Soak:
         return self._kill_one(rng, is_worker)
 
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
-        """Kill a random process of the leading driver that `fits`; return the time of the kill, or None if none was found."""
+        """Kill a random process of the leading driver that `fits`; return the time of the kill, None if there is none."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()

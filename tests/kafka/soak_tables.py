@@ -34,7 +34,7 @@ def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]
 
 
 def _located(verifier: Verifier, topic: str, committed: Iterable[tuple[int, int, str]]) -> Rows:
-    """Return the records, sorted by partition and offset, each with the txid whose range includes it; 0 if none does."""
+    """Return the records by partition and offset, each with the txid whose range includes it, or 0 if none does."""
     words: dict[str, int] = {}
     word, number, partition, offset = array("q"), array("q"), array("q"), array("q")
     for place, at, value in committed:

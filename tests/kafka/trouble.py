@@ -120,7 +120,7 @@ class World:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
     def end(self) -> dict[str, int]:
-        """Stop the producer, have one driver read the rest of the topic, and return the counts of the verified tables."""
+        """Stop the producer, have one driver read the rest of the topic, verify the tables, and return their counts."""
         self.writer.end()
         self.say(self.drivers.finish(PATIENCE).splitlines()[-1][:200])
         kafka = self.servers.kafka

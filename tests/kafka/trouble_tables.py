@@ -18,7 +18,7 @@ from verifier import Place, Read, Row, Rows, Verifier
 
 @dataclass(frozen=True)
 class Ended:
-    """Deleted records of a partition: all offsets less than `before`; None: the whole partition, including later ones."""
+    """Deleted records of a partition: all offsets less than `before`, or None for all, including later ones."""
 
     before: int | None
 

@@ -1,4 +1,4 @@
-"""The stores that maps are tested on: memory, SQLite, and a real PostgreSQL server."""
+"""Fixtures for map tests: stores in memory, in SQLite, and on a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
 def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    """Yield a function that creates empty stores, each with its own table."""
+    """Yield a factory of empty stores; in a database, each has its own table."""
     made: list[SqlAlchemyBackend] = []
 
     def make() -> Any:
@@ -35,5 +35,5 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def backend(make_backend: Callable[[], Any]) -> Any:
-    """Return an empty store."""
+    """Return an empty store of the kind under test."""
     return make_backend()

@@ -1,4 +1,4 @@
-"""Topologies over maps: a source whose replays may differ, and committers that keep what it gives."""
+"""Topologies for map tests: a source whose replays may differ, and a committer that sums its tuples in maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txstorm import (
 
 
 class Source(TransactionalSpout):
-    """Transaction N is ``rows[N - 1]``, or ``changed[N]`` when it is planned for the second time or later."""
+    """A source whose transaction N is ``rows[N - 1]`` when first planned, and ``changed[N]`` if it is replanned."""
 
     fields = ("key", "n")
 
@@ -63,11 +63,11 @@ class _Emitter(Emitter):
 
 
 TROUBLE: dict[int, int] = {}
-"""Txid → how often its `finish_batch` still fails, after all its writes."""
+"""Remaining failures of `finish_batch`, which fails after all its writes, by txid."""
 
 
 class Sums(BatchBolt, Committer):
-    """A committer that adds n to the value of each key in every map; a key whose n is 0 is removed."""
+    """A committer that adds the batch's sum for each key to its value in every map, and removes keys whose sum is 0."""
 
     def __init__(self, *maps: MapState) -> None:
         self.maps = maps
@@ -96,7 +96,7 @@ def topology(source: Any, *maps: MapState, group: int = 64, parallelism: int = 1
 
 
 class Plain:
-    """A minimal store, with `multi_get` and `multi_put` only."""
+    """A minimal store, with only `multi_get` and `multi_put`."""
 
     def __init__(self) -> None:
         self.inner = MemoryBackend()
@@ -109,6 +109,6 @@ class Plain:
 
 
 def values(backend: Any, keys: str = "abcdefgh") -> dict[str, Any]:
-    """Return key → value of the one-letter keys that have a value."""
+    """Return the values of the one-letter keys in `keys`, by key; keys without a value are omitted."""
     rows = backend.multi_get([f'"{key}"' for key in keys])
     return {key: row.value for key, row in zip(keys, rows, strict=True) if row is not None and row.value is not None}

@@ -1,4 +1,4 @@
-"""Maps: checks when a topology is built, and their description."""
+"""Maps: validation when a topology is built, and their display in descriptions of topologies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPAQUE_SPOUTS = [Source([], opaque=True), OpaqueMemoryTransactionalSpout([[("a",
 
 
 @pytest.mark.parametrize("spout", OPAQUE_SPOUTS)
-def test_an_opaque_spout_over_value_and_txid_is_refused_with_the_reason(spout):
+def test_a_transactional_map_of_an_opaque_spout_is_rejected_with_a_reason(spout):
     with pytest.raises(TopologyError) as refused:
         declared(spout, MapState("m", MemoryBackend(), "transactional")).build_topology()
     assert refused.value.faults == (
@@ -36,12 +36,12 @@ def test_an_opaque_spout_over_value_and_txid_is_refused_with_the_reason(spout):
 
 
 @pytest.mark.parametrize("spout", OPAQUE_SPOUTS)
-def test_it_can_be_asked_for_by_name(spout):
+def test_a_transactional_map_of_an_opaque_spout_can_be_allowed_explicitly(spout):
     built = declared(spout, MapState("m", MemoryBackend(), "transactional", allow_opaque_spout=True)).build_topology()
     assert built.warnings == ()
 
 
-def test_the_other_combinations_pass_and_at_least_once_is_said():
+def test_other_combinations_pass_with_a_warning_if_at_least_once():
     transactional = MemoryTransactionalSpout([[("a", 1)]], ["key", "n"])
     for spout in (transactional, *OPAQUE_SPOUTS):
         assert declared(spout, MapState("m", MemoryBackend())).build_topology().warnings == ()
@@ -85,7 +85,7 @@ def test_faults_name_component_and_map():
         assert "secret" not in "".join(report.faults)
 
 
-def test_a_state_and_a_map_of_one_name_clash_and_only_committers_have_maps():
+def test_states_and_maps_share_names_and_only_committers_have_maps():
     builder = TransactionalTopologyBuilder("own", "source", Source([]))
     builder.set_bolt("both", Both(MapState("m", MemoryBackend()))).global_grouping("source")
     builder.set_bolt("middle", InTheMiddle()).global_grouping("source")
@@ -94,7 +94,7 @@ def test_a_state_and_a_map_of_one_name_clash_and_only_committers_have_maps():
     assert any("component 'middle' declares map 'm' but is not a committer; mark the bolt" in fault for fault in faults)
 
 
-def test_what_is_shipped_to_tasks_carries_no_backend(tmp_path):
+def test_pickled_bolts_contain_no_map_backend(tmp_path):
     secret = SqlAlchemyBackend(f"sqlite:///{tmp_path / 'secret.db'}", "m")
     shipped = cloudpickle.dumps(Sums(MapState("m", secret)))
     assert b"secret" not in shipped
@@ -102,7 +102,7 @@ def test_what_is_shipped_to_tasks_carries_no_backend(tmp_path):
     assert (copied.name, copied.kind, copied.backend) == ("m", "opaque", None)
 
 
-def test_backends_that_keep_marks_are_recognised(tmp_path):
+def test_backends_with_marks_are_recognized(tmp_path):
     assert isinstance(MemoryBackend(), MarkedMapBackend)
     assert isinstance(SqlAlchemyBackend(f"sqlite:///{tmp_path / 'own.db'}", "m"), MarkedMapBackend)
     assert not isinstance(Plain(), MarkedMapBackend)
@@ -121,7 +121,7 @@ def external(**options):
     return builder.build_topology()
 
 
-def test_external_is_said_by_the_class_or_by_the_builder():
+def test_external_effects_are_declared_by_the_class_or_the_builder():
     assert external().external
     assert external(external=True).external
     assert not external(external=False).external
@@ -129,7 +129,7 @@ def test_external_is_said_by_the_class_or_by_the_builder():
     assert external().component("mail").external
 
 
-def test_pictures_show_maps_and_effects():
+def test_descriptions_show_maps_and_external_effects():
     built = topology(Source([]), MapState("m", MemoryBackend()), MapState("n", Plain(), "transactional"))
     assert "map m (opaque, MemoryBackend)" in built.describe()
     assert "map m: opaque, in MemoryBackend, exactly once" in explain(built)
@@ -148,7 +148,7 @@ def test_pictures_show_maps_and_effects():
     assert json.loads(shown.describe("json"))["components"][1]["external"] is True
 
 
-def test_the_fingerprint_knows_maps_and_not_their_stores():
+def test_the_fingerprint_covers_maps_but_not_their_stores():
     def of(*maps):
         return topology(Source([]), *maps).fingerprint()
 

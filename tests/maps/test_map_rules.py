@@ -1,4 +1,4 @@
-"""Storm's conformance list, items 67 to 76, on maps in a store: one test names each."""
+"""Items 67 to 76 of Storm's conformance list for maps in a store: one test for each, with further rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.storage.tables.staging import encoded
 
 
 class Commit:
-    """Commits txids to one map without a ledger, so that a txid can be repeated."""
+    """Test harness: commits txids to one map without a ledger, so that a txid can be repeated."""
 
     def __init__(self, backend: Any, kind: str = "opaque") -> None:
         self.backend = backend
@@ -69,7 +69,7 @@ def test_item_67_an_opaque_value_at_its_txid_after_it_and_before_it(backend):
     assert stored(backend, "a") == [("v2", 9, "v1")]
 
 
-def test_item_68_an_opaque_map_counts_a_txid_that_comes_twice_once(backend):
+def test_item_68_an_opaque_map_counts_a_repeated_txid_once(backend):
     commit = Commit(backend)
 
     def first(it):
@@ -81,7 +81,7 @@ def test_item_68_an_opaque_map_counts_a_txid_that_comes_twice_once(backend):
     assert stored(backend, "a") == [(6, 2, 2)]
 
 
-def test_item_69_a_transactional_map_leaves_what_carries_the_txid(backend):
+def test_item_69_a_transactional_map_skips_rows_that_carry_the_txid(backend):
     commit = Commit(backend, "transactional")
 
     def twice(one, two):
@@ -92,7 +92,7 @@ def test_item_69_a_transactional_map_leaves_what_carries_the_txid(backend):
     assert commit(2, twice(3, 1)) == [3, 6, 7]
 
 
-def test_item_70_a_removed_key_comes_back_when_its_txid_does(backend):
+def test_item_70_a_removed_key_reappears_when_its_txid_is_repeated(backend):
     commit = Commit(backend)
     commit(1, lambda it: it.put_many({"a": 1, "b": 2}))
 
@@ -104,10 +104,10 @@ def test_item_70_a_removed_key_comes_back_when_its_txid_does(backend):
     assert commit(2, lambda it: (it.get("a"), it.get("b"), removed(it))) == (1, 2, (None, 2))
     assert commit(3, lambda it: it.get("a")) is None
     commit(4, lambda it: it.put("c", 1))
-    assert stored(backend, "a", "b", "c") == [None, (2, 1, None), (1, 4, None)]  # the row itself is gone
+    assert stored(backend, "a", "b", "c") == [None, (2, 1, None), (1, 4, None)]  # the row itself has been deleted
 
 
-def test_item_71_the_documents_transactional_example(backend):
+def test_item_71_the_transactional_example_of_storms_documentation(backend):
     put(backend, man=MapRow(3, 1), dog=MapRow(4, 3), apple=MapRow(10, 2))
     counts = {"man": 2, "dog": 1}
     Commit(backend, "transactional")(3, lambda it: it.update_many(counts, lambda old, n: (old or 0) + n))
@@ -115,7 +115,7 @@ def test_item_71_the_documents_transactional_example(backend):
 
 
 @pytest.mark.parametrize(("txid", "expected"), [(3, (6, 3, 4)), (2, (3, 2, 1))])
-def test_item_72_the_documents_opaque_example(backend, txid, expected):
+def test_item_72_the_opaque_example_of_storms_documentation(backend, txid, expected):
     put(backend, a=MapRow(4, 2, 0, 1))
     Commit(backend)(txid, lambda it: it.update("a", adding(2)))
     assert stored(backend, "a") == [expected]
@@ -155,7 +155,7 @@ def test_item_74_word_count_over_many_batches_and_empty_ones(backend, kind):
     assert [seen[4]["the"], seen[6]["the"]] == [6, 7]
 
 
-def test_item_75_a_txid_that_changes_nothing_puts_nothing(backend):
+def test_item_75_a_txid_without_changes_puts_nothing(backend):
     puts = []
     backend.multi_put = puts.append
     commit = Commit(backend)
@@ -183,7 +183,7 @@ def test_item_76_a_map_ahead_of_the_txid_is_an_error_that_names_the_key(backend,
     assert stored(backend, "a") == [(1, 8, None)]
 
 
-def test_a_row_of_a_later_timeline_is_ahead_and_one_of_an_earlier_is_not(backend):
+def test_only_rows_of_later_timelines_are_ahead(backend):
     put(backend, a=MapRow(5, 9, 1))
     with pytest.raises(StateError, match="timeline 0 or earlier, got 1"):
         Commit(backend)(10, lambda it: it.get("a"))
@@ -193,7 +193,7 @@ def test_a_row_of_a_later_timeline_is_ahead_and_one_of_an_earlier_is_not(backend
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_what_a_failed_txid_wrote_is_never_seen(backend, kind):
+def test_writes_of_a_failed_txid_are_never_visible(backend, kind):
     commit = Commit(backend, kind)
     handle = commit.group.handle("committer", 0, 1)
     handle.active = True
@@ -203,7 +203,7 @@ def test_what_a_failed_txid_wrote_is_never_seen(backend, kind):
     assert commit(1, lambda it: [it.get("a"), it.update("a", adding(2))]) == [None, 2]
 
 
-def test_unpublished_txids_are_read_over_the_store_and_staged_as_the_last_row_of_each_key(backend):
+def test_unpublished_txids_are_visible_and_staged_as_the_last_row_of_each_key(backend):
     commit = Commit(backend)
     commit(1, lambda it: it.put_many({"a": 1, "b": 1}))
     group = commit.group
@@ -217,7 +217,7 @@ def test_unpublished_txids_are_read_over_the_store_and_staged_as_the_last_row_of
         group.end_txid(txid)
     rows = staged_rows(bytes(encoded(group.changes(2, 3))), 0, keeps_txid=True)
     assert rows == {'"a"': MapRow(3, 3, 0, 2), '"b"': MapRow(None, 3, 0, 1)}
-    assert stored(backend, "a", "b") == [(1, 1, None), (1, 1, None)]  # nothing is cached before it is stored
+    assert stored(backend, "a", "b") == [(1, 1, None), (1, 1, None)]  # the store is unchanged before `apply`
 
 
 def test_two_tasks_that_change_one_key_fail_the_txid():
@@ -256,18 +256,18 @@ def test_keys_that_are_equal_in_python_or_in_a_database_differ(backend):
 
 
 @pytest.mark.parametrize("key", [1.5, ("a", 2.5), object(), ["a"], 1 << 70, "\ud800"])
-def test_what_cannot_be_a_key_is_refused_by_name(key):
+def test_invalid_keys_are_rejected_by_name(key):
     with pytest.raises(StateError, match=r"map 'counts' .*key"):
         Commit(MemoryBackend())(1, lambda it: it.get(key))
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), {1: 2}, {"a": {3}}, b"x", [object()], "\ud800"])
-def test_what_is_no_json_value_is_refused_by_name(value):
+def test_values_that_are_not_json_are_rejected_by_name(value):
     with pytest.raises(StateError, match=r"map 'counts' .*key 'a'"):
         Commit(MemoryBackend())(1, lambda it: it.put("a", value))
 
 
-def test_values_come_back_as_json_and_are_copies(backend):
+def test_values_are_returned_as_json_and_are_copies(backend):
     commit = Commit(backend)
     mine = {"n": [1, (2, 3)], "text": "\0 ünï ☃", "none": None, "big": 1 << 80, "real": 1.5, "yes": True}
     told = {**mine, "n": [1, [2, 3]]}
@@ -282,7 +282,7 @@ def test_values_come_back_as_json_and_are_copies(backend):
     assert commit(2, lambda it: it.get("a")) == told
 
 
-def test_handles_are_closed_outside_finish_batch_and_merge_is_refused():
+def test_handles_are_inactive_outside_finish_batch_and_merge_is_rejected():
     handle = Commit(MemoryBackend()).group.handle("committer", 0, 1)
     with pytest.raises(StateError, match="outside finish_batch"):
         handle.get("a")
@@ -291,7 +291,7 @@ def test_handles_are_closed_outside_finish_batch_and_merge_is_refused():
         handle.merge(None, {})
 
 
-def test_a_transactional_map_has_no_value_before_a_txid_that_is_applied(backend):
+def test_a_transactional_map_has_no_value_before_an_applied_txid(backend):
     commit = Commit(backend, "transactional")
     commit(1, lambda it: it.put("a", 1))
     assert commit(2, lambda it: (it.put("a", 2), it.previous("a"))) == (None, 1)
@@ -299,7 +299,7 @@ def test_a_transactional_map_has_no_value_before_a_txid_that_is_applied(backend)
         commit(2, lambda it: it.previous("a"))
 
 
-def test_a_task_asks_the_store_once_for_all_keys_and_once_for_each_key():
+def test_a_task_reads_each_key_from_the_store_at_most_once():
     backend = MemoryBackend()
 
     def work(it):
@@ -321,15 +321,15 @@ class Short(MemoryBackend):
         return []
 
 
-def test_a_store_that_cannot_be_read_fails_the_batch_and_a_wrong_answer_is_named():
+def test_an_unreadable_store_fails_the_batch_and_a_wrong_result_is_an_error():
     with pytest.raises(ReportedFailedException, match=r"map 'counts'.*no route to host.*tried again"):
         Commit(Away())(1, lambda it: it.get("a"))
     with pytest.raises(StateError, match="multi_get gave 0 rows for 1 keys"):
         Commit(Short())(1, lambda it: it.get("a"))
 
 
-def test_random_replays_end_as_the_last_attempts_alone_would(backend):
-    """A failed attempt writes other keys and other values; it is dropped before anything is put."""
+def test_random_replays_end_as_if_there_were_only_the_last_attempts(backend):
+    """Failed attempts, which write other keys and values, leave no trace, because they are dropped before any put."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Maps in whole runs: the guarantees, unavailable stores, and stores that contradict the ledger."""
+"""Maps in complete runs: guarantees, unavailable stores, and stores that contradict the ledger."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_a_batch_that_fails_after_its_writes_counts_once(backend, tmp_path, opaq
         (False, "opaque", {"a": 3, "b": 1, "c": 5}),
         (False, "non_transactional", {"a": 5, "b": 1, "c": 10}),
         (True, "opaque", {"a": 4, "b": 1, "c": 6}),
-        (True, "transactional", {"a": 3, "b": 1, "c": 5}),  # what the first attempt wrote stays: not exactly once
+        (True, "transactional", {"a": 3, "b": 1, "c": 5}),  # the first attempt's writes are kept: not exactly once
         (True, "non_transactional", {"a": 6, "b": 1, "c": 11}),
     ],
 )
-def test_a_txid_that_comes_again_over_its_own_rows(tmp_path, opaque, kind, expected):
-    """Only a data directory that is older than its database brings that about, and only where there is no mark."""
+def test_values_after_a_txid_is_committed_twice(tmp_path, opaque, kind, expected):
+    """A txid is committed twice if the data directory, but not a store without marks, is restored from a backup."""
     backend, data_dir = Plain(), tmp_path / "data"
     source = Source(ROWS, {2: [("a", 3), ("c", 6)]}, opaque=opaque)
     built = topology(source, MapState("sums", backend, kind, opaque))
@@ -73,13 +73,13 @@ def test_a_txid_that_comes_again_over_its_own_rows(tmp_path, opaque, kind, expec
     ends(built, data_dir, until_txid=2)
     shutil.rmtree(data_dir)
     shutil.copytree(tmp_path / "copy", data_dir)
-    if not opaque:  # it replays what it emitted
+    if not opaque:  # a transactional source replays exactly
         source.changed = {}
     ends(built, data_dir, until_txid=2)
     assert values(backend) == expected
 
 
-def test_a_data_directory_older_than_its_marked_map_is_refused(backend, tmp_path):
+def test_a_data_directory_older_than_its_marked_map_is_rejected(backend, tmp_path):
     built, data_dir = topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data"
     ends(built, data_dir, until_txid=1)
     shutil.copytree(data_dir, tmp_path / "copy")
@@ -96,7 +96,7 @@ def test_maps_on_both_engines(make_engine, tmp_path):
     assert values(backend) == AS_PLANNED
 
 
-def test_parallel_tasks_and_two_maps_continue_over_starts(make_backend, tmp_path):
+def test_parallel_tasks_and_two_maps_continue_after_restarts(make_backend, tmp_path):
     one, two = make_backend(), make_backend()
     maps = MapState("one", one), MapState("two", two, "transactional")
     for until in (1, 2, 4):
@@ -114,23 +114,23 @@ def test_staged_rows_are_removed_with_their_intents(tmp_path):
     built = topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1)
     ends(built, tmp_path / "data")
     staged = list((tmp_path / "data/maps/sums" / STAGED).iterdir())
-    assert len(staged) == 3  # keep_intents
+    assert len(staged) == 3  # the last three intents are kept
 
 
-def test_a_group_of_many_txids_is_one_get_for_each_and_one_put(tmp_path):
+def test_a_group_needs_one_get_per_txid_and_one_put(tmp_path):
     backend = MemoryBackend()
     rows = [[(f"k{i}", 1) for i in range(1000)] for _ in range(4)]
     ends(topology(Source(rows), MapState("sums", backend)), tmp_path / "data")
     assert backend.calls["multi_get"] <= 4
-    assert backend.calls["put_marked"] <= 1 + 4  # one to lead, then one a group
+    assert backend.calls["put_marked"] <= 1 + 4  # one to take over, then one per group
     assert backend.multi_get(['"k7"'])[0].value == 4
 
 
-# --- a store that goes away -------------------------------------------------------------------------------------------
+# --- unavailable stores -----------------------------------------------------------------------------------------------
 
 
 class Cut(SqlAlchemyBackend):
-    """Loses its database connection once in the middle of a put: rows are written but not committed."""
+    """A store that loses its database connection once during a put: rows are written but not committed."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -151,7 +151,7 @@ def waits_for(condition):
 
 
 @pytest.mark.integration
-def test_a_database_that_is_killed_in_the_middle_of_a_put_blocks_until_it_is_back(postgres, tmp_path):
+def test_a_database_killed_during_a_put_blocks_commits_until_it_is_back(postgres, tmp_path):
     backend = Cut(postgres.url, "cut_kill")
     backend.cut = lambda _: postgres.stop(signal.SIGKILL)
     handle = run(
@@ -172,7 +172,7 @@ def test_a_database_that_is_killed_in_the_middle_of_a_put_blocks_until_it_is_bac
 
 
 @pytest.mark.integration
-def test_a_connection_that_is_terminated_in_the_middle_of_a_put_loses_and_doubles_nothing(postgres, tmp_path):
+def test_a_connection_terminated_during_a_put_loses_and_duplicates_nothing(postgres, tmp_path):
     backend = Cut(postgres.url, "cut_terminate")
 
     def terminate(connection):
@@ -189,7 +189,7 @@ def test_a_connection_that_is_terminated_in_the_middle_of_a_put_loses_and_double
 
 
 @pytest.mark.integration
-def test_a_database_that_is_away_when_it_is_read_fails_the_batch_quietly_until_it_is_back(postgres, tmp_path):
+def test_a_database_unavailable_for_reads_fails_batches_until_it_is_back(postgres, tmp_path):
     backend = SqlAlchemyBackend(postgres.url, "away")
     built = topology(Source(ROWS), MapState("sums", backend), group=1)
     ends(built, tmp_path / "data", until_txid=1)
@@ -215,7 +215,7 @@ def test_a_database_that_is_away_when_it_is_read_fails_the_batch_quietly_until_i
 
 
 @pytest.mark.integration
-def test_a_database_that_is_away_at_the_start_is_named_and_nothing_is_changed(postgres, tmp_path):
+def test_a_database_unavailable_at_the_start_is_reported_and_nothing_is_changed(postgres, tmp_path):
     backend = SqlAlchemyBackend(postgres.url, "not_there")
     built = topology(Source(ROWS), MapState("sums", backend))
     postgres.stop()
@@ -230,7 +230,7 @@ def test_a_database_that_is_away_at_the_start_is_named_and_nothing_is_changed(po
 
 
 class Mute(MemoryBackend):
-    """Loses every second response to a put, before or after the put takes effect."""
+    """A store that loses every second response to a put, either after the put took effect (`made`) or without it."""
 
     def __init__(self, *, made):
         super().__init__()
@@ -246,7 +246,7 @@ class Mute(MemoryBackend):
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_an_answer_that_is_lost_is_looked_up_and_never_repeated_blindly(tmp_path, made):
+def test_a_lost_response_is_resolved_by_the_mark_not_by_a_blind_retry(tmp_path, made):
     backend = Mute(made=made)
     ends(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
     assert values(backend) == AS_PLANNED
@@ -259,7 +259,7 @@ class Broken(MemoryBackend):
         return super().put_marked(rows, expected, mark)
 
 
-def test_a_store_that_refuses_the_rows_blocks_and_the_next_start_goes_on(tmp_path):
+def test_a_store_that_rejects_rows_blocks_and_the_next_run_continues(tmp_path):
     backend = Broken()
     built = topology(Source(ROWS), MapState("sums", backend))
     handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
@@ -272,11 +272,11 @@ def test_a_store_that_refuses_the_rows_blocks_and_the_next_start_goes_on(tmp_pat
     assert values(mended) == AS_PLANNED
 
 
-# --- a store that is not what the ledger expects ----------------------------------------------------------------------
+# --- stores that contradict the ledger --------------------------------------------------------------------------------
 
 
 def stuck(backend, data_dir):
-    """Return a directory with a decided group whose rows are not in the map yet."""
+    """Run on a broken `backend` until blocked, so that `data_dir` has a decided group whose rows are not published."""
     handle = run(
         topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=data_dir, available_now=True
     )
@@ -284,20 +284,20 @@ def stuck(backend, data_dir):
     handle.stop()
 
 
-def test_a_map_with_decided_rows_that_the_code_no_longer_declares_is_named(tmp_path):
+def test_a_removed_map_with_decided_rows_is_reported(tmp_path):
     stuck(Broken(), tmp_path / "data")
     renamed = topology(Source(ROWS), MapState("others", MemoryBackend()))
     with pytest.raises(StateError, match=r"map 'sums': txids 1-\d are decided .*no longer declares it"):
         run(renamed, engine="local", data_dir=tmp_path / "data", available_now=True)
 
 
-def test_another_or_an_emptied_store_is_named(make_backend, tmp_path):
+def test_a_different_or_emptied_store_is_reported(make_backend, tmp_path):
     ends(topology(Source(ROWS), MapState("sums", make_backend())), tmp_path / "data")
     with pytest.raises(TableCorrupt, match=r"map 'sums': the ledger knows it at txid 4, but the store has no mark"):
         run(topology(Source(ROWS), MapState("sums", make_backend())), engine="local", data_dir=tmp_path / "data")
 
 
-def test_a_map_of_another_data_directory_is_named(backend, tmp_path):
+def test_a_map_of_another_data_directory_is_reported(backend, tmp_path):
     built = topology(Source(ROWS), MapState("sums", backend))
     ends(built, tmp_path / "data")
     with pytest.raises(StateError, match=r"its store belongs to topology 'own', incarnation .*a map has one owner"):
@@ -325,8 +325,8 @@ def test_damaged_staged_rows_are_never_put(tmp_path):
         run(topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=tmp_path / "data")
 
 
-def test_a_map_joins_a_topology_leaves_it_by_name_and_does_not_come_back(backend, tmp_path):
-    """Back under its name, or with its content under another one, it would lack what was committed meanwhile."""
+def test_a_map_can_be_added_and_dropped_but_not_added_again(backend, tmp_path):
+    """A dropped map is rejected, under its old name or a new one, because it lacks the transactions since then."""
     rows, kept, data = ROWS + ROWS, MapState("sums", backend), tmp_path / "data"
     other = MapState("other", MemoryBackend())
     ends(topology(Source(rows), other), data, until_txid=2)
@@ -342,11 +342,11 @@ def test_a_map_joins_a_topology_leaves_it_by_name_and_does_not_come_back(backend
     assert values(backend) == before
 
 
-# --- effects of one's own ---------------------------------------------------------------------------------------------
+# --- external effects -------------------------------------------------------------------------------------------------
 
 
 class Effects(Sums):
-    """Notes, outside of transactions, which txids were decided when it finished."""
+    """A committer with an external effect: records its txid and the last txid decided before it finishes."""
 
     seen: list[tuple[int, int]] = []
 
@@ -363,7 +363,7 @@ class Effects(Sums):
             raise FailedException("after its effect, before the decision")
 
 
-def test_with_effects_of_its_own_each_txid_is_decided_before_the_next_one_finishes(tmp_path):
+def test_with_external_effects_each_txid_is_decided_before_the_next_one_finishes(tmp_path):
     Effects.seen.clear()
     builder = TransactionalTopologyBuilder("own", "source", Source(ROWS * 2))
     builder.set_committer_bolt("effects", Effects(tmp_path / "data"), external=True).global_grouping("source")
@@ -379,7 +379,7 @@ class Failing(Sums):
         self.context.state("sums").get(object())
 
 
-def test_a_wrong_key_ends_the_topology_with_its_place(tmp_path):
+def test_an_invalid_key_ends_the_topology_with_an_error_that_locates_it(tmp_path):
     builder = TransactionalTopologyBuilder("own", "source", Source(ROWS))
     builder.set_committer_bolt("sums", Failing(MapState("sums", MemoryBackend()))).global_grouping("source")
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)

@@ -1,4 +1,4 @@
-"""The SQLAlchemy backend: bounded statements, marks, and what a user may get wrong."""
+"""SQLAlchemy backend: statements of bounded size, marks, and user errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def statements() -> list[tuple[str, int]]:
-    """Every statement that any engine executes, with its number of parameters."""
+    """Record the first word and the number of parameters of every statement that any SQLAlchemy engine executes."""
     seen: list[tuple[str, int]] = []
 
     def note(connection, cursor, statement, parameters, context, executemany):
@@ -37,7 +37,7 @@ def statements() -> list[tuple[str, int]]:
     sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
-def test_many_keys_take_few_statements_of_bounded_size(url, statements):
+def test_many_keys_need_few_statements_of_bounded_size(url, statements):
     backend = SqlAlchemyBackend(url, "counts")
     rows = {f"k{i}": MapRow(i, 1) for i in range(2 * CHUNK + 1)}
     backend.mark()
@@ -50,7 +50,7 @@ def test_many_keys_take_few_statements_of_bounded_size(url, statements):
     assert [word for word, _ in statements] == ["SELECT"] * 3
 
 
-def test_a_mark_moves_only_from_what_was_read(backend):
+def test_a_mark_advances_only_from_its_expected_value(backend):
     assert backend.mark() is None
     assert not backend.put_marked({"a": MapRow(1, 5)}, MARK, replace(MARK, txid=6))
     assert backend.put_marked({"a": MapRow(1, 5)}, None, MARK)
@@ -64,14 +64,14 @@ def test_a_mark_moves_only_from_what_was_read(backend):
     assert backend.multi_get(["a"]) == [MapRow(2, 6, 0, 1)]
 
 
-def test_maps_of_one_database_do_not_see_each_other(make_backend):
+def test_maps_in_one_database_are_isolated(make_backend):
     one, two = make_backend(), make_backend()
     assert one.put_marked({"a": MapRow(1, 5)}, None, MARK)
     assert two.mark() is None
     assert two.multi_get(["a"]) == [None]
 
 
-def test_what_a_user_reads_with_sql(url):
+def test_columns_of_the_map_table_in_sql(url):
     backend = SqlAlchemyBackend(url, "counts")
     rows = {'"cat"': MapRow({"n": [1, 2]}, 7, 0, {"n": [1]}), '"dog"': MapRow(None, 7, 0, 3)}
     backend.multi_put(rows)
@@ -83,7 +83,7 @@ def test_what_a_user_reads_with_sql(url):
         ]
 
 
-def test_the_url_may_come_from_the_environment_when_it_is_needed(url, monkeypatch):
+def test_the_url_can_be_read_from_the_environment_on_first_use(url, monkeypatch):
     monkeypatch.delenv("OWN_DB", raising=False)
     backend = SqlAlchemyBackend.from_env("OWN_DB", "counts")
     with pytest.raises(
@@ -95,31 +95,31 @@ def test_the_url_may_come_from_the_environment_when_it_is_needed(url, monkeypatc
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "sqlite://", "sqlite:///:memory:"])
-def test_a_url_that_cannot_do_is_refused(wrong):
+def test_an_unsuitable_url_is_rejected(wrong):
     with pytest.raises(InputError, match=r"database URL|in memory is another one in every thread"):
         SqlAlchemyBackend(wrong, "counts")
 
 
-def test_a_driver_that_is_not_installed_is_named():
+def test_a_missing_database_driver_is_reported():
     with pytest.raises(MissingDependency, match="pymysql is not installed"):
         SqlAlchemyBackend("mysql+pymysql://u:secret@nowhere/db", "counts").mark()
 
 
-def test_an_error_never_shows_the_password(postgres):
+def test_errors_never_contain_the_password(postgres):
     backend = SqlAlchemyBackend(f"postgresql+psycopg://txstorm:secret@127.0.0.1:1/{postgres.port}", "counts")
     with pytest.raises(ConnectionError, match="table 'counts'") as refused:
         backend.mark()
     assert "secret" not in str(refused.value)
 
 
-def test_a_table_that_is_something_else_is_refused(url):
+def test_a_table_with_other_columns_is_rejected(url):
     with sa.create_engine(url).begin() as connection:
         connection.execute(sa.text("CREATE TABLE counts (id TEXT, n INT)"))
     with pytest.raises(StateError, match=r"table 'counts' exists, but has no columns key, value, .*another table"):
         SqlAlchemyBackend(url, "counts").mark()
 
 
-def test_without_sqlalchemy_the_install_line_is_given_and_the_rest_works(tmp_path):
+def test_without_sqlalchemy_the_error_has_install_instructions_and_the_rest_works(tmp_path):
     code = """
 import json, sys
 sys.modules["sqlalchemy"] = None

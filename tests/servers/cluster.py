@@ -1,4 +1,4 @@
-"""Base class for a cluster of servers of one kind."""
+"""Base class for clusters of servers of one kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Some = TypeVar("Some", bound="Cluster")
 
 
 class Cluster(ABC):
-    """Numbered servers of one kind; their data stays in `directory` when they end or are restarted."""
+    """Cluster of numbered servers of one kind; their data is kept in `directory` when they end or are restarted."""
 
     def __init__(self, directory: Path, servers: list[ServerProcess]) -> None:
         self.directory = directory
@@ -34,7 +34,7 @@ class Cluster(ABC):
             self.wait_ready(i)
 
     def wait_ready(self, i: int) -> None:
-        """Wait until server i is ready; ServerError if it has ended or is not ready within two minutes."""
+        """Wait until server i is ready; raise ServerError if it ends or is not ready within two minutes."""
         self.servers[i].wait_ready(lambda: self.ready(i))
 
     def kill(self, i: int = 0) -> None:
@@ -42,7 +42,7 @@ class Cluster(ABC):
         self.servers[i].kill()
 
     def restart(self, i: int = 0) -> None:
-        """Restart server i with the same data and ports, ending it first if it runs; returns when it is ready."""
+        """Restart server i with the same data and ports, killing it first if it runs; return when it is ready."""
         self.servers[i].kill()
         self.servers[i].start()
         self.wait_ready(i)
@@ -56,12 +56,12 @@ class Cluster(ABC):
         self.servers[i].thaw()
 
     def stop(self) -> None:
-        """Shut all servers down with SIGTERM, as operators do; returns when they have ended."""
+        """Shut down all servers with SIGTERM, as operators do; return when they have ended."""
         for server in self.servers:
             server.stop()
 
     def close(self) -> None:
-        """Kill all servers at once, with SIGKILL."""
+        """Kill all servers immediately with SIGKILL."""
         for server in self.servers:
             server.kill()
 
@@ -75,7 +75,7 @@ class Cluster(ABC):
 
     @staticmethod
     def listens(port: int) -> bool:
-        """Return whether a process on 127.0.0.1 accepts connections on the port."""
+        """Return whether a process accepts connections on `port` of 127.0.0.1."""
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1):
                 return True
@@ -84,7 +84,7 @@ class Cluster(ABC):
 
     @staticmethod
     def wait(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-        """Wait until the condition holds; ServerError, whose message names `what`, after `seconds`."""
+        """Wait until `condition` returns true; after `seconds`, raise a ServerError whose message contains `what`."""
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until:
@@ -93,7 +93,7 @@ class Cluster(ABC):
 
 
 def started(cluster: Some) -> Some:
-    """Start the cluster and return it once all servers are ready; if that fails, end those that were started."""
+    """Start the cluster and return it once all servers are ready; if that fails, kill those that were started."""
     try:
         cluster.start()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Command lines of `scripts/kafka` and `scripts/zookeeper`: start servers that outlive the command, and stop them."""
+"""Command lines of `scripts/kafka` and `scripts/zookeeper`, which start and stop servers that outlive the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servers.java import ROOT
 from servers.process import DetachedProcess, ServerError
 
 DIRECTORY = ROOT / ".cache" / "servers"
-FORMAT = 1  # of the file that remembers the ports
+FORMAT = 1  # version of the file that stores the ports
 
 KAFKA_HELP = """\
 examples:
@@ -59,9 +59,9 @@ class Kind:
     """Differences between the Kafka and the ZooKeeper command."""
 
     name: str
-    servers: str  # what one is called, in the plural
+    servers: str  # plural noun for the servers
     help: str
-    known: int  # the port clients expect it at
+    known: int  # default port of clients
     ports: type[Any]
     pick: Callable[[int, Sequence[int]], list[Any]]
     make: Callable[..., Cluster]
@@ -97,12 +97,12 @@ KINDS = {
 
 
 class InputError(Exception):
-    """Invalid command line."""
+    """Raised for an invalid command line or an unusable directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The directory of servers of one kind, which stores their ports so that the next start reuses them."""
+    """Directory of the servers of one kind; it stores their ports, so that the next start reuses them."""
 
     kind: Kind
     directory: Path
@@ -112,7 +112,7 @@ class Place:
         return self.directory / "servers.json"
 
     def saved(self) -> Cluster | None:
-        """Return the servers that were started in this directory, running or not; None if there are none."""
+        """Return the cluster that was started in this directory, running or not; None if there is none."""
         if not self._file.exists():
             return None
         found = json.loads(self._file.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ class Place:
         return self._make([self.kind.ports(**ports) for ports in found["ports"]])
 
     def new(self, count: int) -> Cluster:
-        """Create `count` servers for this directory without starting them; their ports are stored."""
+        """Create a cluster of `count` servers for this directory and store their ports, without starting them."""
         ports = self.kind.pick(count, range(self.kind.known, self.kind.known + count))
         self.directory.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".new")
@@ -173,7 +173,7 @@ def _stop(place: Place, *, delete: bool) -> int:
 
 
 def _print(place: Place, cluster: Cluster) -> int:
-    """Print addresses, pids and directories of the servers; return the exit code."""
+    """Print states, process ids, log files and addresses of the servers; return 0 if all are ready, else 1."""
     serves = [cluster.ready(i) for i in range(len(cluster.servers))]
     for server, ready in zip(cluster.servers, serves, strict=True):
         state = "serves" if ready else "does not serve" if server.alive else "does not run"
@@ -206,7 +206,9 @@ def _arguments(kind: Kind, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Run a command line; return its exit code: 0, 1 if servers that should run do not, 2 for invalid input."""
+    """Run the command `name` (kafka or zookeeper); return the exit code.
+
+    The code is 0 on success, 1 if servers that should be running are not, and 2 for invalid input."""
     kind = KINDS[name]
     given = _arguments(kind, arguments)
     place = Place(kind, given.directory.resolve() / name)

@@ -1,4 +1,4 @@
-"""Processes of one session: a process and all its descendants, including those that outlive their parent."""
+"""Processes of a session: a session leader with all its descendants, including those that outlive their parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Member:
-    """A process as /proc shows it; `pid` and `started` together identify it even if the pid is reused."""
+    """A process as listed in /proc; `pid` and `started` together identify it even if the process id is reused."""
 
     pid: int
     parent: int
@@ -23,7 +23,7 @@ class Member:
     command: str
 
     def kill(self) -> bool:
-        """Send SIGKILL unless the process has ended or its pid was reused; return whether it was still alive."""
+        """Send SIGKILL unless the process has ended (or its id was reused); return whether it was still alive."""
         now = member(self.pid)
         if now is None or now.started != self.started:
             return False
@@ -34,20 +34,20 @@ class Member:
 
 
 def member(pid: int) -> Member | None:
-    """Return the process with that pid; None if it has ended, including as a zombie."""
+    """Return the process with id `pid`; None if it has ended or is a zombie."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(errors="replace")
         command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return None
-    fields = stat[stat.rindex(")") + 2 :].split()  # a program's name may hold anything, also ")"
+    fields = stat[stat.rindex(")") + 2 :].split()  # a program's name may contain any character, even ")"
     if fields[0] in "ZX":
         return None
     return Member(pid, int(fields[1]), int(fields[3]), int(fields[19]), command)
 
 
 def members(session: int) -> list[Member]:
-    """Return the live processes of a session; none on systems without /proc."""
+    """Return the live processes of a session; an empty list on systems without /proc."""
     if not PROC.is_dir():
         return []
     found = [member(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdecimal()]
@@ -55,7 +55,7 @@ def members(session: int) -> list[Member]:
 
 
 def end_session(session: int, seconds: float = 20.0) -> None:
-    """Kill all processes of a session with SIGKILL until none is left; AssertionError after `seconds`."""
+    """Kill the processes of a session with SIGKILL until none is left; raise AssertionError after `seconds`."""
     until = time.monotonic() + seconds
     while left := members(session):
         for one in left:

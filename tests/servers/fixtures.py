@@ -1,6 +1,6 @@
-"""Fixtures: a Kafka broker and a ZooKeeper server, one each per test process, started at first use.
+"""Fixtures: one Kafka broker and one ZooKeeper server per test process, started when first used.
 
-Each test uses its own topics and chroot, and leaves the servers running.
+Each test uses its own topics and chroot; a test that stops a server must restart it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """Run one broker; its address is `kafka_broker.bootstrap`."""
+    """Run one Kafka broker for the whole test session; its address is `kafka_broker.bootstrap`."""
     kafka = start_kafka(tmp_path_factory.mktemp("kafka"))
     yield kafka
     _close(kafka)
@@ -24,14 +24,14 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    """Run one server; its address is `zookeeper_server.hosts`."""
+    """Run one ZooKeeper server for the whole test session; its address is `zookeeper_server.hosts`."""
     zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
     yield zookeeper
     _close(zookeeper)
 
 
 def _close(cluster: Cluster) -> None:
-    """End the servers; keep their logs with pytest's other files, but remove their data, which is too large to keep."""
+    """Kill the servers and delete their data, which is too large to keep; their logs remain in pytest's directory."""
     cluster.close()
     for data in cluster.directory.glob("*/data"):
         shutil.rmtree(data)

@@ -1,7 +1,7 @@
-"""Runs one server below a process that may be killed: ``guard.py COMMAND...`` prints its pid and ends when that does.
+"""Guard process for one server: ``guard.py COMMAND...`` starts it, prints its process id, and ends when it ends.
 
-It also ends the server when the process that started the guard is gone, however that ended: a test session that was
-killed with SIGKILL leaves no server behind. Standard library only, and started with -I -S: it costs 8 MB.
+It also kills the server once the process that started the guard has ended, even by SIGKILL, so that a killed test
+session leaves no server running. It uses only the standard library and is started with -I -S, to need only 8 MB.
 """
 
 import os
@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 
-PAUSE = 0.05  # seconds; also how long a server outlives the tests
+PAUSE = 0.05  # polling interval in seconds; a server outlives the tests by no more than this
 
 
 def main(command: list[str]) -> int:
-    """Run the server; return its exit code."""
+    """Run the server until it ends or is orphaned; return its exit code."""
     starter = os.getppid()
-    # Ctrl-C in a terminal goes to the tests: they end their servers themselves.
+    # Ctrl-C in a terminal is for the tests, which stop their servers themselves.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = subprocess.Popen(command, stdout=2)
     print(server.pid, file=sys.__stdout__, flush=True)

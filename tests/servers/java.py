@@ -1,4 +1,4 @@
-"""Paths of Java and of the jars of Kafka and ZooKeeper, and command lines to run them."""
+"""Paths of Java and of the jars of Kafka and ZooKeeper, and the command lines that run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servers.process import ServerError
 ROOT = Path(__file__).resolve().parents[2]
 KAFKA_JARS = ROOT / ".cache" / "kafka-jars"
 
-# Everything a server logs from INFO on goes to its output, which is its log file.
+# Servers log to their standard output, which is redirected to the log file, from level INFO on.
 LOGGING = """\
 status = error
 appender.out.type = Console
@@ -26,7 +26,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 def java(program: str = "java") -> str:
-    """Return the path of a Java program, found by JAVA_HOME or PATH."""
+    """Return the path of the Java tool `program`, found through JAVA_HOME or PATH; raise ServerError if missing."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / program) if home else shutil.which(program)
     if not found:
@@ -43,14 +43,14 @@ def spark_jars() -> Path:
 
 
 def kafka_jars() -> Path:
-    """Return the directory of the Kafka jars that `scripts/jars` fetched."""
+    """Return the directory of the Kafka jars that `scripts/jars` has downloaded; raise ServerError if it is empty."""
     if not any(KAFKA_JARS.glob("kafka_2.13-*.jar")):
         raise ServerError(f"no Kafka jars in {KAFKA_JARS}: run scripts/jars")
     return KAFKA_JARS
 
 
 def kafka_classpath() -> str:
-    """Return Kafka's class path, with the log4j of pyspark: Kafka's dependencies include no logging backend."""
+    """Return Kafka's class path, with pyspark's log4j because Kafka's dependencies include no logging backend."""
     spark = spark_jars()
     writing = [jar for name in ("slf4j-api", "log4j-slf4j2-impl") for jar in sorted(spark.glob(f"{name}-*.jar"))]
     return os.pathsep.join([*map(str, writing), f"{kafka_jars()}/*"])
@@ -63,9 +63,9 @@ def zookeeper_classpath() -> str:
 
 
 def java_command(classpath: str, heap: str, logging: Path, call: Sequence[str], *, quick: bool) -> list[str]:
-    """Return a command that runs a Java class with a small heap and logs as `LOGGING`, written to the file `logging`.
+    """Return a command that runs a Java class with a small heap; write its logging configuration to `logging`.
 
-    If `quick`, start-up takes half the processor time, but each record takes longer, which matters for millions of them.
+    If `quick`, start-up takes half the CPU time, but each record takes longer, which matters for millions of records.
     """
     logging.write_text(LOGGING, encoding="utf-8")
     options = [f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={logging}"]

@@ -24,8 +24,8 @@ HEAP = "384m"
 USER = "storm"
 PASSWORD = "thunder"
 
-# Topics of the broker's own are small and not replicated; what brokers do now and then, they do at once: tests wait
-# for retention, compaction, and for a dead producer's transaction to be aborted.
+# Internal topics are small and not replicated. Periodic tasks of the broker have short intervals, because tests wait
+# for retention, for compaction, and for transactions of dead producers to be aborted.
 CONFIG = """\
 process.roles=broker,controller
 node.id={node}
@@ -68,12 +68,12 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 
 
 def is_produce(request: bytes) -> bool:
-    """Return whether a request is a Produce request; for `LossyProxy.drop_answers`."""
+    """Return whether `request` is a Produce request; a filter for `LossyProxy.drop_answers`."""
     return request[4:6] == b"\x00\x00"
 
 
 def is_transaction_end(request: bytes) -> bool:
-    """Return whether a request commits or aborts a transaction; for `LossyProxy.drop_answers`."""
+    """Return whether `request` commits or aborts a transaction; a filter for `LossyProxy.drop_answers`."""
     return request[4:6] == b"\x00\x1a"
 
 
@@ -84,15 +84,15 @@ class Ports:
     port: int
     controller: int
     secure: int
-    behind: int  # clients that come through a proxy
-    before: int  # the proxy
+    behind: int  # listener for connections from the proxy
+    before: int  # port of the proxy itself
 
 
 class Kafka(Cluster):
-    """Running brokers, numbered from 0; broker i has the node id i + 1.
+    """Kafka cluster; its brokers are numbered from 0, and broker i has the node id i + 1.
 
-    Besides its plain listener, each has one for clients with the `secure` settings, and one for clients that connect
-    through a `proxy`, whose address it advertises to them in its metadata.
+    Each broker has a plain listener, one for clients with the `secure` settings, and one for clients that connect
+    through its `proxy`, which get the proxy's address in metadata responses.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Kafka(Cluster):
 
     @property
     def secure(self) -> dict[str, str]:
-        """Client settings for TLS with a password; with any one of them changed, the broker must reject the client."""
+        """Client settings for TLS with a password; the broker rejects a client if any of them is wrong."""
         return {
             "bootstrap.servers": ",".join(f"127.0.0.1:{broker.secure}" for broker in self._ports),
             "security.protocol": "SASL_SSL",
@@ -135,14 +135,14 @@ class Kafka(Cluster):
         }
 
     def proxy(self, i: int = 0) -> LossyProxy:
-        """Return the proxy in front of broker i, whose ``address`` serves as ``bootstrap.servers`` for all traffic."""
+        """Return the proxy for broker i, started at the first call; use its `address` as ``bootstrap.servers``."""
         if i not in self._proxies:
             ports = self._ports[i]
             self._proxies[i] = LossyProxy("127.0.0.1", ports.behind, port=ports.before)
         return self._proxies[i]
 
     def close(self) -> None:
-        """Kill all brokers at once, with SIGKILL, and close their proxies."""
+        """Kill all brokers immediately with SIGKILL, and close their proxies."""
         super().close()
         for proxy in self._proxies.values():
             proxy.close()
@@ -152,13 +152,13 @@ class Kafka(Cluster):
         return f"127.0.0.1:{self.ports[i]}"
 
     def start(self) -> None:
-        """Start all brokers and wait until all are ready."""
+        """Format new data directories, start all brokers, and wait until all are ready."""
         self._format()
         super().start()
 
     def _format(self) -> None:
-        """Format the data directories that are not yet formatted, all with the id of one new cluster."""
-        # One in 64 ids would begin with "-" and be taken for an option; a first byte of zero makes it an "A".
+        """Format all unformatted data directories with one new cluster id."""
+        # One in 64 random ids would begin with "-" and be parsed as an option; with a zero byte, ids begin with "A".
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         new = [server for server in self.servers if not (server.log.parent / "data" / "meta.properties").exists()]
         formats = [(server, _format(server.log.parent, cluster)) for server in new]
@@ -171,7 +171,7 @@ class Kafka(Cluster):
                 process.kill()
 
     def ready(self, i: int) -> bool:
-        """Return whether broker i is ready and the controllers list it as active."""
+        """Return whether broker i accepts clients and is active according to the cluster metadata."""
         if not self.listens(self.ports[i]):
             return False
         try:
@@ -181,14 +181,14 @@ class Kafka(Cluster):
         return i + 1 in found.brokers
 
     def admin(self, i: int | None = None) -> AdminClient:
-        """Create an admin client, for test setup: topics, partitions, record deletion. Asks broker i first."""
+        """Create an admin client for test setup that bootstraps from broker i, or from all brokers if None."""
         servers = self.bootstrap if i is None else self.address(i)
         return AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def make_topic(self, name: str = "", partitions: int = 1, **config: str) -> str:
-        """Create a topic with replication factor 1; return its name, by default a unique one.
+        """Create a topic with replication factor 1; return its name, a new unique one if `name` is empty.
 
-        `config` holds the topic's settings with ``_`` for ``.``: ``cleanup_policy="compact"``.
+        `config` has the topic's settings, with ``_`` instead of ``.``, as in ``cleanup_policy="compact"``.
         """
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
@@ -201,7 +201,7 @@ class Kafka(Cluster):
         return name
 
     def leaders(self, topic: str, i: int | None = None) -> dict[int, int | None]:
-        """Return each partition's leader (broker number; None if it is unavailable) as broker i sees it."""
+        """Return the leader of each partition (a broker number, or None) as seen by broker i (None: by any broker)."""
         found = self.admin(i).list_topics(topic, timeout=5).topics[topic].partitions
         return {number: partition.leader - 1 if partition.leader > 0 else None for number, partition in found.items()}
 
@@ -221,7 +221,7 @@ def _format(home: Path, cluster: str) -> subprocess.Popen[bytes]:
 
 
 def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Pick free ports for the brokers; the plain listeners get the first free ones of `known`, if any.
+    """Pick free ports for the brokers; for the plain listeners, free ones of `known` are preferred.
 
     Raises:
         ServerError: there are not enough free ports.
@@ -232,9 +232,9 @@ def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
 
 
 def start_kafka(directory: Path, brokers: int = 1, *, quick: bool = True) -> Kafka:
-    """Start brokers with their data below `directory`, and return when all of them are ready.
+    """Start a Kafka cluster with its data in `directory`; return it when all brokers are ready.
 
-    They end with this process. Data of an earlier start in the same directory is reused if it had as many brokers.
-    To measure a broker's speed, set `quick` to False: its code is then fully optimized by the JIT compiler.
+    The brokers end with this process. Existing data in the directory is reused; it must be of as many brokers.
+    For performance measurements set `quick` to False, so that the JIT compiler fully optimizes the brokers' code.
     """
     return started(Kafka(directory, pick_ports(brokers), quick=quick))

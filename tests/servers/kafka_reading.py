@@ -1,4 +1,4 @@
-"""Readers of a topic's committed records that use confluent-kafka only."""
+"""Independent readers of a topic's committed records, which use only confluent-kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 30
 
 @dataclass(frozen=True)
 class Record:
-    """One record, with the headers that txstorm adds."""
+    """A Kafka record written by txstorm, with its headers."""
 
     partition: int
     offset: int
@@ -36,9 +36,10 @@ class Record:
 
 
 def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
-    """Wait for the markers of all transactions: a commit is acknowledged before the partitions have them (KIP-98).
+    """Wait until the partitions have the markers of all ended transactions.
 
-    A transaction that stays open delays the caller by at most `seconds`: only the records before it count as committed.
+    A commit is acknowledged before its markers are written (KIP-98).
+    The wait ends after `seconds` if a transaction remains open; only records before it are then readable as committed.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions
@@ -54,7 +55,7 @@ def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
 
 
 def committed_records(bootstrap: str, topic: str) -> list[Record]:
-    """Return all committed records, partition by partition, in offset order."""
+    """Return all committed records of `topic`, ordered by partition and offset."""
     until_decided(bootstrap, topic)
     consumer = Consumer(
         {
@@ -98,7 +99,7 @@ def _record(message: Any) -> Record:
 
 
 def committed_values(brokers: str, topic: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (partition, offset, value) of every committed record that is currently readable."""
+    """Yield (partition, offset, value) of every currently readable committed record of `topic`."""
     settings = {
         "bootstrap.servers": brokers,
         "group.id": uuid.uuid4().hex,

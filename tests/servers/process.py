@@ -1,4 +1,4 @@
-"""One server process: started, awaited, killed, suspended and ended by its pid alone."""
+"""Server processes: started, awaited, suspended, stopped and killed individually, by process id."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 GUARD = Path(__file__).with_name("guard.py")
 
-# Below the range systems take outgoing ports from. A port of that range may be taken while its server is down, even by
-# a client that tries to reach it (TCP allows a socket to connect to itself).
+# Below the range of ephemeral ports. An ephemeral port could be taken while its server is down, even by a client that
+# tries to connect to it (TCP allows a socket to connect to itself).
 PORTS = range(20_000, 32_000)
 
 READY_WITHIN = 120.0  # seconds; a broker needs 2 on an idle machine, 30 on a very busy one
@@ -27,11 +27,11 @@ ENDS_WITHIN = 20.0  # seconds after SIGTERM
 
 
 class ServerError(Exception):
-    """A server did not behave as requested; the message ends with the tail of its log."""
+    """Raised if a server cannot be started, or did not do what was requested; usually with the tail of its log."""
 
 
 def is_free(port: int) -> bool:
-    """Return whether no process on 127.0.0.1 listens on the port."""
+    """Return whether no process listens on `port` of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -42,10 +42,10 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different unused ports of 127.0.0.1, which stay free while their servers are down.
+    """Return `count` distinct unused ports of 127.0.0.1, outside the ephemeral range.
 
     Raises:
-        ServerError: there are not enough.
+        ServerError: there are not enough free ports.
     """
     candidates = random.SystemRandom().sample(PORTS, len(PORTS))
     found = list(itertools.islice(filter(is_free, candidates), count))
@@ -55,7 +55,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess(ABC):
-    """A server process, always started with the same command; its output is appended to `log`."""
+    """A restartable server process: always the same command, with its output appended to `log`."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class ServerProcess(ABC):
         """Return whether the process exists, including when it is suspended."""
 
     def start(self) -> None:
-        """Start the server without waiting; `wait_ready` waits until it is ready."""
+        """Start the server without waiting until it is ready; raise ServerError if it is already running."""
         if self.alive:
             raise ServerError(f"{self.name} runs already, pid {self.pid}")
         with self.log.open("ab") as log:
@@ -77,14 +77,14 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _start(self, log: int) -> None:
-        """Start the process with its output redirected to the descriptor `log`, and set `pid`."""
+        """Start the process with its output redirected to the file descriptor `log`, and set `pid`."""
 
     def wait_ready(self, ready: Callable[[], bool], *, seconds: float = READY_WITHIN) -> None:
-        """Wait until `ready()`; ServerError if the process ends or `seconds` have passed."""
+        """Wait until `ready()` is true; raise ServerError if the process ends or after `seconds`."""
         until = time.monotonic() + seconds
         while not ready():
             if not self.alive:
-                time.sleep(0.2)  # the system may not tell yet what a process is that has just begun
+                time.sleep(0.2)  # the command line of a new process may not be visible yet
                 if not self.alive:
                     raise self.failure("ended while it started")
             if time.monotonic() > until:
@@ -92,18 +92,18 @@ class ServerProcess(ABC):
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process has ended; no effect if it had ended already."""
+        """Send SIGKILL and wait until the process has ended; no effect if it has already ended."""
         self._end(signal.SIGKILL, ENDS_WITHIN)
 
     def stop(self) -> None:
-        """Send SIGTERM, then SIGKILL if that was not enough; returns when the process has ended."""
+        """Send SIGTERM, and SIGKILL if it does not end within 20 s; return when the process has ended."""
         try:
             self._end(signal.SIGTERM, ENDS_WITHIN)
         except ServerError:
             self.kill()
 
     def freeze(self) -> None:
-        """Suspend with SIGSTOP: connections stay open and nothing is answered, as in a long pause of the machine."""
+        """Suspend the process with SIGSTOP: connections remain open without responses, as in a long GC pause."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -115,7 +115,7 @@ class ServerProcess(ABC):
             return
         self._signal(how)
         if how is not signal.SIGKILL:
-            self._signal(signal.SIGCONT)  # a frozen process takes no other signal
+            self._signal(signal.SIGCONT)  # a suspended process handles no other signal
         until = time.monotonic() + seconds
         while self.alive:
             if time.monotonic() > until:
@@ -127,7 +127,7 @@ class ServerProcess(ABC):
             raise ServerError(f"{self.name} does not run: no {how.name} can be sent")
         try:
             os.kill(self.pid, how)
-        except ProcessLookupError:  # ended by itself, its guard is about to notice
+        except ProcessLookupError:  # it has just ended, which its guard has not noticed yet
             return
 
     def failure(self, what: str) -> ServerError:
@@ -137,7 +137,7 @@ class ServerProcess(ABC):
 
 
 class GuardedProcess(ServerProcess):
-    """A server that ends with the process that started it, however that ends."""
+    """A server process that ends with the process that started it, even if that is killed."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         super().__init__(name, command, log)
@@ -162,7 +162,7 @@ class GuardedProcess(ServerProcess):
 
 
 class DetachedProcess(ServerProcess):
-    """A server that outlives the process that started it; other processes find it by the pid file beside its log."""
+    """A server process that outlives the process that started it; a pid file beside its log identifies it to others."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         super().__init__(name, command, log)
@@ -172,7 +172,7 @@ class DetachedProcess(ServerProcess):
 
     @property
     def alive(self) -> bool:
-        """Return whether the process exists; another process that has reused its pid does not count."""
+        """Return whether the process exists; a different process with a reused process id does not count."""
         return self.pid is not None and self._command[-1] in _command_line(self.pid)
 
     def _start(self, log: int) -> None:
@@ -185,17 +185,17 @@ class DetachedProcess(ServerProcess):
             start_new_session=True,
         )
         self.pid = server.pid
-        # For a moment after its start a process has no command line yet.
+        # The command line of a new process is briefly not visible.
         until = time.monotonic() + READY_WITHIN
         while server.poll() is None and not self.alive and time.monotonic() < until:
             time.sleep(0.001)
-        # Nobody waits for it: it is meant to outlive this process. Until then its end is taken notice of here.
+        # It is meant to outlive this process. If it ends earlier, this thread reaps it, so that it is no zombie.
         threading.Thread(target=server.wait, daemon=True).start()
         self._file.write_text(f"{server.pid}\n")
 
 
 def _command_line(pid: int) -> list[str]:
-    """Return the command line of a process as words; empty if there is no such process."""
+    """Return the words of a process's command line; an empty list if there is no such process."""
     if Path("/proc/self/cmdline").exists():
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")

@@ -1,4 +1,4 @@
-"""TCP proxy in front of a ZooKeeper server or a Kafka broker that simulates network failures."""
+"""TCP proxy that simulates network failures between clients and a ZooKeeper server or a Kafka broker."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from types import TracebackType
 
 from servers.process import free_ports
 
-Frame = bytes  # with its length of four bytes before it, as both protocols have it
-NOTIFICATION = b"\xff\xff\xff\xff"  # ZooKeeper's id of an event nobody asked for
+Frame = bytes  # including its four-byte length prefix, the same in both protocols
+NOTIFICATION = b"\xff\xff\xff\xff"  # request id of ZooKeeper's watch events
 
 
 class LossyProxy:
-    """Forwards all traffic between clients of `address` and the target; faults stay until `heal`.
+    """A proxy that forwards traffic between clients of `address` and the target; injected faults last until `heal`.
 
-    The only protocol knowledge is common to both: each request and response is a frame, and responses come in the order
-    of their requests (not with `acks=0`, nor over TLS, nor for ZooKeeper's four-letter words).
+    It relies only on what both protocols have in common: each request and response is a frame, and responses are in the
+    order of requests. This does not hold for `acks=0`, TLS, or ZooKeeper's four-letter commands.
     """
 
     def __init__(self, target_host: str, target_port: int, *, port: int | None = None) -> None:
@@ -31,7 +31,7 @@ class LossyProxy:
         self._to_drop = 0
         self._matching: Callable[[Frame], bool] = _every
         self._delay = 0.0
-        self._undelayed = threading.Event()  # set when what waits for a delay to be over need not wait any longer
+        self._undelayed = threading.Event()  # set to release delayed responses early
         self._passing = threading.Event()
         self._passing.set()
         self._listener: socket.socket | None = None
@@ -39,19 +39,19 @@ class LossyProxy:
 
     @property
     def address(self) -> str:
-        """HOST:PORT that clients connect to."""
+        """Address of the proxy for clients, as HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def connections(self) -> int:
-        """Number of open connections."""
+        """Number of open client connections."""
         with self._lock:
             return len(self._links)
 
     def drop_answers(self, n: int = 1, matching: Callable[[Frame], bool] | None = None) -> None:
-        """Drop the responses to the next n requests for which `matching(request)` holds; by default any requests.
+        """Drop the responses to the next `n` requests for which `matching(request)` is true (None: any requests).
 
-        The server receives and answers such a request; the client's connection is closed instead. `dropped` counts these.
+        The server does process such a request, but the client's connection is closed; `dropped` counts these responses.
         """
         with self._lock:
             self._to_drop, self._matching = n, matching or _every
@@ -62,7 +62,7 @@ class LossyProxy:
         self._delay = seconds
 
     def stall(self) -> None:
-        """Hold all traffic back in both directions on open connections, as a network that drops all packets does."""
+        """Hold back all traffic on open connections in both directions, like a network that drops all packets."""
         self._passing.clear()
 
     def cut(self) -> None:
@@ -76,7 +76,7 @@ class LossyProxy:
             link.close()
 
     def heal(self) -> None:
-        """Forward all traffic again without delay, including what was held back."""
+        """End all faults: forward all traffic without delay, including what was held back, and accept connections."""
         with self._lock:
             self._to_drop = 0
         self._pass_what_waits()
@@ -84,7 +84,7 @@ class LossyProxy:
             self._listen()
 
     def close(self) -> None:
-        """Close the proxy and all its connections for good."""
+        """Close the proxy and all its connections permanently."""
         self.cut()
         self._pass_what_waits()
 
@@ -114,7 +114,7 @@ class LossyProxy:
                 return
             try:
                 server = socket.create_connection(self._target, timeout=10)
-            except OSError:  # the target is down: so is its address
+            except OSError:  # the target is down, so clients are disconnected as well
                 _end(client)
                 continue
             server.settimeout(None)
@@ -126,15 +126,15 @@ class LossyProxy:
                     continue
             link.close()
 
-    # --- what a link asks ---
+    # --- called by links ---
 
     def forget(self, link: _Link) -> None:
-        """Remove a link that has ended."""
+        """Unregister a closed link."""
         with self._lock:
             self._links.discard(link)
 
     def admit(self, request: Frame) -> bool:
-        """Wait until a request may be forwarded; return whether its response must be dropped."""
+        """Block until `request` may be forwarded; return whether its response must be dropped."""
         self._passing.wait()
         with self._lock:
             drop = self._to_drop > 0 and self._matching(request)
@@ -142,7 +142,7 @@ class LossyProxy:
             return drop
 
     def admit_answer(self, *, drop: bool) -> None:
-        """Wait until a response may be forwarded or dropped."""
+        """Block until a response may be forwarded or, if `drop`, is to be dropped and counted."""
         self._passing.wait()
         if self._delay:
             self._undelayed.wait(self._delay)
@@ -151,13 +151,13 @@ class LossyProxy:
 
 
 class _Link:
-    """One client's connection together with its connection to the server."""
+    """A client's connection, paired with its connection to the server."""
 
     def __init__(self, proxy: LossyProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
         self._client = client
         self._server = server
-        self._asked: deque[bool] = deque()  # of each request without an answer: whether that has to be lost
+        self._asked: deque[bool] = deque()  # for each pending request, whether to drop its response
 
     def start(self) -> None:
         for pump in (self._pass_requests, self._pass_answers):
@@ -171,7 +171,7 @@ class _Link:
     def _run(self, pump: Callable[[], None]) -> None:
         try:
             pump()
-        except OSError:  # one side has ended: both end
+        except OSError:  # one side was closed, so both are
             pass
         finally:
             self.close()
@@ -201,7 +201,7 @@ def _every(request: Frame) -> bool:
 
 
 def _end(end: socket.socket) -> None:
-    # A thread that waits for a socket's bytes is woken by its shutdown, not by its close.
+    # A thread that blocks in a read is woken by a shutdown of the socket, but not by its close.
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()

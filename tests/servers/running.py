@@ -1,4 +1,4 @@
-"""Entry points that start real servers: `start_kafka` and `start_zookeeper`; both return when all servers are ready."""
+"""Entry points for real servers: `start_kafka` and `start_zookeeper`, which return when all servers are ready."""
 
 from servers.kafka import Kafka as Kafka
 from servers.kafka import start_kafka as start_kafka

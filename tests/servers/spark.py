@@ -1,4 +1,4 @@
-"""Local Spark cluster of real processes: executors that can be killed, each with its Python workers."""
+"""Local Spark clusters of real processes: executors that can be killed, each with its Python workers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from servers.family import Member
 from servers.process import GuardedProcess, free_ports
 
 QUICK = {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Executors start in half the time; what they compute is Python's work."""
+"""JVM options with which executors start in half the time; slower JVM code is acceptable, as Python does the work."""
 EXECUTOR = "CoarseGrainedExecutorBackend"
 DAEMON = "spark_daemon"
 
 
 def cluster(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment in which txstorm creates a session with two executors of one core each.
+    """Return environment variables with which txstorm creates a Spark session with two one-core executors.
 
-    `place`: a directory for Spark's home, which includes the executors' work directories. `settings`: of Spark.
+    Args:
+        place: parent directory of Spark's home, which includes the executors' work directories.
+        settings: additional Spark settings.
     """
     return {**home(place, settings), "TXSTORM_SPARK_MASTER": "local-cluster[2,1,1024]"}
 
 
 def home(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment that sets Spark's home to the directory `place`, with these Spark settings."""
+    """Create a Spark home with additional `settings` in `place`; return the environment variables that select it."""
     made = place / "spark"
     made.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
@@ -41,9 +43,13 @@ def home(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, st
 
 @contextmanager
 def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Run a master and two one-core workers, each on its own host; yield the master's URL. `environment`: from `home`.
+    """Run a Spark master and two one-core workers, each on a separate host; yield the master's URL.
 
-    The hosts are addresses of the loopback device, as Linux has them without being told.
+    The hosts are loopback addresses, which Linux provides without configuration.
+
+    Args:
+        place: directory for logs and the workers' directories.
+        environment: environment variables, from `home`.
     """
     (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"
@@ -65,11 +71,11 @@ def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_executor(one: Member, family: Mapping[int, Member]) -> bool:
-    """Return whether a process is a Spark executor."""
+    """Return whether the process `one` is a Spark executor."""
     return EXECUTOR in one.command
 
 
 def is_worker(one: Member, family: Mapping[int, Member]) -> bool:
-    """Return whether a process is a Python worker: a fork of its executor's PySpark daemon."""
+    """Return whether the process `one` is a Python worker, a fork of its executor's PySpark daemon."""
     parent = family.get(one.parent)
     return parent is not None and DAEMON in one.command and DAEMON in parent.command

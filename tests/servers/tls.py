@@ -1,4 +1,4 @@
-"""Server certificates, created once per checkout by Java's keytool."""
+"""TLS certificates for test servers, created once per checkout with Java's keytool."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from servers.java import ROOT, java
 
 MADE = ROOT / ".cache" / "certificates"
-PASSWORD = "changeit"  # Java wants one; the keys protect nothing
+PASSWORD = "changeit"  # required by Java, but the keys protect nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A self-signed certificate for 127.0.0.1 and localhost, which is its own certificate authority."""
+    """A self-signed certificate for 127.0.0.1 and localhost; it is also the certificate that clients trust."""
 
     keystore: Path  # PKCS12 with the key, for servers
-    pem: Path  # the certificate alone, for clients that have to trust it
+    pem: Path  # only the certificate, for clients to trust
 
 
 def certificate(name: str) -> Certificate:
-    """Return the certificate with this name; each has its own key, so clients that trust one reject all others."""
+    """Return the certificate `name`, created if missing. Each has a different key, so trusting one rejects all others."""
     place = MADE / name
     if not place.exists():
         MADE.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def certificate(name: str) -> Certificate:
             _make(Path(work) / name)
             try:
                 os.rename(Path(work) / name, place)
-            except OSError:  # another process was first
+            except OSError:  # another process has created it
                 if not place.exists():
                     raise
     return Certificate(place / "keystore.p12", place / "certificate.pem")

@@ -1,4 +1,4 @@
-"""ZooKeeper servers: standalone or as an ensemble."""
+"""ZooKeeper servers, standalone or as an ensemble."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from servers.tls import certificate
 
 HEAP = "128m"
 
-# Short ticks: a session may then be as short as a second, and an ensemble elects in less.
+# Short ticks allow session timeouts of one second, and elections in less than that.
 CONFIG = """\
 tickTime=500
 initLimit=20
@@ -31,7 +31,7 @@ admin.enableServer=false
 maxClientCnxns=0
 4lw.commands.whitelist=srvr,mntr,cons
 """
-# TLS on a port of its own, which only this kind of network code has.
+# TLS on a separate port requires the Netty connection factory.
 TLS_CONFIG = """\
 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
 secureClientPort={port}
@@ -48,14 +48,14 @@ WRITES = {1: "create", 2: "delete", 5: "set", 14: "transaction", 15: "create", 1
 
 
 def is_write(request: bytes) -> bool:
-    """Return whether a request changes a node (pings, reads and watches do not); for `LossyProxy.drop_answers`."""
+    """Return whether `request` is a write, not a ping, read or watch; a filter for `LossyProxy.drop_answers`."""
     xid, operation = (int.from_bytes(request[i : i + 4], "big", signed=True) for i in (4, 8))
     return xid > 0 and operation in WRITES
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one server."""
+    """The ports of one ZooKeeper server."""
 
     port: int
     peer: int
@@ -64,7 +64,7 @@ class Ports:
 
 
 class ZooKeeper(Cluster):
-    """Running servers, numbered from 0; server i has the id i + 1. If `encrypted`, each also serves TLS."""
+    """ZooKeeper ensemble; servers are numbered from 0, and server i has the id i + 1. TLS is optional (`encrypted`)."""
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class ZooKeeper(Cluster):
 
     @property
     def tls_hosts(self) -> str:
-        """Addresses of all servers for TLS clients, which have to trust `ca`."""
+        """Addresses of all servers for TLS clients, which must trust the certificate `ca`."""
         return ",".join(f"127.0.0.1:{server.tls}" for server in self._ports)
 
     @property
     def ca(self) -> Path:
-        """Path of the PEM certificate that TLS clients trust."""
+        """Path of the PEM certificate that TLS clients must trust."""
         return certificate("zookeeper").pem
 
     @property
@@ -120,7 +120,7 @@ class ZooKeeper(Cluster):
         return f"127.0.0.1:{self.ports[i]}"
 
     def new_chroot(self) -> str:
-        """Return ``HOSTS/CHROOT`` with a new unique chroot, which is not created."""
+        """Return ``HOSTS/CHROOT`` with a new unique chroot, which does not exist yet."""
         return f"{self.hosts}/test-{uuid.uuid4().hex[:12]}"
 
     def ready(self, i: int) -> bool:
@@ -133,7 +133,7 @@ class ZooKeeper(Cluster):
         return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 
     def leader(self) -> int:
-        """Return the number of the ensemble's leader; ServerError if there is none within 30 s."""
+        """Return the number of the leader; wait up to 30 s for an election, then raise ServerError."""
         self.wait(lambda: any(map(self._leads, range(len(self.ports)))), "a leader of the ensemble")
         return next(i for i in range(len(self.ports)) if self._leads(i))
 
@@ -141,7 +141,7 @@ class ZooKeeper(Cluster):
         return self.mode(i) in ("leader", "standalone")
 
     def ask(self, i: int, word: str) -> str:
-        """Return server i's response to a four-letter command; empty if it is unreachable."""
+        """Return the response of server i to the four-letter command `word`; empty if the server is unreachable."""
         try:
             with socket.create_connection(("127.0.0.1", self.ports[i]), timeout=2) as connection:
                 connection.sendall(word.encode())
@@ -152,7 +152,7 @@ class ZooKeeper(Cluster):
 
 
 def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Pick free ports for the servers; the ports without TLS are the first free ones of `known`, if any.
+    """Pick free ports for the servers; for the plain client ports, free ones of `known` are preferred.
 
     Raises:
         ServerError: there are not enough free ports.
@@ -163,12 +163,12 @@ def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
 
 
 def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, quick: bool = True) -> ZooKeeper:
-    """Start servers with their data below `directory`, and return when all of them are ready.
+    """Start a ZooKeeper ensemble with its data in `directory`; return it when all servers are ready.
 
-    They end with this process. Data of an earlier start in the same directory is reused if it had as many servers.
-    If `encrypted`, they serve TLS at `tls_hosts`, in addition to `hosts`. To measure their speed, set `quick` to False:
-    their code is then fully optimized by the JIT compiler.
+    The servers end with this process. Existing data in the directory is reused; it must be of as many servers.
+    If `encrypted`, they serve TLS at `tls_hosts`, in addition to `hosts`. For performance measurements set `quick` to
+    False, so that the JIT compiler fully optimizes their code.
     """
-    # Of this process and its children: what uses these servers without credentials makes open nodes.
+    # In this process and its children, clients without credentials create nodes with open ACLs.
     os.environ.setdefault("TXSTORM_ZOOKEEPER_ACL", "open")
     return started(ZooKeeper(directory, pick_ports(servers), encrypted=encrypted, quick=quick))
