@@ -1,4 +1,4 @@
-"""The benchmark command runs the requested parts; its measurements are not judged here."""
+"""Smoke tests of the benchmark command: it runs the requested parts; measured values are not checked."""
 
 import json
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from benchmarks.suite.rounds import run_comparisons
 from benchmarks.words import VOCABULARY, message_ranks, vocabulary
 
 
-def test_what_is_named_is_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_requested_parts_are_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["--quick", "--engine", "local", "--rounds", "1", "--out", str(tmp_path)]
     assert main([*arguments, "pipelining-packed", "--only", "long"]) == 0
     shown = capsys.readouterr().out
@@ -35,7 +35,7 @@ def test_what_is_named_is_run_and_reported(tmp_path: Path, capsys: pytest.Captur
     assert "| memory-growth |" in (tmp_path / "results.md").read_text()
 
 
-def test_words_depend_on_the_txid_alone():
+def test_words_depend_only_on_the_txid():
     job = Job("words", 1000, 8, loaded=False)
     whole = job.words(7).to_pylist()
     assert [word for part in (range(0, 400), range(400, 1000)) for word in job.words(7, part).to_pylist()] == whole
@@ -52,7 +52,7 @@ def test_spreads_and_percentiles():
 
 
 @pytest.mark.integration
-def test_sides_that_read_kafka_are_exact(kafka_broker: Kafka, tmp_path: Path):
+def test_kafka_comparisons_are_exact(kafka_broker: Kafka, tmp_path: Path):
     topic = kafka_broker.make_topic(partitions=PARTITIONS)
     source = {"bootstrap": kafka_broker.bootstrap, "topic": topic, "partitions": PARTITIONS}
     [offered] = [one for one in COMPARISONS if one.name == "kafka-1000"]
@@ -69,7 +69,7 @@ def test_sides_that_read_kafka_are_exact(kafka_broker: Kafka, tmp_path: Path):
         assert sum(outcome.more["ends"].values()) == 5 * 800
 
 
-def test_counts_from_kafka_are_those_up_to_where_was_read(tmp_path: Path):
+def test_counts_from_kafka_are_checked_up_to_the_end_offsets(tmp_path: Path):
     job = Job("kafka", 10, 1, loaded=False, directory=str(tmp_path))
     words = [vocabulary()[rank].as_py() for part in (0, 3) for rank in message_ranks(part, 0, 20).tolist()]
     leave(job, pa.table({"word": sorted({*words}), "n": [words.count(word) for word in sorted({*words})]}))

@@ -1,5 +1,6 @@
-"""The suite runs sides beside each other, checks what they counted, judges figures and reports; peers that need
-installing are not installed here."""
+"""Benchmark suite: alternating runs of txstorm and its peers, exactness checks, verdicts on figures, and reports.
+
+Peers that require an installation are not tested here."""
 
 import json
 import os
@@ -40,24 +41,24 @@ LOCAL = replace(peers_on("local")["txstorm"], warm_up=Job("words", 10, 3))
 
 
 def quiet(text: str) -> None:
-    """Ignore a progress message."""
+    """Discard a progress message."""
 
 
 # --- the input and the exactness check --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keys", [10_000, 1_000_000])
-def test_words_know_their_rank(keys: int):
+def test_ranks_of_words_can_be_recovered(keys: int):
     ranks = np.array([0, 1, keys - 1, 4711])
     assert ranks_of(words(ranks, keys), keys).tolist() == ranks.tolist()
     assert ranks_of(pa.array(["K0", "", "k-1", "k007"]), keys).tolist() == [-1] * 4
 
 
-def test_changed_keys_are_all_different():
+def test_changed_keys_are_distinct():
     assert len(set(spread_ranks(5, range(1_000), 10_000))) == 1_000
 
 
-def test_load_brings_every_key_once():
+def test_the_load_phase_has_every_key_once():
     job = Job("words", 10, 3, keys=1_000_000)
     assert job.loads == 4
     loaded = np.concatenate([job.ranks(txid, range(job.size(txid))) for txid in range(1, job.loads + 1)])
@@ -67,7 +68,7 @@ def test_load_brings_every_key_once():
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Job:
-    """Return a job for which the loop has left its counts."""
+    """Return a small job whose counts the plain Python loop has written and the exactness check has accepted."""
     job = Job("words", 300, 4, directory=str(tmp_path))
     outcome = work(job)
     assert (outcome.txids, outcome.tuples) == (4, 1200)
@@ -82,13 +83,13 @@ def replaced(job: Job, change: Callable[[list[dict[str, object]]], object]) -> N
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
-def test_a_wrong_count_is_named(counted: Job):
+def test_a_wrong_count_is_reported(counted: Job):
     replaced(counted, lambda rows: rows[7].update(n=rows[7]["n"] + 1))
     with pytest.raises(Inexact, match=r"loop, words of 5 .*: 1 counts are wrong; \w+: expected (\d+), got \d+"):
         check("loop", counted)
 
 
-def test_a_lost_key_is_named(counted: Job):
+def test_a_lost_key_is_reported(counted: Job):
     replaced(counted, lambda rows: rows.pop())
     with pytest.raises(Inexact, match=r"1 counts are wrong; \w+: expected \d+, got 0"):
         check("loop", counted)
@@ -100,13 +101,13 @@ def test_a_duplicate_key_is_reported(counted: Job):
         check("loop", counted)
 
 
-def test_a_word_that_was_never_sent_is_named(counted: Job):
+def test_a_word_not_in_the_input_is_reported(counted: Job):
     replaced(counted, lambda rows: rows[0].update(word="Storm"))
     with pytest.raises(Inexact, match="Storm is no word of the input"):
         check("loop", counted)
 
 
-def test_counts_may_be_left_as_text(tmp_path: Path):
+def test_counts_may_be_stored_as_text(tmp_path: Path):
     job = Job("total", 10, 3, keys=1, directory=str(tmp_path))
     (tmp_path / TEXT.format(table=0)).write_text("31\n")
     check("storm", job)
@@ -165,7 +166,7 @@ def refused(say: object) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Return the results of all of `SMALL`: two rounds on the local engine."""
+    """Return the results of two rounds of all comparisons in `SMALL` on the local engine."""
     found, logs = Results(), tmp_path_factory.mktemp("logs")
     broken = [sys.executable, "-c", "import sys; input(); sys.exit('it broke')"]
     peers = {
@@ -178,7 +179,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return found
 
 
-def test_sides_run_in_turn_and_are_exact(results: Results):
+def test_sides_run_alternately_and_are_exact(results: Results):
     assert {name: list(found) for name, found in results.rounds.items()} == {
         "small": ["txstorm", "loop"],
         "tables": ["txstorm", "loop"],
@@ -195,15 +196,15 @@ def test_sides_run_in_turn_and_are_exact(results: Results):
                 assert one.txids > 0
                 assert one.peak_mib > 1
     [ours, _] = results.of("tables", "txstorm")
-    assert len(ours.commits_ms) == ours.txids == 4  # each alone
+    assert len(ours.commits_ms) == ours.txids == 4  # one commit per txid
 
 
-def test_what_cannot_run_is_reported(results: Results):
+def test_peers_that_cannot_run_are_reported(results: Results):
     assert results.missing["absent"] == "not installed: no such thing"
     assert re.search("broken ended .*it broke", results.missing["tables: broken"])
 
 
-def test_the_same_packs_are_processed_without_transactions(results: Results):
+def test_runs_without_transactions_process_the_same_packs(results: Results):
     for ours, *bare in zip(*(results.of("bare", form) for form in ("recorded", "stages", "jobs")), strict=True):
         assert ours.commits_ms
         for one in bare:
@@ -218,25 +219,25 @@ def test_seconds_are_reported_by_comparison_and_entry(results: Results):
     assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
 
 
-def test_a_side_says_why_a_job_failed(tmp_path: Path):
+def test_a_side_reports_why_a_job_failed(tmp_path: Path):
     with Side("loop", PEERS["loop"].command, tmp_path) as side:
         with pytest.raises(SideFailed, match="loop: TypeError"):
             side.run(Job("words", "many", 1))  # type: ignore[arg-type]
         assert side.run(Job("total", 5, 1, keys=1)).tuples == 5
 
 
-def test_a_function_that_fails_says_why(tmp_path: Path):
+def test_a_failed_function_call_reports_its_error(tmp_path: Path):
     with pytest.raises(SideFailed, match="memory: KeyError: 'txids'"):
         call("benchmarks.suite.long:memory", {}, tmp_path)
 
 
-def test_a_side_that_takes_too_long_is_ended(tmp_path: Path):
+def test_a_side_that_exceeds_its_time_limit_is_ended(tmp_path: Path):
     with Side("slow", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, patience=0.2) as side:
         with pytest.raises(SideFailed, match=r"slow ended \(or took more than 0 s\)"):
             side.run(Job("words", 1, 1))
 
 
-def test_all_sides_end_at_once_with_the_bench(tmp_path: Path):
+def test_all_sides_end_when_the_benchmark_is_terminated(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--engine", "local", "--rounds", "1000", "pipelining"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as bench:
@@ -246,11 +247,11 @@ def test_all_sides_end_at_once_with_the_bench(tmp_path: Path):
         bench.send_signal(signal.SIGTERM)
         assert bench.wait() == 128 + signal.SIGTERM
     assert not processes.tree(side)
-    # Links to logs of a killed process are removed by the next one that makes some.
+    # Links to the logs of a killed process are removed by the next process that creates such links.
     assert not [path for path in tmp_path.iterdir() if not path.name.startswith("txstorm-log-")]
 
 
-def test_sides_end_when_the_bench_is_killed(tmp_path: Path):
+def test_sides_end_when_the_benchmark_is_killed(tmp_path: Path):
     starts = (
         "import sys, time, pathlib; from benchmarks.suite.sides import Side\n"
         "side = Side('slow', [sys.executable, '-m', 'benchmarks.suite.serve', 'time:sleep'], pathlib.Path(sys.argv[1]))\n"
@@ -265,7 +266,7 @@ def test_sides_end_when_the_bench_is_killed(tmp_path: Path):
         time.sleep(0.05)
 
 
-def test_a_side_is_warm_when_its_commits_are_steady():
+def test_a_side_is_warm_once_its_commit_times_are_steady():
     assert steady([900.0, 400.0, 110.0, 100.0, 114.0])
     assert not steady([100.0, 100.0, 116.0])
     assert not steady([100.0, 100.0])
@@ -278,7 +279,7 @@ def outcome(txids_s: float) -> Outcome:
     return Outcome(seconds=1.0, cpu=2.0, txids=int(txids_s), tuples=1000 * int(txids_s), commits_ms=[4.0])
 
 
-def test_figures_are_judged():
+def test_verdicts_on_figures():
     results = Results()
     results.rounds["words-1000-1e4"] = {
         "txstorm": [outcome(200), outcome(300), outcome(400)],
@@ -297,13 +298,13 @@ def test_figures_are_judged():
     assert totals(list(lines.values())).startswith(f"{len(FIGURES)} figures: 1 reached, 1 missed, ")
 
 
-def test_a_limit_may_be_a_most():
+def test_a_limit_may_be_a_maximum():
     [figure] = [one for one in FIGURES if one.name == "recovery-driver"]
     results = Results(values={"recovery-driver": Spread.of([14.0, 16.0, 12.0])})
     assert str(judge(figure, results, quick=False)) == "recovery-driver 14(12–16) ≤15s reached"
 
 
-def test_every_figure_has_its_source():
+def test_every_figure_has_a_source_and_known_entries():
     assert {need for figure in FIGURES for need in figure.needs} <= {one.name for one in SOURCES}
     assert len({one.name for one in SOURCES}) == len(SOURCES)
     entries = {one.name: {entry.name for entry in one.entries} for one in COMPARISONS}
@@ -313,16 +314,16 @@ def test_every_figure_has_its_source():
     assert {f"W{number}" for number in (1, 2, 5, 6, 7, 8, 9, 10)} <= set(names())
 
 
-def test_a_quick_run_has_its_workloads_and_peers():
+def test_workloads_and_peers_of_a_quick_run():
     quick = chosen([], [], quick=True)
-    assert quick[-1].name == "words-1000-1e4"  # MERGE is warm by then
+    assert quick[-1].name == "words-1000-1e4"  # MERGE has warmed up by then
     assert {one.workload for one in quick} == {"W1", "W2", "W6", "W7", "W8"}
     entries = {entry.peer for one in quick for entry in one.chosen(quick=True)}
     assert entries == {"txstorm", "merge", "loop", "bytewax"}
     assert {need for figure in FIGURES if figure.quick for need in figure.needs} <= {one.name for one in quick}
 
 
-def test_report_is_lines_json_and_a_page(results: Results, tmp_path: Path):
+def test_a_report_has_lines_json_and_a_page(results: Results, tmp_path: Path):
     lines = [judge(figure, results, quick=True) for figure in FIGURES]
     report = Report("two cores", True, [one for one in SMALL if one.name != "tables"], results, lines)
     assert "absent: not installed: no such thing" in report.text()
@@ -347,12 +348,12 @@ def test_the_page_links_to_notes_on_figures(results: Results, tmp_path: Path):
     assert re.findall(rf"\| (\S+) \|.*{NOTES}#(\S+)\)", page) == [("loop", "loop")]
 
 
-def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
+def test_unknown_names_are_rejected(capsys: pytest.CaptureFixture[str]):
     assert main(["--quick", "W99"]) == 2
     assert "nothing is called W99; there are: W1 " in capsys.readouterr().err
 
 
-# --- what has no peers ------------------------------------------------------------------------------------------------
+# --- without peers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -370,7 +371,7 @@ def test_a_lost_coordinator_recovers(tmp_path: Path):
     assert coordinator(local(tmp_path, 200, fault="p6.before:raise:2")) > 0
 
 
-def test_a_coordinator_that_is_not_lost_measures_nothing(tmp_path: Path):
+def test_measuring_recovery_without_a_lost_coordinator_is_an_error(tmp_path: Path):
     with pytest.raises(RuntimeError, match="expected the coordinator to be lost in the middle of 3 transactions"):
         coordinator(local(tmp_path, 3, fault="p6.before:raise:99"))
 

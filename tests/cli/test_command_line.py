@@ -1,4 +1,4 @@
-"""``python -m txstorm`` as a separate process: signals, exit codes, readers during a live run, imports."""
+"""``python -m txstorm`` as a separate process: signals, exit codes, readers during a live run, and imports."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Echo(BatchBolt):
-    """Runs in the workers."""
+    """A bolt that runs in the workers."""
 
     fields = ("word",)
 
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a directory of the user's modules, importable only as the current directory."""
+    """Return a directory of user modules, which can be imported only if it is the current directory."""
     (tmp_path / "echo.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "helper.py").write_text(HELPER, encoding="utf-8")
     return tmp_path
@@ -73,7 +73,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Return a function that starts ``txstorm`` in the project, with implicit module search disabled (``-P``)."""
+    """Yield a function that starts ``txstorm`` in the project directory, which ``-P`` keeps off the import path."""
     started: list[Program] = []
 
     def begin(*arguments: str, **environment: str) -> Program:
@@ -115,7 +115,7 @@ LOCAL = ("run", "echo", "--engine", "local")
 SLOWLY = (*LOCAL, "--min-interval", "0.2", "--json")
 
 
-# --- a run ------------------------------------------------------------------------------------------------------------
+# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def counts(txstorm: Any) -> dict[str, int]:
@@ -136,7 +136,7 @@ def test_a_module_of_the_current_directory_runs_and_continues(txstorm, project):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly_and_it_continues(number, start, txstorm, project):
+def test_a_run_ended_by_a_signal_stops_cleanly_and_can_continue(number, start, txstorm, project):
     process = start(*SLOWLY)
     wait_for(committed(project, 2))
     process.send_signal(number)
@@ -150,7 +150,7 @@ def test_a_signal_ends_it_cleanly_and_it_continues(number, start, txstorm, proje
     assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
 
 
-def test_a_third_signal_leaves_what_hangs(start, txstorm, project):
+def test_a_third_signal_ends_a_hanging_run(start, txstorm, project):
     process = start(*SLOWLY, TXSTORM_FAULT="p7.1.before:hang:3")
     wait_for(committed(project, 2))
     time.sleep(1)
@@ -163,7 +163,7 @@ def test_a_third_signal_leaves_what_hangs(start, txstorm, project):
     assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
 
 
-def test_killed_it_continues_at_once(start, txstorm, project):
+def test_a_killed_run_can_continue_at_once(start, txstorm, project):
     process = start(*SLOWLY)
     wait_for(committed(project, 2))
     process.kill()
@@ -173,7 +173,7 @@ def test_killed_it_continues_at_once(start, txstorm, project):
     assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
 
 
-def test_beside_a_live_run(start, txstorm, project):
+def test_commands_during_a_live_run(start, txstorm, project):
     process = start(*SLOWLY)
     wait_for(committed(project, 1))
     code, out, err = txstorm(*SLOWLY)
@@ -189,7 +189,7 @@ def test_beside_a_live_run(start, txstorm, project):
     assert process.poll() is None
 
 
-def test_what_user_code_prints_comes_before_the_last_line(txstorm, project):
+def test_output_of_user_code_precedes_the_json_line(txstorm, project):
     (project / "loud.py").write_text("import echo\nprint('hello')\ntopology = echo.topology(2)\n", encoding="utf-8")
     code, out, _ = txstorm("run", "loud", "--engine", "local", "--available-now", "--json")
     assert code == 0
@@ -197,7 +197,7 @@ def test_what_user_code_prints_comes_before_the_last_line(txstorm, project):
     assert last(out)["committed_txid"] == 1
 
 
-def test_what_was_printed_comes_before_the_error(project):
+def test_printed_output_precedes_the_error_message(project):
     (project / "bad.py").write_text("print('hello')\nraise ValueError('oh')\n", encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONUNBUFFERED", None)
@@ -209,7 +209,7 @@ def test_what_was_printed_comes_before_the_error(project):
     assert "oh" in done.stdout
 
 
-# --- what is needed for it --------------------------------------------------------------------------------------------
+# --- dependencies -----------------------------------------------------------------------------------------------------
 
 WITHOUT = """
 import sys
@@ -223,7 +223,7 @@ sys.meta_path.insert(0, Missing())
 from txstorm.cli.main import main
 main(sys.argv[1:])
 """
-# As `importlib.util.find_spec` answers where there is none.
+# `importlib.util.find_spec` returns None for a package that is not installed.
 NO_SPARK = """
 import importlib.util as util, sys
 find = util.find_spec
@@ -233,7 +233,7 @@ main(sys.argv[1:])
 """
 
 
-def test_readers_need_neither_java_nor_spark_nor_pandas(txstorm, project):
+def test_reading_and_local_runs_need_neither_java_nor_spark_nor_pandas(txstorm, project):
     assert txstorm(*LOCAL, "--available-now")[0] == 0
     environment = {"PATH": "", "JAVA_HOME": "", "PYTHONPATH": str(ROOT)}
     for arguments in (
@@ -249,7 +249,7 @@ def test_readers_need_neither_java_nor_spark_nor_pandas(txstorm, project):
         assert done.returncode == 0, (arguments, done.stderr)
 
 
-def test_spark_that_is_missing_is_named(project):
+def test_missing_spark_is_reported(project):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", NO_SPARK, "run", "echo", "--json"]
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
@@ -260,7 +260,7 @@ def test_spark_that_is_missing_is_named(project):
     assert not (project / "txstorm-data").exists()
 
 
-def test_help_and_what_looks_at_a_topology_load_nothing_heavy(txstorm, project):
+def test_help_and_inspection_commands_import_no_heavy_modules(txstorm, project):
     assert txstorm(*LOCAL, "--until-txid", "1")[0] == 0
     data_dir = "txstorm-data/echo"
     commands = [["--help"], ["run", "--help"], ["--version"], ["list"]]
@@ -276,7 +276,7 @@ def test_help_and_what_looks_at_a_topology_load_nothing_heavy(txstorm, project):
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_a_reader_that_goes_away_is_no_fault(project):
+def test_a_closed_output_pipe_is_not_an_error(project):
     command = f"{sys.executable} -m txstorm settings --json | true; echo ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
@@ -290,7 +290,7 @@ def test_a_reader_that_goes_away_is_no_fault(project):
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_current_directory_reaches_sparks_workers(start, project):
+def test_spark_workers_can_import_from_the_current_directory(start, project):
     process = start("run", "echo", "--available-now", "--json")
     out, err = process.communicate(timeout=800)
     assert process.returncode == 0, err

@@ -1,4 +1,4 @@
-"""The jobs are not installed: they are found from the project's root, here and in Spark's workers."""
+"""Import path of the jobs: they are not installed, so the project root is added, also for Spark's workers."""
 
 import sys
 from pathlib import Path

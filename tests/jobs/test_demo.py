@@ -1,4 +1,4 @@
-"""The demo: right counts, also after it was killed; what it prints; that it empties nothing but its own directory."""
+"""Demo: correct counts, even after a kill; printed output; and protection of directories that are not its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.exit(jobs.demo.main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def expected() -> Counter[str]:
-    """Return the expected word counts, computed in a few lines of plain Python."""
+    """Return the expected word counts of the Bible, computed in plain Python."""
     counts: Counter[str] = Counter()
     with BIBLE.open(encoding="utf-8") as lines:
         for line in lines:
@@ -52,7 +52,7 @@ def stored(data_dir: Path, txid: int | None = None) -> dict[str, int]:
 
 
 def verified(data_dir: Path) -> dict[str, int]:
-    """The words of the state's table and their counts, read without txstorm; all logs and files are as they must be."""
+    """Verify the logs and files of a data directory independently of txstorm; return its word counts."""
     verifier = Verifier(data_dir)
     verifier.check_logs(["changes/counts"], ["state/counts"])
     verifier.assert_clean()
@@ -61,14 +61,14 @@ def verified(data_dir: Path) -> dict[str, int]:
 
 
 def demo(*argv: Any, fault: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run the demo as `scripts/demo` does."""
+    """Run the demo as `scripts/demo` does; `fault` is a fault point at which it fails, if any."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TXSTORM_FAULT": fault}
     return loaded().run("-m", "jobs.demo", *argv, cwd=cwd, env=environment)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The directory of a demo that ran to its end on threads, and what it printed."""
+    """Return the directory and the output of a demo that was run to completion on the local engine."""
     home = tmp_path_factory.mktemp("finished")
     return home, demo("--engine", "local", cwd=home)
 
@@ -89,11 +89,11 @@ def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    # What a run on Spark counts that was killed and went on is looked at below.
+    # The counts of a killed and continued run on Spark are tested below.
     "engine",
     ["local", pytest.param("spark", marks=[*SPARK, pytest.mark.long])],
 )
-def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str], tmp_path: Path):
+def test_counts_of_the_demo_equal_those_of_plain_python(engine: str, expected: Counter[str], tmp_path: Path):
     done = demo("--json", "--engine", engine, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data_dir, document = tmp_path / "txstorm-data" / "demo", last_line(done)
@@ -128,7 +128,7 @@ def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str
         pytest.param("spark", "spark", "p7.1.written", marks=[*SPARK, pytest.mark.long]),
     ],
 )
-def test_a_killed_demo_continues_where_it_was(
+def test_a_killed_demo_continues_after_its_last_commit(
     first_engine: str, engine: str, point: str, expected: Counter[str], tmp_path: Path
 ):
     first = demo("--json", "--data-dir", tmp_path / "data", "--engine", first_engine, fault=f"{point}:kill:2")
@@ -139,14 +139,14 @@ def test_a_killed_demo_continues_where_it_was(
     assert second.returncode == 0, second.stderr
     document = last_line(second)
     assert document["committed_txid"] == TXIDS
-    # The transactions that were decided when it was killed are published at the start.
+    # Transactions that were decided before the kill are published at the start and not processed again.
     assert 0 < document["txids"] < TXIDS - committed
     assert document["top"] == top(expected)
     assert stored(tmp_path / "data") == verified(tmp_path / "data") == dict(expected)
 
 
 @pytest.mark.integration
-def test_killed_after_the_last_commit_it_still_shows_the_result(expected: Counter[str], tmp_path: Path):
+def test_a_demo_killed_after_its_last_commit_still_shows_the_result(expected: Counter[str], tmp_path: Path):
     first = demo("--data-dir", tmp_path / "data", "--engine", "local", fault="sweep.before:kill:1")
     assert first.returncode == -signal.SIGKILL
     assert committed_txid(tmp_path / "data") == TXIDS
@@ -156,7 +156,7 @@ def test_killed_after_the_last_commit_it_still_shows_the_result(expected: Counte
 
 
 @pytest.mark.integration
-def test_interrupted_it_ends_with_130_and_continues(expected: Counter[str], tmp_path: Path):
+def test_an_interrupted_demo_exits_with_130_and_can_continue(expected: Counter[str], tmp_path: Path):
     data_dir = tmp_path / "data"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     child = loaded().start("-c", SLOWED, "--json", "--engine", "local", "--data-dir", data_dir, env=environment)
@@ -171,11 +171,11 @@ def test_interrupted_it_ends_with_130_and_continues(expected: Counter[str], tmp_
     assert last_line(demo("--json", "--data-dir", data_dir, "--engine", "local"))["top"] == top(expected)
 
 
-# --- its directory ----------------------------------------------------------------------------------------------------
+# --- data directory ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
-def test_a_finished_demo_starts_over_unless_told_to_keep(expected: Counter[str], again: Path):
+def test_a_finished_demo_starts_over_unless_keep_is_given(expected: Counter[str], again: Path):
     def run(*argv: str) -> dict[str, Any]:
         return last_line(demo("--json", "--data-dir", again, "--engine", "local", *argv))
 
@@ -184,7 +184,7 @@ def test_a_finished_demo_starts_over_unless_told_to_keep(expected: Counter[str],
 
 
 @pytest.mark.integration
-def test_a_demo_killed_while_it_empties_its_directory_starts_over(again: Path, tmp_path: Path):
+def test_a_demo_killed_while_emptying_its_directory_starts_over(again: Path, tmp_path: Path):
     from jobs.demo import FINISHED
 
     for name in ("ledger.db", "format.json"):
@@ -193,7 +193,7 @@ def test_a_demo_killed_while_it_empties_its_directory_starts_over(again: Path, t
     assert last_line(demo("--json", "--engine", "local", cwd=tmp_path))["txids"] == TXIDS
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_foreign_directory_is_rejected_and_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from jobs.demo import main
 
     (tmp_path / "photos").mkdir()
@@ -206,7 +206,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("argument", ["--engine=storm", "--jsno", "extra"])
-def test_a_wrong_argument_is_an_error_with_exit_code_2(argument: str, in_tmp: Path, capsys: Any):
+def test_invalid_arguments_exit_with_code_2(argument: str, in_tmp: Path, capsys: Any):
     from jobs.demo import main
 
     assert main(["--json", argument]) == 2
@@ -214,11 +214,11 @@ def test_a_wrong_argument_is_an_error_with_exit_code_2(argument: str, in_tmp: Pa
     assert list(in_tmp.iterdir()) == []
 
 
-# --- what it prints ---------------------------------------------------------------------------------------------------
+# --- printed output ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
-def test_it_prints_the_result_and_commands_that_work(expected: Counter[str], finished: Any):
+def test_the_demo_prints_its_result_and_valid_commands(expected: Counter[str], finished: Any):
     home, done = finished
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""The example jobs give Storm's results, and those of plain Python, on both engines."""
+"""Example jobs: on both engines their results equal Storm's, or those of plain Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MakeEngine = Callable[[], Engine]
 
 @pytest.fixture
 def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle]:
-    """Return a function that runs a topology to its end."""
+    """Return a function that runs a topology to completion, on the engine under test, and returns its handle."""
 
     def finish(topology: Topology, **how: Any) -> RunHandle:
         handle = run(topology, engine=make_engine(), data_dir=tmp_path / topology.id, **how)
@@ -41,13 +41,13 @@ def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle
 
 
 def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, Any]:
-    """Return a state of one key and one value column as ``{key: value}``."""
+    """Return a state with one key and one value column as ``{key: value}``, as of `txid` (None: the latest)."""
     view = handle.state(name) if txid is None else handle.state(name).as_of(txid)
     return dict(tuple(row.values()) for row in view.to_pylist())
 
 
 def test_transactional_global_count(finished: Callable[..., RunHandle]):
-    """T46; item 78. Also Item 78."""
+    """The global count yields the sums of Storm's example, transaction by transaction (T46, item 78)."""
     from jobs.transactional_global_count import topology
 
     handle = finished(topology, until_txid=5)
@@ -58,7 +58,7 @@ def test_transactional_global_count(finished: Callable[..., RunHandle]):
 
 
 def test_transactional_words(finished: Callable[..., RunHandle]):
-    """T47; item 79. Also Item 79, T11."""
+    """Word counts and buckets are those of Storm's example after every transaction (T47, T11, item 79)."""
     from jobs.transactional_words import topology
 
     handle = finished(topology, until_txid=4)
@@ -96,12 +96,12 @@ def test_reach(finished: Callable[..., RunHandle]):
         url: len({follower for person in TWEETERS.get(url, ()) for follower in FOLLOWERS.get(person, ())})
         for url in URLS
     }
-    assert expected["foo.com/blog/1"] == 16  # what Storm's topology answers
+    assert expected["foo.com/blog/1"] == 16  # the result of Storm's topology
     assert state(handle, "reach") == expected
 
 
 def test_t48_tweet_counts(finished: Callable[..., RunHandle]):
-    """T48: per address and per domain, two states in one transaction, that agree as of each."""
+    """Counts by address and by domain, two states of one transaction, agree as of every txid (T48)."""
     from jobs.tweet_counts import topology
 
     handle = finished(topology(), available_now=True)
@@ -122,7 +122,7 @@ def test_t48_tweet_counts(finished: Callable[..., RunHandle]):
 
 
 def counted(path: Path) -> Counter[str]:
-    """Return the word counts of a text, computed in plain Python."""
+    """Return the word counts of the text file at `path`, computed in plain Python."""
     counts: Counter[str] = Counter()
     for line in path.read_text(encoding="utf-8").splitlines():
         counts.update(re.findall(r"[a-z']+", line.lower()))
@@ -153,13 +153,13 @@ def test_word_count_of_other_files(finished: Callable[..., RunHandle], tmp_path:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
-def test_a_job_can_be_read_in_a_minute(path: Path):
+def test_a_job_has_at_most_60_lines(path: Path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 @pytest.mark.integration
-def test_a_job_is_found_by_the_command_line(path: Path, tmp_path: Path):
+def test_a_job_runs_from_the_command_line(path: Path, tmp_path: Path):
     command = ["run", f"jobs.{path.stem}", "--until-txid", "2", "--engine", "local", "--data-dir", tmp_path / "data"]
     done = loaded().run("-m", "txstorm", *command, "--json", cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -170,8 +170,8 @@ def test_a_job_is_found_by_the_command_line(path: Path, tmp_path: Path):
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("job", [pytest.param("reach", marks=pytest.mark.long), "transactional_words"])
-def test_a_job_is_a_program_for_spark_submit(job: str, tmp_path: Path):
-    """Its own classes and functions belong to the main program then, which workers cannot import."""
+def test_a_job_runs_under_spark_submit(job: str, tmp_path: Path):
+    """A job's classes work although spark-submit runs it as the main module, which workers cannot import."""
     submit = Path(sys.executable).with_name("spark-submit")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(

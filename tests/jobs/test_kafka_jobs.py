@@ -1,4 +1,4 @@
-"""The job that counts hashtags from Kafka, and the producer of its tweets."""
+"""Kafka job that counts hashtags, and the producer of its tweets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def topic() -> str:
 
 
 def committed_hashtags(bootstrap: str, topic: str) -> tuple[int, Counter[str]]:
-    """Number of committed messages, and their hashtags, counted without txstorm."""
+    """Return the number of committed messages and the counts of their hashtags, computed without txstorm."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     partitions = consumer.list_topics(topic, 10).topics[topic].partitions
@@ -69,19 +69,19 @@ def test_hashtags_of_aborted_transactions_do_not_count(kafka_broker: Kafka, topi
     assert counted(handle) == dict(committed_hashtags(kafka_broker.bootstrap, topic)[1])
 
 
-def test_the_same_seed_sends_the_same_hashtags(kafka_broker: Kafka, topic: str, capsys):
+def test_the_same_seed_produces_the_same_hashtags(kafka_broker: Kafka, topic: str, capsys):
     for name in (topic, f"{topic}-2"):
         assert main([kafka_broker.bootstrap, name, "--count", "300", "--abort", "0.5"]) == 0
     text = capsys.readouterr().out
     assert text[: len(text) // 2] == text[len(text) // 2 :]
 
 
-def test_a_broker_that_is_not_there_is_named(capsys):
+def test_an_unreachable_broker_is_reported(capsys):
     assert main(["127.0.0.1:1", "tweets", "--count", "1"]) == 1
     assert capsys.readouterr().err.startswith("error: 127.0.0.1:1: ")
 
 
-def test_the_job_is_found_by_the_command_line(kafka_broker: Kafka, topic: str, tmp_path):
+def test_the_kafka_job_runs_from_the_command_line(kafka_broker: Kafka, topic: str, tmp_path):
     assert main([kafka_broker.bootstrap, topic, "--count", "200"]) == 0
     target = f"jobs.kafka_to_delta:topology({topic!r}, {kafka_broker.bootstrap!r}, max_batch_rows=100)"
     command = ["run", target, "--engine", "local", "--available-now", "--json", "--data-dir", tmp_path / "data"]
@@ -91,5 +91,5 @@ def test_the_job_is_found_by_the_command_line(kafka_broker: Kafka, topic: str, t
 
 
 @pytest.mark.parametrize("job", ["kafka_to_delta"])
-def test_it_can_be_read_in_a_minute(job: str):
+def test_the_kafka_job_has_at_most_60_lines(job: str):
     assert len((ROOT / "jobs" / f"{job}.py").read_text(encoding="utf-8").splitlines()) <= 60

@@ -1,4 +1,4 @@
-"""``jobs/replay.py``: audits find what differs, backfills make data directories that run on."""
+"""``jobs/replay.py``: audits find differences from a recorded run, backfills create directories that runs can continue."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ opaque = built(Opaque(), "opaque")
 
 @pytest.fixture
 def net(in_tmp: Path) -> Iterator[Path]:
-    """The current directory holds a module `net` with topologies, and what they read."""
+    """Yield the current directory, which has a module `net` with three topologies, and their input files."""
     path, modules = list(sys.path), set(sys.modules)
     (in_tmp / "net.py").write_text(NET, encoding="utf-8")
     (in_tmp / "books").mkdir()
@@ -173,7 +173,9 @@ def net(in_tmp: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def replayed(capsys: pytest.CaptureFixture[str]) -> MakeJson:
-    """Runs the job in this process with the topology that ran; gives (exit code, last line of output, errors)."""
+    """Return a function that runs the replay job in this process, with the topology recorded in ``data``.
+
+    It returns the exit code, the last line of output (parsed JSON), and the standard error output."""
 
     def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
         capsys.readouterr()
@@ -185,14 +187,14 @@ def replayed(capsys: pytest.CaptureFixture[str]) -> MakeJson:
 
 
 def named() -> str:
-    """The code that ran in `data`."""
+    """Return the target of the topology recorded in ``data``, as ``module:attribute``."""
     origin = origin_recorded("data")
     assert origin is not None and origin.target is not None
     return origin.target
 
 
 def ran(net: Path, name: str, **how: Any) -> RunHandle:
-    """Run a topology of the module to its end, in `data`."""
+    """Run the topology `name` of the module `net` to its end, with its data directory in ``data``."""
     sys.modules.pop("net", None)
     import net as module
 
@@ -210,7 +212,7 @@ def change(net: Path, old: str, new: str) -> None:
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Return every file with its content, except SQLite's shared-memory file, which readers may create."""
+    """Return the hash of every file by path, except SQLite's WAL and shared-memory files, which readers may create."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -223,7 +225,7 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["files", "parts", "opaque"])
-def test_an_audit_of_what_has_not_changed(net: Path, replayed: MakeJson, name: str):
+def test_an_audit_without_changes_finds_no_difference(net: Path, replayed: MakeJson, name: str):
     committed = ran(net, name, **({"available_now": True} if name == "files" else {"until_txid": 5})).committed
     before = tree(net / "data")
     code, result, err = replayed("--data-dir", "data")
@@ -241,18 +243,18 @@ def test_an_audit_of_what_has_not_changed(net: Path, replayed: MakeJson, name: s
     assert tree(net / "data") == before
 
 
-def test_an_audit_finds_changed_bytes_of_a_source(net: Path, replayed: MakeJson):
+def test_an_audit_finds_changed_source_data(net: Path, replayed: MakeJson):
     assert ran(net, "files", available_now=True).committed == 4
     before = tree(net / "data")
     (net / "books/a.txt").write_text("a b\nb c\nc q\nd e\ne a\n", encoding="utf-8")
     code, result, err = replayed("--data-dir", "data")
-    # Txid 2 held the changed line; those after it are judged against what was committed, not against it.
+    # Txid 2 has the changed line; later txids are compared based on the committed state, not on the replayed one.
     assert (code, result["different"], result["equal"]) == (1, [2], 3), err
     assert "txid 2" in err and "a.txt" in err and "changed" in err
     assert tree(net / "data") == before
 
 
-def test_an_audit_goes_on_where_a_source_is_gone(net: Path, replayed: MakeJson):
+def test_an_audit_continues_if_source_data_are_missing(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     (net / "books/b.txt").unlink()
     code, result, err = replayed("--data-dir", "data")
@@ -260,7 +262,7 @@ def test_an_audit_goes_on_where_a_source_is_gone(net: Path, replayed: MakeJson):
     assert "b.txt" in err
 
 
-def test_an_audit_finds_changed_code_and_says_which_rows(net: Path, replayed: MakeJson):
+def test_an_audit_finds_changed_code_and_reports_the_rows(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     change(net, "for word in tuple", 'for word in () if "x" in tuple["line"] else tuple')
     code, result, err = replayed("--data-dir", "data", "--from-txid", "2", "--to-txid", "4")
@@ -268,18 +270,18 @@ def test_an_audit_finds_changed_code_and_says_which_rows(net: Path, replayed: Ma
     assert "changes/counts: 1 rows differ" in err and 'word="x"' in err and "sinks/log" in err
 
 
-def test_an_audit_of_an_opaque_source_that_changed_says_what_that_means(net: Path, replayed: MakeJson):
+def test_an_audit_of_a_changed_opaque_source_explains_the_differences(net: Path, replayed: MakeJson):
     ran(net, "opaque", until_txid=5)
     rows = (net / "part1.txt").read_text().splitlines()
     (net / "part1.txt").write_text("\n".join(["new words", *rows[1:4]]), encoding="utf-8")
     code, result, err = replayed("--data-dir", "data")
-    # The first line is another, and there is nothing any more from line 4 on.
+    # The first line differs, and the lines from the fifth on are missing.
     assert (code, result["different"]) == (1, [1, 3, 4, 5]), err
     assert "the spout is opaque" in err
     assert "read other extents than were recorded" in err
 
 
-def test_an_audit_counts_a_txid_whose_code_fails_and_goes_on(net: Path, replayed: MakeJson):
+def test_an_audit_counts_a_failing_txid_and_continues(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     change(net, "        for word in tuple", '        assert tuple["line"] != "d e"\n        for word in tuple')
     code, result, err = replayed("--data-dir", "data")
@@ -287,7 +289,7 @@ def test_an_audit_counts_a_txid_whose_code_fails_and_goes_on(net: Path, replayed
     assert "AssertionError" in err
 
 
-def test_a_batch_that_asks_to_be_replayed_is_tried_again(net: Path, replayed: MakeJson):
+def test_a_batch_that_raises_failed_exception_is_retried(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     often = "        import os\n        open('tries', 'a').write('.')\n"
     change(net, "    def execute(self, tuple, collector):\n", "    def execute(self, tuple, collector):\n" + often)
@@ -312,7 +314,7 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_replayed(net: Path, replayed: MakeJson):
+def test_invalid_replay_requests_are_rejected(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     before = tree(net / "data")
     for arguments, said in REFUSED:
@@ -324,7 +326,7 @@ def test_what_cannot_be_replayed(net: Path, replayed: MakeJson):
 
 
 @pytest.mark.parametrize("more", [(), ("--into", "new"), ("--dry-run",)])
-def test_the_recorded_name_of_the_code_is_not_imported(
+def test_the_recorded_code_is_not_imported_without_topology_option(
     net: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
 ):
     ran(net, "files", available_now=True)
@@ -337,7 +339,7 @@ def test_the_recorded_name_of_the_code_is_not_imported(
     assert ("net" in sys.modules, (net / "new").exists()) == (False, False)
 
 
-def test_a_dry_run_looks_and_runs_nothing(net: Path, replayed: MakeJson):
+def test_a_dry_run_checks_but_runs_nothing(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     code, result, err = replayed("--data-dir", "data", "--into", "new", "--dry-run")
     assert (code, result["to_txid"], result["txids"], (net / "new").exists()) == (0, 4, 0, False)
@@ -351,13 +353,13 @@ def test_a_dry_run_looks_and_runs_nothing(net: Path, replayed: MakeJson):
 
 
 def history(directory: Path) -> list[tuple[Any, ...]]:
-    """Columns that a backfill takes over, by txid."""
+    """Return the history columns that a backfill preserves, one row per txid."""
     rows = read_directory_history(directory).to_pylist()
     return [(row["txid"], row["attempt"], row["stamp"], row["digest"], row["extents"]) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["files", "parts", "opaque"])
-def test_a_backfill_with_changed_code_runs_on(net: Path, replayed: MakeJson, name: str):
+def test_a_run_continues_after_a_backfill_with_changed_code(net: Path, replayed: MakeJson, name: str):
     how = {"available_now": True} if name == "files" else {"until_txid": 4}
     ran(net, name, **how)
     before, recorded = tree(net / "data"), history(net / "data")
@@ -370,7 +372,7 @@ def test_a_backfill_with_changed_code_runs_on(net: Path, replayed: MakeJson, nam
     old, new = (dict(map(tuple_of, StateView(net / one, "counts").to_pylist())) for one in ("data", "new"))
     assert new == {word: 100 * n for word, n in old.items()}
 
-    # The new directory is one like any other: it is audited, and it runs on where the range ended.
+    # The new directory is a normal one: it can be audited, and a run continues after the backfilled range.
     assert replayed("--data-dir", "new")[:2] == (0, {**result, "seconds": ANY, "into": None})
     (net / "books/c.txt").write_text("a a\n", encoding="utf-8")
     import net as module
@@ -398,7 +400,7 @@ def tuple_of(row: dict[str, Any]) -> tuple[Any, Any]:
     return row["word"], row["n"]
 
 
-def test_a_backfill_of_a_part(net: Path, replayed: MakeJson):
+def test_a_partial_backfill(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     code, result, _ = replayed("--data-dir", "data", "--into", "new", "--to-txid", "3")
     assert (code, result["txids"]) == (0, 3)
@@ -407,7 +409,7 @@ def test_a_backfill_of_a_part(net: Path, replayed: MakeJson):
     assert StateView(net / "new", "counts").to_json() == at_3
 
 
-def test_code_that_fails_in_a_backfill_ends_it_after_what_came_before(net: Path, replayed: MakeJson):
+def test_failing_code_ends_a_backfill_after_the_preceding_txids(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     change(net, "        for word, n in self", '        assert "x" not in self.batch\n        for word, n in self')
     code, result, err = replayed("--data-dir", "data", "--into", "new")
@@ -417,7 +419,7 @@ def test_code_that_fails_in_a_backfill_ends_it_after_what_came_before(net: Path,
     assert committed_txid(net / "new") == 2
 
 
-def test_a_source_that_is_gone_ends_a_backfill(net: Path, replayed: MakeJson):
+def test_missing_source_data_end_a_backfill(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     (net / "books/b.txt").unlink()
     code, result, _ = replayed("--data-dir", "data", "--into", "new")
@@ -425,7 +427,7 @@ def test_a_source_that_is_gone_ends_a_backfill(net: Path, replayed: MakeJson):
     assert committed_txid(net / "new") == 2
 
 
-def test_an_opaque_source_that_changed_ends_a_backfill(net: Path, replayed: MakeJson):
+def test_a_changed_opaque_source_ends_a_backfill(net: Path, replayed: MakeJson):
     ran(net, "opaque", until_txid=4)
     rows = (net / "part1.txt").read_text().splitlines()
     (net / "part1.txt").write_text("\n".join(rows[:4]), encoding="utf-8")
@@ -452,7 +454,7 @@ def test_failures_in_a_backfill_are_retried_twice_under_the_recorded_attempt(net
 
 
 def kill_backfill(net: Path) -> None:
-    """Run ``net:files``, and kill a backfill of it into ``new`` after its first group, in the commit of txid 3."""
+    """Run ``net:files``, and kill a backfill of it into ``new`` during the commit of txid 3, after its first group."""
     ran(net, "files", available_now=True)
     change(
         net, "        for word, n in self", '        if "x" in self.batch: time.sleep(60)\n        for word, n in self'
@@ -472,19 +474,19 @@ def kill_backfill(net: Path) -> None:
     change(net, "time.sleep(60)", "pass")
 
 
-def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJson):
+def test_a_killed_backfill_must_be_restarted_in_another_directory(net: Path, replayed: MakeJson):
     kill_backfill(net)
     code, result, _ = replayed("--data-dir", "data", "--into", "new")
     assert (code, "new or empty" in result["error"]["message"]) == (2, True)
-    # What was committed before stands, and a run of the topology goes on from it.
+    # Transactions committed before the kill are kept, and a run of the topology continues after them.
     import net as module
 
     run(module.files, engine="local", data_dir=net / "new", available_now=True).awaitTermination()
     assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts").to_json()
 
 
-def test_a_killed_backfill_resumes_as_a_run_does(net: Path):
-    """Its directory is continued with the recorded attempts and stamps, although another epoch has begun."""
+def test_a_killed_backfill_can_resume_like_a_run(net: Path):
+    """A resumed backfill uses the recorded attempts and timestamps, although it has a new epoch."""
     kill_backfill(net)
     before, committed = committed_txid(net / "new"), list[int]()
     import net as module
@@ -498,7 +500,7 @@ def test_a_killed_backfill_resumes_as_a_run_does(net: Path):
 
 
 def filled(topology: Topology, data: Path, into: Path, committed: Callable[[int], None] = lambda txid: None) -> Result:
-    """Backfill all of `data` into `into` with the local engine, whatever is there."""
+    """Backfill all of `data` into `into` on the local engine, even if `into` already has committed txids."""
     recording = Recording(data)
     span = Span(1, recording.committed)
     return backfill(topology, recording, span, into, LocalEngine(), CodeOrigin(None, "", ""), committed)
@@ -528,7 +530,7 @@ class Log(BatchBolt, Committer):
 
 
 class Cleaned(TransactionalSpout):
-    """Emits a line of `LINES` per txid; fails as a whole at "worse", and notes the calls of `cleanup_before`."""
+    """A spout of one line of `LINES` per txid; "worse" fails the whole batch. Records calls of `cleanup_before`."""
 
     fields = ("line",)
 
@@ -559,8 +561,8 @@ class CleanedEmitter(Emitter):
 
 
 @pytest.mark.filterwarnings("ignore::txstorm.errors.DeadLettersWarning")
-def test_a_backfill_leaves_out_what_was_left_out_and_cleans_up_nothing(tmp_path: Path):
-    """Records, and a whole batch; a limit of dead letters is part of the settings."""
+def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
+    """A backfill skips the same dead letters (records and a whole batch), and calls no `cleanup_before`."""
     builder = TransactionalTopologyBuilder("letters", "lines", Cleaned(), 1)
     builder.set_bolt("bad", Bad(), 1).shuffle_grouping("lines")
     builder.set_bolt("log", Log(), 1).global_grouping("bad")
@@ -607,7 +609,7 @@ print([session.conf.get(name) for name in names])
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.slow
-def test_what_spark_submit_was_told_stands(in_tmp: Path):
+def test_options_of_spark_submit_take_precedence(in_tmp: Path):
     (in_tmp / "program.py").write_text(SUBMITTED, encoding="utf-8")
     submit = Path(sys.executable).with_name("spark-submit")
     options = ["--master", "local[1]", "--conf", "spark.scheduler.mode=FIFO", "--conf", "spark.ui.enabled=false"]

@@ -296,7 +296,7 @@ class Soak:
         return self._kill_one(rng, is_worker)
 
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
-        """Kill a random process of the leading driver that `fits`; return the time of the kill, None if there is none."""
+        """Kill a random process of the leading driver that `fits`; return the time of the kill, None if none fits."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()

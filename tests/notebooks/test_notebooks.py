@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and are kept without outputs."""
+"""Notebooks: they run from top to bottom, and are stored without outputs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def code_cells(notebook: Any) -> Iterator[Any]:
     return (cell for cell in notebook.cells if cell.cell_type == "code")
 
 
-def test_there_is_one():
+def test_there_is_one_notebook():
     assert [path.name for path in NOTEBOOKS] == ["first_topology.ipynb"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_kept_without_outputs(path: Path):
+def test_notebooks_are_stored_without_outputs(path: Path):
     notebook = read(path)
     assert [cell.source for cell in code_cells(notebook) if cell.outputs or cell.execution_count] == []
     assert notebook.metadata.kernelspec.name == "python3"
@@ -38,11 +38,11 @@ def test_it_is_kept_without_outputs(path: Path):
 @pytest.mark.notebook
 @pytest.mark.integration
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
-def test_first_topology_runs(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_first_topology_notebook_runs(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     if engine == "local":
-        monkeypatch.setenv("PATH", str(tmp_path))  # no Java there
+        monkeypatch.setenv("PATH", str(tmp_path))  # no Java on the path
     notebook = read(ROOT / "notebooks" / "first_topology.ipynb")
     notebook.cells.append(nbformat.v4.new_code_cell("print(engine)"))
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
@@ -60,7 +60,7 @@ def test_first_topology_runs(engine: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def shown_by(cell: Any) -> str:
-    """Output of a cell: printed text, and each display as plain text, or as HTML if it has markup."""
+    """Return the output of a cell: printed text, and each display as HTML if it has markup, else as plain text."""
     parts = []
     for output in cell.outputs:
         data = output.get("data", {})

@@ -23,7 +23,7 @@ class Certificate:
 
 
 def certificate(name: str) -> Certificate:
-    """Return the certificate `name`, created if missing. Each has a different key, so trusting one rejects all others."""
+    """Return the certificate `name`, created if missing; each has its own key, so trust in one excludes all others."""
     place = MADE / name
     if not place.exists():
         MADE.mkdir(parents=True, exist_ok=True)
