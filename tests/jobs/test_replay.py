@@ -1,4 +1,4 @@
-"""``jobs/replay.py``: audits find differences from a recorded run, backfills create directories that runs can continue."""
+"""``jobs/replay.py``: audits find differences from a recorded run, backfills create directories that runs continue."""
 
 from __future__ import annotations
 
@@ -179,14 +179,14 @@ def replayed(capsys: pytest.CaptureFixture[str]) -> MakeJson:
 
     def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
         capsys.readouterr()
-        code = main(["--engine", "local", "--topology", named(), *arguments])
+        code = main(["--engine", "local", "--topology", recorded_target(), *arguments])
         captured = capsys.readouterr()
         return code, json.loads(captured.out.splitlines()[-1]), captured.err
 
     return call
 
 
-def named() -> str:
+def recorded_target() -> str:
     """Return the target of the topology recorded in ``data``, as ``module:attribute``."""
     origin = origin_recorded("data")
     assert origin is not None and origin.target is not None
@@ -491,7 +491,7 @@ def test_a_killed_backfill_can_resume_like_a_run(net: Path):
     before, committed = committed_txid(net / "new"), list[int]()
     import net as module
 
-    result = filled(module.files, net / "data", net / "new", committed.append)
+    result = backfilled(module.files, net / "data", net / "new", committed.append)
     assert (result.txids, result.equal, result.different) == (4, 4, [])
     assert committed == list(range(before + 1, 5))
     assert history(net / "new") == history(net / "data")
@@ -499,7 +499,9 @@ def test_a_killed_backfill_can_resume_like_a_run(net: Path):
     assert [view.to_pylist() for view in new] == [view.to_pylist() for view in old]
 
 
-def filled(topology: Topology, data: Path, into: Path, committed: Callable[[int], None] = lambda txid: None) -> Result:
+def backfilled(
+    topology: Topology, data: Path, into: Path, committed: Callable[[int], None] = lambda txid: None
+) -> Result:
     """Backfill all of `data` into `into` on the local engine, even if `into` already has committed txids."""
     recording = Recording(data)
     span = Span(1, recording.committed)
@@ -573,7 +575,7 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
     run(topology, engine="local", data_dir=tmp_path / "data", until_txid=len(LINES)).awaitTermination()
     assert CLEANED
     CLEANED.clear()
-    result = filled(topology, tmp_path / "data", tmp_path / "new")
+    result = backfilled(topology, tmp_path / "data", tmp_path / "new")
     assert (result.txids, result.different) == (len(LINES), [])
     assert CLEANED == []
     assert history(tmp_path / "new") == history(tmp_path / "data")

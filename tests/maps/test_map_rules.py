@@ -51,7 +51,7 @@ def stored(backend, *keys):
     return [row and (row.value, row.txid, row.prev) for row in backend.multi_get([f'"{key}"' for key in keys])]
 
 
-def test_item_67_an_opaque_value_at_its_txid_after_it_and_before_it(backend):
+def test_item_67_reads_of_an_opaque_value_at_after_and_before_its_txid(backend):
     commit = Commit(backend)
 
     def at(txid, work):

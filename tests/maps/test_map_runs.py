@@ -129,7 +129,7 @@ def test_a_group_needs_one_get_per_txid_and_one_put(tmp_path):
 # --- unavailable stores -----------------------------------------------------------------------------------------------
 
 
-class Cut(SqlAlchemyBackend):
+class LosesConnection(SqlAlchemyBackend):
     """A store that loses its database connection once during a put: rows are written but not committed."""
 
     def __init__(self, *args):
@@ -152,7 +152,7 @@ def waits_for(condition):
 
 @pytest.mark.integration
 def test_a_database_killed_during_a_put_blocks_commits_until_it_is_back(postgres, tmp_path):
-    backend = Cut(postgres.url, "cut_kill")
+    backend = LosesConnection(postgres.url, "cut_kill")
     backend.cut = lambda _: postgres.stop(signal.SIGKILL)
     handle = run(
         topology(Source(ROWS), MapState("sums", backend), group=1),
@@ -173,7 +173,7 @@ def test_a_database_killed_during_a_put_blocks_commits_until_it_is_back(postgres
 
 @pytest.mark.integration
 def test_a_connection_terminated_during_a_put_loses_and_duplicates_nothing(postgres, tmp_path):
-    backend = Cut(postgres.url, "cut_terminate")
+    backend = LosesConnection(postgres.url, "cut_terminate")
 
     def terminate(connection):
         pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar()
@@ -229,7 +229,7 @@ def test_a_database_unavailable_at_the_start_is_reported_and_nothing_is_changed(
     backend.dispose()
 
 
-class Mute(MemoryBackend):
+class LosesResponses(MemoryBackend):
     """A store that loses every second response to a put, either after the put took effect (`made`) or without it."""
 
     def __init__(self, *, made):
@@ -247,7 +247,7 @@ class Mute(MemoryBackend):
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_lost_response_is_resolved_by_the_mark_not_by_a_blind_retry(tmp_path, made):
-    backend = Mute(made=made)
+    backend = LosesResponses(made=made)
     ends(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
     assert values(backend) == AS_PLANNED
 
@@ -275,7 +275,7 @@ def test_a_store_that_rejects_rows_blocks_and_the_next_run_continues(tmp_path):
 # --- stores that contradict the ledger --------------------------------------------------------------------------------
 
 
-def stuck(backend, data_dir):
+def block_publishing(backend, data_dir):
     """Run on a broken `backend` until blocked, so that `data_dir` has a decided group whose rows are not published."""
     handle = run(
         topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=data_dir, available_now=True
@@ -285,7 +285,7 @@ def stuck(backend, data_dir):
 
 
 def test_a_removed_map_with_decided_rows_is_reported(tmp_path):
-    stuck(Broken(), tmp_path / "data")
+    block_publishing(Broken(), tmp_path / "data")
     renamed = topology(Source(ROWS), MapState("others", MemoryBackend()))
     with pytest.raises(StateError, match=r"map 'sums': txids 1-\d are decided .*no longer declares it"):
         run(renamed, engine="local", data_dir=tmp_path / "data", available_now=True)
@@ -318,7 +318,7 @@ def test_a_coordinator_with_an_older_epoch_is_fenced(backend, tmp_path):
 
 def test_damaged_staged_rows_are_never_put(tmp_path):
     backend = Broken()
-    stuck(backend, tmp_path / "data")
+    block_publishing(backend, tmp_path / "data")
     (staged,) = (tmp_path / "data/maps/sums" / STAGED).iterdir()
     staged.write_bytes(staged.read_bytes().replace(b"PAR1", b"PAR2"))
     with pytest.raises(TableCorrupt, match=r"staged file .*cannot be published"):

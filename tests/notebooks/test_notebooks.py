@@ -46,7 +46,7 @@ def test_the_first_topology_notebook_runs(engine: str, tmp_path: Path, monkeypat
     notebook = read(ROOT / "notebooks" / "first_topology.ipynb")
     notebook.cells.append(nbformat.v4.new_code_cell("print(engine)"))
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    shown = [shown_by(cell) for cell in code_cells(notebook)]
+    shown = [output_of(cell) for cell in code_cells(notebook)]
     picture, handle, top, new, stopped = (
         next(text for text in shown if needle in text)
         for needle in ("<svg", "<caption>first-topology", "moon", "txids 6 to 6 are new", "transactions committed")
@@ -59,7 +59,7 @@ def test_the_first_topology_notebook_runs(engine: str, tmp_path: Path, monkeypat
     assert shown[-1].strip() == engine
 
 
-def shown_by(cell: Any) -> str:
+def output_of(cell: Any) -> str:
     """Return the output of a cell: printed text, and each display as HTML if it has markup, else as plain text."""
     parts = []
     for output in cell.outputs:

@@ -234,7 +234,7 @@ def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
 def start_kafka(directory: Path, brokers: int = 1, *, quick: bool = True) -> Kafka:
     """Start a Kafka cluster with its data in `directory`; return it when all brokers are ready.
 
-    The brokers end with this process. Existing data in the directory is reused; it must be of as many brokers.
+    The brokers end with this process. Existing data in the directory is reused if it is of a cluster of the same size.
     For performance measurements set `quick` to False, so that the JIT compiler fully optimizes the brokers' code.
     """
     return started(Kafka(directory, pick_ports(brokers), quick=quick))

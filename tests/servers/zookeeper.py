@@ -165,7 +165,7 @@ def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
 def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, quick: bool = True) -> ZooKeeper:
     """Start a ZooKeeper ensemble with its data in `directory`; return it when all servers are ready.
 
-    The servers end with this process. Existing data in the directory is reused; it must be of as many servers.
+    The servers end with this process. Existing data in the directory is reused if the number of servers is equal.
     If `encrypted`, they serve TLS at `tls_hosts`, in addition to `hosts`. For performance measurements set `quick` to
     False, so that the JIT compiler fully optimizes their code.
     """

@@ -38,12 +38,12 @@ values = st.recursive(
 )
 
 
-def kinds(value: object) -> object:
+def types_in(value: object) -> object:
     """Return the types of all parts of `value`, to distinguish 1 from True and 1.0."""
     if isinstance(value, list | tuple):
-        return (type(value), [kinds(part) for part in value])
+        return (type(value), [types_in(part) for part in value])
     if isinstance(value, dict):
-        return (dict, [(kinds(k), kinds(v)) for k, v in value.items()])
+        return (dict, [(types_in(k), types_in(v)) for k, v in value.items()])
     return type(value)
 
 
@@ -54,7 +54,7 @@ def test_values_survive_a_round_trip(rows: list[tuple[object, object]]) -> None:
     assert cargo.batch is not None
     back = list(rows_of_batch(cargo.batch))
     assert back == rows
-    assert [kinds(row) for row in back] == [kinds(row) for row in rows]
+    assert [types_in(row) for row in back] == [types_in(row) for row in rows]
 
 
 def test_round_trip_of_special_floats_and_other_time_zones() -> None:

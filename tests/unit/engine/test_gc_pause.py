@@ -1,4 +1,4 @@
-"""Garbage collector thresholds: raised while any thread commits or runs a topology, and restored afterwards."""
+"""Garbage collector thresholds: raised while any thread runs, processes or commits transactions, then restored."""
 
 from __future__ import annotations
 

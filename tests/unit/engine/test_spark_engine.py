@@ -135,14 +135,14 @@ def test_exchange_routes_rows_to_their_partition_and_runs_empty_ones(spark: Any,
         got = [f"{row['target']}:{row['cargo']}" for row in rows]
         yield engine_module.pa.record_batch({"at": [client.partition_index()], "got": [" ".join(got)]})
 
-    moved = client.exchange(Without(frame) if fallback else frame, tasks, "target")
+    moved = client.exchange(Spark40Frame(frame) if fallback else frame, tasks, "target")
     found = {row.at: row.got.split() for row in moved.mapInArrow(where, "at LONG, got STRING").collect()}
     assert {at: sorted(got) for at, got in found.items()} == {
         task: sorted(f"{task}:{n}" for n in range(40) if n % 4 == task) for task in range(tasks)
     }
 
 
-class Without:
+class Spark40Frame:
     """A fake DataFrame of Spark 4.0, which has no `repartitionById`."""
 
     def __init__(self, frame: Any) -> None:
@@ -171,7 +171,7 @@ def test_spark_and_local_engine_yield_equal_outcomes(engine: SparkEngine) -> Non
     assert engine.describe()["engine"] == "spark"
 
 
-class Telling(BasicBolt):
+class TracesCalls(BasicBolt):
     """A bolt that touches a file when it is loaded, prepared or executed; if `fatal`, loading kills any worker."""
 
     def __init__(self, directory: Path, fatal: bool) -> None:
@@ -190,10 +190,10 @@ class Telling(BasicBolt):
         (self.directory / "executed").touch()
 
 
-def warmed_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
-    """Warm up an engine with one `Telling` bolt; return the names of the files that its copies on workers touched."""
+def files_after_warm_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
+    """Warm up an engine with one `TracesCalls` bolt; return the names of the files that its copies touched."""
     builder = TransactionalTopologyBuilder("telling", "numbers", samples.Rows())
-    builder.set_bolt("telling", Telling(directory, fatal)).shuffle_grouping("numbers")
+    builder.set_bolt("telling", TracesCalls(directory, fatal)).shuffle_grouping("numbers")
     made = SparkEngine(spark)
     made.start(program(builder.build_topology()))
     made.warm_up()
@@ -205,7 +205,7 @@ def warmed_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
 def test_warm_up_loads_user_code_without_calling_it(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = warmed_up(spark, tmp_path, fatal=False)
+    told = files_after_warm_up(spark, tmp_path, fatal=False)
     assert told
     assert {name.partition("-")[0] for name in told} == {"loaded"}
     assert caplog.messages == []
@@ -215,7 +215,7 @@ def test_warm_up_loads_user_code_without_calling_it(
 def test_a_worker_that_dies_during_warm_up_only_logs_a_warning(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert warmed_up(spark, tmp_path, fatal=True)
+    assert files_after_warm_up(spark, tmp_path, fatal=True)
     [message] = caplog.messages
     assert message.startswith("the first packs will take longer")
 

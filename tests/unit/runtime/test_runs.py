@@ -303,7 +303,7 @@ def test_every_method_of_a_failed_run_reports_the_error(words: Words) -> None:
     assert {row["word"]: row["n"] for row in handle.state("counts").to_pylist()} == {"a": 2, "b": 1, "c": 1}
 
 
-def test_the_journal_can_be_replayed_against_the_machine(words: Words, tmp_path: Path) -> None:
+def test_the_journal_can_be_replayed_against_the_state_machine(words: Words, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     words.finish(available_now=True, journal=path)
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -315,7 +315,7 @@ def test_the_journal_can_be_replayed_against_the_machine(words: Words, tmp_path:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def test_the_directory_is_named_by_the_topology(words: Words, in_tmp: Path) -> None:
+def test_the_data_directory_is_named_after_the_topology(words: Words, in_tmp: Path) -> None:
     words.data_dir = None
     handle = words.finish(available_now=True)
     assert handle.data_dir == in_tmp / "txstorm-data" / "words"

@@ -1,4 +1,4 @@
-"""Exhaustive simulation of small worlds: under any fault at any command, and a second one, txids commit exactly once.
+"""Exhaustive simulation of small worlds: with any fault at any command, and another one later, txids count once.
 
 TXSTORM_STRIKES is the number of faults per world in the long test (default 2; 3 searches everything).
 """
@@ -23,7 +23,7 @@ CHANGED = {
 
 @pytest.fixture
 def blind_retry(monkeypatch):
-    """Defect: when publishing is retried, a table that holds part of the group counts as published."""
+    """Defect: publishing does not check whether the table already contains the group, so a retry publishes it twice."""
     original = TransactionalTable._published
 
     def published(table, one, intent, epoch):

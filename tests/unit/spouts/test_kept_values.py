@@ -35,16 +35,16 @@ Factory = Callable[[], Engine]
 SIZE, STEP = 24, 2
 
 
-def spoil(value: Any) -> None:
+def mutate(value: Any) -> None:
     """Mutate every mutable object nested in `value`."""
     if isinstance(value, dict):
         for inner in value.values():
-            spoil(inner)
+            mutate(inner)
         value.clear()
         value["spoilt"] = True
     elif isinstance(value, list):
         for inner in value:
-            spoil(inner)
+            mutate(inner)
         value[:] = ["spoilt"]
 
 
@@ -62,32 +62,32 @@ class InPlace(SpoutCoordinator):
         m["start"], m["stop"] = m["stop"], m["stop"] + STEP
         m["more"]["of"].append(txid)
         for old in self.returned:
-            spoil(old)
+            mutate(old)
         self.returned = [m]
         return m
 
     def payload(self, metadata):
-        spoil(metadata)
+        mutate(metadata)
 
     def latest(self):
-        spoil(self.mark)
+        mutate(self.mark)
         self.mark = [SIZE]
         return self.mark
 
     def reached(self, metadata, mark):
         done = metadata is not None and metadata["stop"] >= mark[0]
-        spoil(metadata)
-        spoil(mark)
+        mutate(metadata)
+        mutate(mark)
         return done
 
     def committed(self, metadata):
-        spoil(metadata)
+        mutate(metadata)
 
 
 def emit_range(metadata, collector):
     for n in range(metadata["start"], metadata["stop"]):
         collector.emit(n)
-    spoil(metadata)
+    mutate(metadata)
 
 
 class Ranges(TransactionalSpout):
@@ -126,14 +126,14 @@ class CommittingEmitter(CommitterEmitter):
         self.emitted = []
 
     def emit_batch(self, attempt, metadata, collector):
-        spoil(self.emitted)
+        mutate(self.emitted)
         self.emitted = [metadata["start"]]
         emit_range(metadata, collector)
         return self.emitted
 
     def commit(self, attempt, emitted):
         assert emitted == [(attempt.txid - 1) * STEP]
-        spoil(emitted)
+        mutate(emitted)
 
 
 class Partitions(PartitionedTransactionalSpout):
@@ -164,10 +164,10 @@ class MovingEmitter(PartitionedEmitter):
         emit_range(metadata, collector)
 
     def moved(self, collector, last):
-        spoil(self.returned)
+        mutate(self.returned)
         m = last or {"start": 0, "stop": 0}
         if m["stop"] >= SIZE:
-            spoil(m)
+            mutate(m)
             return None
         m["start"], m["stop"] = m["stop"], m["stop"] + STEP
         for n in range(m["start"], m["stop"]):
@@ -285,14 +285,14 @@ class SettingsSpout(Ranges):
     """A spout whose coordinator and emitters mutate their settings."""
 
     def coordinator(self, context):
-        self.spoil_settings(context)
+        self.mutate_settings(context)
         return super().coordinator(context)
 
     def emitter(self, context):
-        self.spoil_settings(context)
+        self.mutate_settings(context)
         return super().emitter(context)
 
-    def spoil_settings(self, context):
+    def mutate_settings(self, context):
         assert context.settings["cargo_bytes"] == 4_000_000
         assert context.settings["own"] == [1]
         context.settings["own"].append(2)
@@ -315,18 +315,18 @@ def test_every_task_has_its_own_copy_of_the_settings(make_engine: Factory, tmp_p
 def test_every_listener_has_its_own_copy_of_the_progress(tmp_path):
     seen: list[str] = []
 
-    def spoiler(progress):
+    def mutator(progress):
         progress.tuples.clear()
         progress.commit_ms.clear()
 
     builder = TransactionalTopologyBuilder("kept", "spout", Ranges())
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout")
-    listeners = [spoiler, lambda progress: seen.append(progress.json)]
+    listeners = [mutator, lambda progress: seen.append(progress.json)]
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path, until_txid=4, listeners=listeners)
     handle.awaitTermination(60)
     assert [json.loads(one)["numInputRows"] for one in seen] == [STEP] * 4
     assert all(json.loads(one)["commit_ms"] for one in seen)
-    spoiler(handle.lastProgress)
-    spoil(handle.status)
+    mutator(handle.lastProgress)
+    mutate(handle.status)
     assert [one.numInputRows for one in handle.recentProgress] == [STEP] * 4
     assert handle.status["committed"] == 4

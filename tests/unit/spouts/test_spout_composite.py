@@ -69,7 +69,7 @@ def test_a_composite_spout_is_opaque_if_one_source_is() -> None:
     assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
 
 
-class Asked(TransactionalSpout):
+class Scripted(TransactionalSpout):
     """A scripted source: plans each given number once, is not ready for a None, and raises a given exception."""
 
     fields = ("n",)
@@ -78,14 +78,14 @@ class Asked(TransactionalSpout):
         self.answers, self.asked = list(answers), []
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        return AskedCoordinator(self)
+        return ScriptedCoordinator(self)
 
     def emitter(self, context: TaskContext) -> Emitter:
         return Emitter()
 
 
-class AskedCoordinator(SpoutCoordinator):
-    def __init__(self, spout: Asked) -> None:
+class ScriptedCoordinator(SpoutCoordinator):
+    def __init__(self, spout: Scripted) -> None:
         self.spout = spout
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
@@ -101,7 +101,7 @@ def planning(**sources: Any) -> Any:
 
 
 def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
-    left, right = Asked(1, None, None, 2), Asked(10, 20, None, 30)
+    left, right = Scripted(1, None, None, 2), Scripted(10, 20, None, 30)
     made = planning(left=left, right=right)
     first = made.plan(1, None)
     second = made.plan(2, first)
@@ -113,7 +113,7 @@ def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
 
 
 def test_a_source_is_not_replanned_because_another_one_raised() -> None:
-    left, right = Asked(1, 2, 3), Asked(FailedException("later"), 10, FailedException("later"), 20)
+    left, right = Scripted(1, 2, 3), Scripted(FailedException("later"), 10, FailedException("later"), 20)
     made = planning(left=left, right=right)
     with pytest.raises(FailedException):
         made.plan(1, None)
@@ -127,14 +127,14 @@ def test_a_source_is_not_replanned_because_another_one_raised() -> None:
 
 
 def test_the_position_of_a_removed_source_is_kept() -> None:
-    first = planning(left=Asked(1), right=Asked(10)).plan(1, None)
-    second = planning(left=Asked(2)).plan(2, first)
+    first = planning(left=Scripted(1), right=Scripted(10)).plan(1, None)
+    second = planning(left=Scripted(2)).plan(2, first)
     assert second == {"sources": {"right": {"meta": 10, "skipped": True}, "left": {"meta": 2}}}
-    back = Asked(20)
-    planning(left=Asked(3), right=back).plan(3, second)
+    back = Scripted(20)
+    planning(left=Scripted(3), right=back).plan(3, second)
     assert back.asked == [(3, 10)]
     with pytest.raises(SpoutError, match="planned with source 'right', which no longer exists"):
-        planning(left=Asked()).payload(first)
+        planning(left=Scripted()).payload(first)
 
 
 def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
@@ -143,7 +143,7 @@ def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
     mark = made.latest()
     first = made.plan(1, None)
     assert [made.reached(one, mark) for one in (None, first, made.plan(2, first))] == [False, False, True]
-    assert planning(left=left, right=Asked()).latest() is None
+    assert planning(left=left, right=Scripted()).latest() is None
 
 
 def test_check_is_called_on_every_source() -> None:
@@ -158,7 +158,7 @@ def test_check_is_called_on_every_source() -> None:
 def test_every_source_is_closed_even_if_one_raises() -> None:
     closed = []
 
-    class Closes(Asked):
+    class Closes(Scripted):
         def coordinator(self, context: TaskContext) -> SpoutCoordinator:
             class Mine(SpoutCoordinator):
                 def close(self) -> None:

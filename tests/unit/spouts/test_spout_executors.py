@@ -170,7 +170,7 @@ def test_partition_without_batch_in_known_extents_emits_nothing_on_every_replay(
         assert values(bench.rows(1)) == ["1-0", "1-1"]
 
 
-def test_tasks_own_partitions_modulo_and_parallelism_changes_no_batch():  # storm.md 52
+def test_partitions_are_assigned_by_modulo_and_parallelism_changes_no_batch():  # storm.md 52
     by_tasks = {}
     for tasks in (1, 2, 3, 7):
         source = Numbers(5, 5, 5, 5, 5)

@@ -68,7 +68,7 @@ def test_fewer_rows_than_already_read_is_an_error_naming_the_partition():
         less.rows(1)
 
 
-def test_tasks_take_partitions_modulo():
+def test_partitions_are_assigned_to_tasks_by_modulo():
     bench = Bench(MemoryTransactionalSpout({0: ["a"], 1: ["b"], 2: ["c"]}, "w"), tasks=2)
     bench.plan(1)
     assert [recorder.rows for recorder in bench.emit(1)] == [[("a",), ("c",)], [("b",)]]

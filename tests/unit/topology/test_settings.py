@@ -112,7 +112,7 @@ def test_the_topology_id_is_not_a_setting():
         Settings.parse({"topology.transactional.id": "x"})
 
 
-def test_a_setting_given_under_both_names_is_refused():
+def test_a_setting_given_under_both_names_is_rejected():
     with pytest.raises(SettingError, match="max_spout_pending is given twice"):
         Settings.parse({"max_spout_pending": 1, "topology.max.spout.pending": 2})
 

@@ -44,7 +44,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-def written_otherwise(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Any:
+def in_another_representation(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Any:
     """Draw a value that is equal to `value` and of the same types, but possibly in another representation."""
     match value:
         case float() if value == 0:
@@ -58,12 +58,12 @@ def written_otherwise(value: Any, draw: Callable[[st.SearchStrategy[Any]], Any])
         case datetime():
             return value.astimezone(draw(ZONES))
         case tuple() | list():
-            return type(value)(written_otherwise(part, draw) for part in value)
+            return type(value)(in_another_representation(part, draw) for part in value)
         case set() | frozenset():
-            return type(value)(written_otherwise(part, draw) for part in draw(st.permutations(list(value))))
+            return type(value)(in_another_representation(part, draw) for part in draw(st.permutations(list(value))))
         case dict():
             items = draw(st.permutations(list(value.items())))
-            return {written_otherwise(key, draw): written_otherwise(part, draw) for key, part in items}
+            return {in_another_representation(key, draw): in_another_representation(part, draw) for key, part in items}
         case _:
             return value
 
@@ -103,14 +103,14 @@ def typed(value: Any) -> Any:
 
 @given(data=st.data(), value=VALUES)
 def test_equal_values_hash_alike(data: st.DataObject, value: Any) -> None:
-    other = written_otherwise(value, data.draw)
+    other = in_another_representation(value, data.draw)
     assert other == value
     assert len({*hashes(value).values(), *hashes(other).values()}) == 1, (hashes(value), hashes(other), other)
 
 
 @given(value=st.lists(HASHABLE, max_size=3).map(tuple), data=st.data())
 def test_equal_state_keys_have_one_canonical_form(data: st.DataObject, value: tuple[Any, ...]) -> None:
-    other = written_otherwise(value, data.draw)
+    other = in_another_representation(value, data.draw)
     try:
         expected = keys.canonical(value)
     except StateError:
@@ -155,17 +155,17 @@ def test_hashes_ignore_the_order_of_struct_fields_and_time_units() -> None:
 # Hashes of earlier versions; they still apply to values in canonical representation.
 
 
-def decimal_before(value: Decimal) -> str:
+def earlier_decimal_text(value: Decimal) -> str:
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 @given(DECIMALS.filter(lambda value: bool(value)) | st.sampled_from([Decimal(0), Decimal("NaN"), Decimal("-Infinity")]))
 def test_text_of_decimals_except_negative_zero_is_unchanged(value: Decimal) -> None:
-    assert keys.decimal_text(value) == decimal_before(value)
+    assert keys.decimal_text(value) == earlier_decimal_text(value)
 
 
-def text_before(value: Any) -> Any:
+def earlier_text(value: Any) -> Any:
     """Return the tagged JSON of `value` that earlier versions of txstorm hashed."""
     match value:
         case None | bool() | int() | str():
@@ -173,9 +173,9 @@ def text_before(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else {"f": repr(value)}
         case tuple():
-            return {"t": [text_before(part) for part in value]}
+            return {"t": [earlier_text(part) for part in value]}
         case dict():
-            return {"d": [[text_before(key), text_before(part)] for key, part in value.items()]}
+            return {"d": [[earlier_text(key), earlier_text(part)] for key, part in value.items()]}
         case bytes():
             return {"b": base64.b64encode(value).decode()}
         case datetime():
@@ -186,12 +186,12 @@ def text_before(value: Any) -> Any:
             return {"n": str(value)}
         case frozenset() | set():
             tag = "S" if isinstance(value, frozenset) else "s"
-            return {tag: sorted((text_before(part) for part in value), key=json.dumps)}
+            return {tag: sorted((earlier_text(part) for part in value), key=json.dumps)}
         case list():
-            return [text_before(part) for part in value]
+            return [earlier_text(part) for part in value]
 
 
-def in_one_form(value: Any) -> bool:
+def is_canonical(value: Any) -> bool:
     """Return whether every part of `value` is in its canonical representation."""
     match value:
         case float():
@@ -199,17 +199,17 @@ def in_one_form(value: Any) -> bool:
         case Decimal():
             return str(value) == str(keys.plain_decimal(value))
         case tuple() | list() | set() | frozenset():
-            return all(map(in_one_form, value))
+            return all(map(is_canonical, value))
         case dict():
             texts = [text_of(key, "") for key in value]
-            return texts == sorted(texts) and all(map(in_one_form, [*value, *value.values()]))
+            return texts == sorted(texts) and all(map(is_canonical, [*value, *value.values()]))
         case _:
             return True
 
 
-@given(VALUES.filter(lambda value: isinstance(value, tuple | list | dict | set | frozenset)).filter(in_one_form))
+@given(VALUES.filter(lambda value: isinstance(value, tuple | list | dict | set | frozenset)).filter(is_canonical))
 def test_hashes_of_canonical_values_are_unchanged(value: Any) -> None:
-    before = keys.hash_values([json.dumps(text_before(value), separators=(",", ":"))])
+    before = keys.hash_values([json.dumps(earlier_text(value), separators=(",", ":"))])
     assert row_hashes(batch_of_rows([(value,)], ["x"]), [0])[0] == before
 
 

@@ -206,7 +206,7 @@ def test_every_bolt_gets_its_own_copy_of_tuples(make_engine: Factory, tmp_path):
     assert sorted(handle.sink("rows").to_arrow()["n"].to_pylist()) == sorted([1, 2, 3] * 5)
 
 
-class Where(Pass):
+class EmitsTask(Pass):
     """A bolt that emits each number with the task that received it."""
 
     fields = ("n", "task")
@@ -219,7 +219,7 @@ def test_the_state_of_a_grouping_ends_with_the_batch(make_engine: Factory, tmp_p
     """The grouping's counter restarts with every batch: of three tuples for two tasks, the first goes to task 0."""
     builder = TransactionalTopologyBuilder("shared", "numbers", MemoryTransactionalSpout([range(24)], "n", take=3))
     builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
-    builder.set_bolt("where", Where(), 2).custom_grouping("emits", SpoilingGrouping())
+    builder.set_bolt("where", EmitsTask(), 2).custom_grouping("emits", SpoilingGrouping())
     builder.set_bolt("keep", DeltaSink("rows", {"n": int, "task": int})).global_grouping("where")
     handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path, until_txid=8)
     handle.awaitTermination(300)

@@ -16,7 +16,7 @@ def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: A
     return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
 
 
-def test_the_window_and_the_bytes_in_flight_bound_what_starts() -> None:
+def test_the_window_and_the_bytes_in_flight_limit_admission() -> None:
     gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
     assert opens(gate, in_flight=3)
     assert not opens(gate, in_flight=4)
@@ -61,7 +61,7 @@ def test_nothing_starts_after_until_txid() -> None:
     assert [gate.past(txid) for txid in (1, 2, 3)] == [False, False, True]
 
 
-def test_available_now_ends_at_what_the_source_held_at_the_start() -> None:
+def test_available_now_ends_at_the_data_present_at_the_start() -> None:
     source = Source(2)
     gate = Admission(source, monotonic=Clock())
     gate.bound()
@@ -79,7 +79,7 @@ def test_available_now_of_an_empty_source_starts_nothing() -> None:
     assert gate.closed
 
 
-def test_available_now_of_a_source_that_cannot_tell_ends_at_an_empty_batch() -> None:
+def test_available_now_of_a_source_without_marks_ends_at_an_empty_batch() -> None:
     gate = Admission(Source(tells=False), monotonic=Clock())
     gate.bound()
     gate.saw(3)
@@ -109,7 +109,7 @@ def test_data_only_waits_for_data_and_stays_open() -> None:
     assert opens(gate, 2, taken=1)
 
 
-def test_data_only_asks_a_source_that_cannot_tell() -> None:
+def test_data_only_polls_a_source_without_marks() -> None:
     gate = Admission(Source(tells=False), monotonic=Clock())
     gate.data_only()
     assert opens(gate, 2, taken=1)

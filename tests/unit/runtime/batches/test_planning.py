@@ -1,4 +1,4 @@
-"""Planning: txids are planned in order, plans stored before use, and kept or dropped at a restart by kind of spout."""
+"""Planning: in txid order, with plans stored before use; a restart keeps plans of transactional spouts only."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_input_of_an_engine_for_one_txid(desk: Desk) -> None:
 
 
 def test_a_replay_uses_stored_metadata_only(desk: Desk) -> None:
-    """A replay asks the source for nothing: the stored metadata suffices (row T43 of the requirements)."""
+    """A replay uses the stored metadata and does not call the source (T43)."""
     source = Source(5)
     planning = desk.planning(source)
     for txid in (1, 2):

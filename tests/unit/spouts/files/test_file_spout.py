@@ -158,7 +158,7 @@ def test_restart_after_any_txid_plans_the_same(tmp_path):
         assert again.documents == whole.documents
 
 
-def test_replay_reads_the_same_again_on_any_number_of_tasks(tmp_path):
+def test_replay_reads_the_same_records_on_any_number_of_tasks(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"{i}\n" for i in range(10)))
     bench = Bench(FileSpout(tmp_path / "a.txt", max_batch_rows=6), tasks=3)
     first = bench.rows(1)

@@ -231,7 +231,7 @@ class Slow(Brokers):
         return super().topics(names, seconds)
 
 
-def answered(planner: KafkaCoordinator, txid: int, before):
+def poll_plan(planner: KafkaCoordinator, txid: int, before):
     """Poll the coordinator until it returns a plan for `txid`; return the plan."""
     while (made := planner.initialize_transaction(txid, before)) is NOT_READY:
         threading.Event().wait(0.001)
@@ -246,17 +246,17 @@ def test_slow_brokers_do_not_block_the_caller():
     assert planner.initialize_transaction(1, None) is NOT_READY
     assert brokers.requests == []  # the one request is still unanswered
     brokers.answers.set()
-    first = answered(planner, 1, None)
+    first = poll_plan(planner, 1, None)
     assert ranges_of(first) == {("t", 0): (0, 100)}
 
     # An answer that arrives when its plan is no longer wanted is discarded.
-    second = answered(planner, 2, first)
+    second = poll_plan(planner, 2, first)
     brokers.answers.clear()
     assert planner.initialize_transaction(2, first) is NOT_READY
     assert planner.initialize_transaction(1, None) is NOT_READY
     brokers.answers.set()
-    assert answered(planner, 1, None) == first
-    assert answered(planner, 2, first) == second
+    assert poll_plan(planner, 1, None) == first
+    assert poll_plan(planner, 2, first) == second
 
 
 def test_a_coordinator_closed_while_waiting_leaves_no_thread():

@@ -39,7 +39,7 @@ def test_undecodable_records_are_reported_per_row(kind, wrong):
     assert "Error" in bad[1]
 
 
-def test_an_unknown_decoder_is_refused():
+def test_an_unknown_decoder_is_rejected():
     with pytest.raises(SettingError, match=r"value is 'yaml', expected one of \['bytes', 'utf-8', 'json'\]"):
         decoder("yaml", "value")
 

@@ -91,6 +91,6 @@ def test_faulty_engines_are_rejected(kind: type[LocalEngine], says: str) -> None
         check_engine(kind, networks=["diamond"], timeout=timeout)
 
 
-def test_an_unknown_network_is_refused() -> None:
+def test_an_unknown_network_is_rejected() -> None:
     with pytest.raises(InputError, match="did you mean 'diamond'"):
         check_engine(LocalEngine, networks=["diamont"])

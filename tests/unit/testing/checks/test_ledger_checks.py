@@ -120,6 +120,6 @@ def test_handles_on_different_ledgers_are_rejected() -> None:
         check_ledger(MemoryLedger)
 
 
-def test_an_unknown_rule_is_refused() -> None:
+def test_an_unknown_rule_is_rejected() -> None:
     with pytest.raises(InputError, match="did you mean"):
         check_ledger(MemoryLedger, rules=["a new ledger is emty"])

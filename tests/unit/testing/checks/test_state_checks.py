@@ -68,7 +68,7 @@ def test_postgresql_passes(postgres) -> None:
     check_sql(postgres.url, "state_checks")
 
 
-def open_at_once(url: str, prefix: str) -> None:
+def open_concurrently(url: str, prefix: str) -> None:
     """Open a new map through several stores concurrently, so that they create its tables at the same time."""
     for number in range(5):
         stores = [SqlAlchemyBackend(url, f"{prefix}_{number}") for _ in range(6)]
@@ -86,12 +86,12 @@ def open_at_once(url: str, prefix: str) -> None:
 
 
 def test_many_stores_open_a_new_map_in_sqlite_concurrently(tmp_path: Path) -> None:
-    open_at_once(f"sqlite:///{tmp_path / 'own.db'}", "opened")
+    open_concurrently(f"sqlite:///{tmp_path / 'own.db'}", "opened")
 
 
 @pytest.mark.integration
 def test_many_stores_open_a_new_map_in_postgresql_concurrently(postgres) -> None:
-    open_at_once(postgres.url, "opened")
+    open_concurrently(postgres.url, "opened")
 
 
 class LeavesOut(MemoryBackend):
