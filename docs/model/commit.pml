@@ -1,18 +1,18 @@
 /* How transactions are committed: P0 and P5 to P8 of ARCHITECTURE.md, for Spin.
  *
- * Any number of coordinators (PROCESSES) of one topology share a ledger and TABLES tables. Each crashes where it likes,
- * CRASHES times in all, and starts again; it may stand still for as long as it likes and wake up when another one has
- * taken over; whether a write to a table was made it may not learn (a lost answer). A transaction that is processed
- * again has other content, as those of opaque spouts may; a decision that no table has yet may be taken back. What is
- * atomic here is one compare-and-set there, but for the look at the tables before a decision is taken back: by then all
- * of them have the epoch, so nothing of an older one can come in between.
+ * Several coordinators (PROCESSES) of one topology share a ledger and TABLES tables. Each may crash at any step, CRASHES
+ * times in all, and starts again. It may pause for any time, and wake up when another one has taken over. It may not
+ * learn whether a write to a table happened (a lost response). A transaction that is processed again has different
+ * content, as those of opaque spouts may; a decision that no table contains yet may be revoked. The atomic steps here are
+ * single compare-and-sets there, except for the check of the tables before a decision is revoked: by then all tables have
+ * the epoch, so no write of an older coordinator can come in between.
  *
  * Claims: a transaction has one content, in all tables (in put); tables get transactions in order, without gaps (put);
  * nothing is published that is not decided (put); currtx passes a transaction when all tables have it (complete); and
  * whatever happens, everything is committed in the end (Judge).
  *
- * scripts/check-model looks at every interleaving, and then takes one rule away after the other with -D: each time one
- * of the claims must fail.
+ * scripts/check-model explores every interleaving, and then removes one rule after the other with -D: each time one of
+ * the claims must fail.
  */
 #ifndef PROCESSES
 #define PROCESSES 2
@@ -28,10 +28,10 @@
 #endif
 
 byte epoch, intent, decided;     /* the ledger: its epoch; txid and content of the live intent, 0 for none */
-byte currtx = 1;                 /* …and the transaction that comes next */
+byte currtx = 1;                 /* …and the next transaction to commit */
 byte table_epoch[TABLES], table_txid[TABLES];
-byte content[TXIDS + 1];         /* of each transaction, as the first table got it */
-byte attempts, crashes;          /* how often anything was processed: the content of that attempt */
+byte content[TXIDS + 1];         /* of each transaction, as published to the first table */
+byte attempts, crashes;          /* numbers of attempts (the last one is also the content) and of crashes */
 
 #define crash if :: crashes < CRASHES -> crashes++; goto start :: skip fi
 
@@ -43,7 +43,7 @@ inline put(t, txid, what) {      /* P7: a commit is a compare-and-set on the tab
 #endif
         :: else ->
             if
-            :: table_txid[t] >= txid -> skip               /* it was made, and its answer lost */
+            :: table_txid[t] >= txid -> skip               /* it happened, and its response was lost */
             :: else ->
                 assert(table_txid[t] == txid - 1);
                 assert(intent == txid && decided == what || currtx > txid);
@@ -76,7 +76,7 @@ inline publish(txid, what) {     /* P7 of every table, then P8 */
 #ifdef CURRTX_EARLY
         if :: t == 0 && !fenced -> complete(txid) :: else fi;
 #endif
-        if :: t++ :: skip fi                               /* a lost answer: look again */
+        if :: t++ :: skip fi                               /* a lost response: check again */
     :: else -> break
     od;
 #ifndef CURRTX_EARLY
@@ -85,7 +85,7 @@ inline publish(txid, what) {     /* P7 of every table, then P8 */
     crash
 }
 
-inline abandon() {                 /* a decision may be taken back as long as no table has it; then it is made anew */
+inline abandon() {                 /* a decision may be revoked while no table has it; then another one is made */
     atomic {
         seen = 0; t = 0;
         do :: t < TABLES -> if :: table_txid[t] >= intent -> seen = 1 :: else fi; t++ :: else -> break od;
@@ -99,7 +99,7 @@ proctype Coordinator() {
     bool fenced;
 start:  skip;
     atomic { mine = 0; txid = 0; what = 0; t = 0; fenced = false; seen = epoch };
-    /* P0: the ledger's epoch, then that of every table; then what is decided is rolled forward */
+    /* P0: the ledger's epoch, then that of every table; then a decided transaction is rolled forward */
     if
     :: atomic { epoch == seen -> epoch++; mine = epoch }
     :: atomic { epoch != seen -> fenced = true }
