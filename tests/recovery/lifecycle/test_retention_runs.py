@@ -19,7 +19,7 @@ SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 1}
 
 
 @pytest.mark.parametrize("point", ["retain.announced", "retain.pruned", "retain.files", "retain.history"])
-def test_killed_while_it_removes_and_started_again(forks, undisturbed, place, point):
+def test_killed_during_removal_and_restarted(forks, undisturbed, place, point):
     argv = [place / "data", "--layout", "merge" if point == "retain.files" else "changes", *SHORT]
     if point != "retain.announced":  # the first time there is nothing yet to begin from
         assert forks.run([*argv, "--txids", 4])[0] == 0

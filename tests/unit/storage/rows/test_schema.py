@@ -36,7 +36,7 @@ def test_a_sink_table_has_its_columns_and_the_txid():
 
 
 @pytest.mark.parametrize("kind", [float, pa.float32(), pa.list_(pa.int64()), pa.struct([("x", pa.int64())])])
-def test_what_cannot_be_a_key_is_refused(kind):
+def test_types_that_cannot_be_keys_are_rejected(kind):
     with pytest.raises(StateError, match=r"state 's', key 'k': .* cannot be part of a key"):
         changes_schema(KeyedState("s", key={"k": kind}, value={"n": int}))
 
@@ -45,7 +45,7 @@ def test_what_cannot_be_a_key_is_refused(kind):
     "kind", [complex, "int", None, pa.uint64(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC"), pa.large_string(),
              pa.list_(pa.duration("s")), pa.struct([])]
 )  # fmt: skip
-def test_a_type_no_table_can_hold_is_refused_by_name(kind):
+def test_a_type_that_tables_cannot_store_is_rejected_by_name(kind):
     with pytest.raises(StateError, match="state 's', value 'n': expected one of str, int"):
         state_schema(KeyedState("s", key={"k": str}, value={"n": kind}))
     with pytest.raises(StateError, match="sink 'o', column 'n': expected one of str, int"):
@@ -73,7 +73,7 @@ def test_differences_name_added_removed_and_retyped_columns():
     ]
 
 
-def test_how_a_reader_lays_out_a_type_is_no_difference():
+def test_a_readers_physical_layout_of_a_type_is_not_a_difference():
     declared = pa.schema([("s", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.string())),
                           ("t", pa.timestamp("us", tz="UTC")), ("p", pa.struct([("s", pa.string())]))])  # fmt: skip
     table = pa.schema(
@@ -88,7 +88,7 @@ def test_how_a_reader_lays_out_a_type_is_no_difference():
     assert schema_differences(declared, table) == []
 
 
-def test_a_nested_difference_is_one():
+def test_a_nested_difference_is_reported():
     declared = pa.schema([("_prev", pa.struct([("n", pa.int64())]))])
     table = pa.schema([("_prev", pa.struct([("n", pa.int32())]))])
     assert schema_differences(declared, table) == [
@@ -113,7 +113,7 @@ def test_a_changed_declaration_is_refused_with_the_two_ways_out():
         (pa.decimal128(38, 18), [None, Decimal(-2), Decimal("0.5"), Decimal(10)]),
     ],
 )
-def test_rows_have_one_order_with_none_first(kind, values):
+def test_rows_are_totally_ordered_with_none_first(kind, values):
     table = pa.table({"k": pa.array(reversed(values), kind), "n": pa.array(range(len(values)))})
     assert in_order(table, ["k"])["k"].to_pylist() == pa.array(values, kind).to_pylist()
 

@@ -1,4 +1,4 @@
-"""Time to live: when keys expire, for committers and readers, independent of the clock."""
+"""Time to live: keys expire by the stamps of transactions, not by the clock, for committers and for readers."""
 
 from datetime import timedelta
 
@@ -34,7 +34,7 @@ def end(bench, txid, publish=True):
 
 
 @pytest.mark.parametrize("publish", [True, False])
-def test_a_key_is_gone_when_its_time_is_over_and_not_before(publish):
+def test_a_key_expires_exactly_at_the_end_of_its_time_to_live(publish):
     bench = Bench(COUNTS)
     turn(bench, 1, 0).put_many({"a": 1, "b": 1})
     end(bench, 1, publish)
@@ -55,7 +55,7 @@ def test_a_key_is_gone_when_its_time_is_over_and_not_before(publish):
     assert handle.get_many(["a", "b"]) == {"a": 1}
 
 
-def test_what_a_replay_starts_from_is_decided_by_its_own_stamp():
+def test_a_replay_expires_keys_by_its_own_stamp():
     bench = Bench(COUNTS)
     turn(bench, 1, 0).put("a", 1)
     end(bench, 1)
@@ -83,7 +83,7 @@ def test_every_kind_of_write_restarts_the_time_to_live():
     assert turn(bench, 3, LATE).get_many([*keys, "get"]) == dict.fromkeys(keys, 1)
 
 
-def test_readers_see_what_is_there_at_the_stamp_of_each_txid(tmp_path):
+def test_readers_see_the_unexpired_keys_at_the_stamp_of_each_txid(tmp_path):
     stamps = {1: 0, 2: SECOND, 3: LATE, 4: LATE + SECOND}
     store = opened(tmp_path, create=True)
     for txid, stamp in stamps.items():
@@ -93,9 +93,12 @@ def test_readers_see_what_is_there_at_the_stamp_of_each_txid(tmp_path):
     store.upkeep.compact()
     assert {txid: shown(tmp_path, txid, stamp) for txid, stamp in stamps.items()} == expected
     kept = DeltaHandle.open(tmp_path / "state/seen").read()
-    assert sorted(kept["user"].to_pylist()) == ["u3", "u4"]  # the others are not in the files any more
-    assert shown(tmp_path, 4, stamps[4] + LATE - SECOND) == ["u4"]  # later ones have changed nothing
-    assert read_state(tmp_path, "seen")["user"].to_pylist() == ["u3", "u4"]  # stamps unknown: that of the newest row
+    assert sorted(kept["user"].to_pylist()) == ["u3", "u4"]  # the others have been removed from the files
+    assert shown(tmp_path, 4, stamps[4] + LATE - SECOND) == ["u4"]  # later transactions changed nothing
+    assert read_state(tmp_path, "seen")["user"].to_pylist() == [
+        "u3",
+        "u4",
+    ]  # stamps unknown: the newest row's stamp is used
     changes = read_changes(tmp_path, "seen", 1, 4)
     assert changes["_stamp"].to_pylist() == [moment(stamp) for stamp in stamps.values()]
 
@@ -108,7 +111,7 @@ def shown(data_dir, txid, stamp):
     return [one["user"] for one in read(data_dir, "seen", txid, stamp)]
 
 
-def test_what_has_expired_does_not_pile_up_in_the_index(tmp_path):
+def test_expired_keys_do_not_accumulate_in_the_index(tmp_path):
     bounds = Bounds(memory=2_000, kept_from=20, behind=1, seconds=1e9)
     index = StateIndex(COUNTS, stores(tmp_path, COUNTS).make, bounds=bounds)
     bench = Bench(COUNTS, index)
@@ -117,12 +120,12 @@ def test_what_has_expired_does_not_pile_up_in_the_index(tmp_path):
         end(bench, txid)
     assert index._disk is not None
     on_disk = index._disk._store.scan(b"", b"\xff\xff")
-    assert 50 <= len(on_disk) <= 150  # 50 of 495 are there still
+    assert 50 <= len(on_disk) <= 150  # 50 of 495 keys have not expired
     handle = turn(bench, 100, 99 * SECOND)
     assert len(handle.get_many([f"{txid}-{i}" for txid in range(1, 100) for i in range(5)])) == 50
 
 
-def test_an_index_in_memory_forgets_too(tmp_path):
+def test_an_index_in_memory_evicts_expired_keys_too(tmp_path):
     index = StateIndex(COUNTS, stores(tmp_path, COUNTS).make, bounds=Bounds(kept_from=20))
     bench = Bench(COUNTS, index)
     for txid in range(1, 100):
@@ -144,7 +147,7 @@ def test_an_attempt_that_fails_leaves_no_stamp_behind(tmp_path):
 
 
 @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 10, "1 day"])
-def test_a_time_to_live_that_is_none_is_refused(tmp_path, ttl):
+def test_an_invalid_time_to_live_is_rejected(tmp_path, ttl):
     state = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=ttl)
     with pytest.raises(StateError, match=r"state 'counts': expected a ttl that is a timedelta above 0, or None, got"):
         opened_with(tmp_path, state)
@@ -152,7 +155,7 @@ def test_a_time_to_live_that_is_none_is_refused(tmp_path, ttl):
 
 
 @pytest.mark.parametrize("ttl", [None, TTL * 2])
-def test_another_time_to_live_than_that_of_the_table_is_refused(tmp_path, ttl):
+def test_a_time_to_live_other_than_the_tables_is_rejected(tmp_path, ttl):
     store = opened_with(tmp_path, COUNTS)
     committed(store, 1, 0, lambda r: r.state("count", 0, "counts").put("a", 1))
     store.close()
@@ -165,7 +168,7 @@ def opened_with(data_dir, state, **arguments):
     return open_store(data_dir, states={"count": [state]}, sinks={}, **{"create": True, **arguments})
 
 
-def test_collections_count_the_time_from_when_a_row_was_appended(tmp_path):
+def test_rows_of_a_collection_expire_by_the_time_they_were_appended(tmp_path):
     store = opened(tmp_path, create=True)
     recent = lambda resources: resources.collection("count", 0, RECENT.name)  # noqa: E731
     committed(store, 1, 0, lambda r: recent(r).append_many([((), 99, 1), ((), 1, 2)]))

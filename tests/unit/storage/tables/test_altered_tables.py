@@ -1,4 +1,4 @@
-"""Tables that others write to with deltalake: changes of rows or columns are rejected, all others are accepted."""
+"""Tables modified by other writers with deltalake: changes to rows or columns are rejected, all others accepted."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def copied(path):
         (delete_rows, "changed its rows .operation DELETE", "changed its rows .operation DELETE"),
     ],
 )
-def test_altered_between_runs_and_in_one(tmp_path, layout, alter, at_the_start, in_a_run):
+def test_altered_between_runs_and_during_a_run(tmp_path, layout, alter, at_the_start, in_a_run):
     path = tmp_path / TABLES[layout]
     store = open_store(tmp_path, create=True, states=states(layout))
     commit(store, 1, {"a": 1, "b": 2})
@@ -50,7 +50,7 @@ def test_altered_between_runs_and_in_one(tmp_path, layout, alter, at_the_start, 
     group = store.group(2)
     add(group, 2, {"a": 1})
     intent = intent_of(group, [record(2)])
-    for _ in range(2):  # a run tries again
+    for _ in range(2):  # the run retries
         with pytest.raises(TableCorrupt, match=in_a_run):
             store.publish(intent, 1)
     with pytest.raises(TableCorrupt):
@@ -58,7 +58,7 @@ def test_altered_between_runs_and_in_one(tmp_path, layout, alter, at_the_start, 
     assert {file: data for file, data in copied(path).items() if file in before} == before
     assert not {file for file in copied(path) if file not in before and file.parent.name == "_delta_log"}
 
-    newest = max((path / "_delta_log").glob("*.json"))  # a copy from before
+    newest = max((path / "_delta_log").glob("*.json"))  # an older copy
     newest.unlink()
     again = open_store(tmp_path, states=states(layout), epoch=2)
     roll_forward(tmp_path, intent, 2)
@@ -68,7 +68,7 @@ def test_altered_between_runs_and_in_one(tmp_path, layout, alter, at_the_start, 
 
 @pytest.mark.parametrize("layout", TABLES)
 def test_optimized_and_vacuumed(tmp_path, layout):
-    """Files are compacted and unreachable old versions vacuumed by others: the next commit is applied on top."""
+    """Commits continue after another writer has compacted the table's files and vacuumed its old versions."""
     store = open_store(tmp_path, create=True, states=states(layout))
     for txid in range(1, 5):
         commit(store, txid, {f"w{txid}": 1, "a": 1})
@@ -83,7 +83,7 @@ def test_optimized_and_vacuumed(tmp_path, layout):
     }
 
 
-def test_rows_of_a_sink_are_the_users(tmp_path):
+def test_users_may_change_the_rows_of_a_sink(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 2})
     delete_rows(tmp_path / "sinks/out")

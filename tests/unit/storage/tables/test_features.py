@@ -1,4 +1,4 @@
-"""Delta table features enabled by others, between runs or during one: supported, or rejected by name, without loss."""
+"""Delta table features enabled by other writers, before or during a run: supported, or rejected without data loss."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def log_of(path):
 
 
 def write_entry(path, *actions):
-    """Append a log entry, as another writer would."""
+    """Append an entry with these actions to a table's log, as another Delta writer would."""
     version = max(int(one.name[:20]) for one in (path / "_delta_log").glob("*.json")) + 1
     lines = [{"commitInfo": {"operation": "ALTER TABLE"}}, *actions]
     (path / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, lines)))
@@ -46,7 +46,7 @@ def free(path):
 
 
 def listed(*features, reader=1, **properties):
-    """Return actions that enable protocol features, and those that disable them again."""
+    """Return a pair of functions that enable protocol features on a table, and disable them again."""
     of_readers = {"readerFeatures": list(features)} if reader == 3 else {}
     protocol = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(features), **of_readers}
 
@@ -65,7 +65,7 @@ def listed(*features, reader=1, **properties):
 
 
 def column(**about):
-    """Return actions that add metadata to the first column, and those that undo it."""
+    """Return a pair of functions that change the metadata of a table's first column, and restore it."""
 
     def change(path, found):
         meta = metadata_of(path)
@@ -98,7 +98,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS))))
-def test_a_feature_switched_on_between_runs_is_refused_before_anything_is_written(tmp_path, what, uri):
+def test_a_feature_enabled_between_runs_is_rejected_before_any_write(tmp_path, what, uri):
     on, off = REFUSED[what]
     merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
     store = open_store(tmp_path, create=True, states=merged)
@@ -122,7 +122,7 @@ def test_a_feature_switched_on_between_runs_is_refused_before_anything_is_writte
 
 
 @pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS[1:] + KINDS[:1]))))
-def test_a_feature_switched_on_in_a_run_loses_nothing_and_the_run_continues_without_it(tmp_path, what, uri):
+def test_a_feature_enabled_during_a_run_loses_nothing_and_the_run_continues_once_disabled(tmp_path, what, uri):
     on, off = REFUSED[what]
     merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
     store = open_store(tmp_path, create=True, states=merged)
@@ -132,7 +132,7 @@ def test_a_feature_switched_on_in_a_run_loses_nothing_and_the_run_continues_with
     intent = intent_of(group, [record(2)])
     on(tmp_path / uri)
     before = log_of(tmp_path / uri)
-    for _ in range(2):  # a run tries again
+    for _ in range(2):  # the run retries
         with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}"):
             store.publish(intent, 1)
     with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}"):
@@ -150,7 +150,7 @@ READ_BY_ALL = ("CHECK constraint positive", "feature rowTracking", "column 'word
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_rows_are_read_unless_the_feature_is_about_reading(tmp_path, what):
+def test_rows_can_be_read_unless_the_feature_affects_readers(tmp_path, what):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     for uri in ("sinks/out", "changes/counts", "state/counts"):
@@ -181,7 +181,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("what", ALLOWED)
-def test_features_that_are_obeyed_do_not_stop_a_run(tmp_path, what, monkeypatch):
+def test_supported_features_do_not_stop_a_run(tmp_path, what, monkeypatch):
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
@@ -202,7 +202,7 @@ def append_only(path, value="true"):
     DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": value})
 
 
-def test_an_append_only_table_gets_rows_and_loses_none(tmp_path, monkeypatch):
+def test_an_append_only_table_accepts_appends_and_rejects_removals(tmp_path, monkeypatch):
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
@@ -226,7 +226,7 @@ def test_an_append_only_table_gets_rows_and_loses_none(tmp_path, monkeypatch):
         open_store(tmp_path, epoch=3)
 
 
-def test_the_history_is_looked_at_too(tmp_path):
+def test_the_history_table_is_checked_too(tmp_path):
     from txstorm.storage.tables.history import check_history
 
     row = {"timeline": 0, "txid": 1, "attempt": 1, "stamp": 1, "first": 1, "last": 1, "digest": "d"}
@@ -274,14 +274,14 @@ def ask(spark, path, text):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    # Refused, obeyed, and switched off again; the entries that the others write are tried above, without Spark.
+    # Rejected, supported, and disabled again. The log entries of the other features are tested above, without Spark.
     [
         name if name in ("dv", "checked", "readded", "v2") else pytest.param(name, marks=pytest.mark.long)
         for name in SPARK
     ],
 )
-def test_features_switched_on_by_spark(tmp_path, spark, monkeypatch, name):
-    """On a sink, during a run and before the next one; Spark reads exactly the committed rows."""
+def test_features_enabled_by_spark(tmp_path, spark, monkeypatch, name):
+    """A feature that Spark enables on a sink, during a run and before the next one, loses or adds no committed rows."""
     small(monkeypatch.setattr)
     on, refused, off = SPARK[name]
     data_dir = tmp_path / name
@@ -289,7 +289,7 @@ def test_features_switched_on_by_spark(tmp_path, spark, monkeypatch, name):
     for txid in range(1, 6):
         commit(store, txid, {"a": 1, f"w{txid}": 2})
     path = data_dir / "sinks/out"
-    gathering = store.upkeep.begin("sinks/out", 1)  # under way when it comes
+    gathering = store.upkeep.begin("sinks/out", 1)  # in progress when the feature is enabled
     assert list(gathering.steps())
     for text in on:
         ask(spark, path, text)

@@ -1,4 +1,4 @@
-"""The history table: appended incrementally, without duplicates, and read back in order."""
+"""The history table: rows are appended incrementally, without duplicates, and read back in txid order."""
 
 import json
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ def row(txid, timeline=0, **changes):
     }
 
 
-def test_nothing_yet(tmp_path):
+def test_a_missing_history_is_empty(tmp_path):
     assert append_history(tmp_path, []) == 0
     assert read_history(tmp_path).num_rows == 0
     assert list(tmp_path.iterdir()) == []
@@ -44,7 +44,7 @@ def test_rows_come_back(tmp_path):
     assert (two["txid"], two["tuples"], two["extents"]) == (2, None, "null")
 
 
-def test_the_same_rows_again_add_nothing(tmp_path):
+def test_appending_the_same_rows_again_adds_nothing(tmp_path):
     append_history(tmp_path, [row(1), row(2)])
     assert append_history(tmp_path, [row(1), row(2)]) == 0
     assert append_history(tmp_path, [row(2), row(3)]) == 1
@@ -63,8 +63,8 @@ def test_another_timeline_counts_from_where_it_was_rewound(tmp_path):
     ]
 
 
-def test_what_is_read_of_its_log_does_not_grow(tmp_path):
-    """A start, and every call, reads only the log entries since the last checkpoint."""
+def test_log_entries_read_by_an_append_are_bounded(tmp_path):
+    """Opening the history table and each append read only the log entries since the last checkpoint."""
     txids, lengths = range(1, CHECKPOINT_MOST + 30), []
     for txid in txids:
         append_history(tmp_path, [row(txid)])
@@ -75,7 +75,7 @@ def test_what_is_read_of_its_log_does_not_grow(tmp_path):
 
 
 @pytest.mark.parametrize("point", ["checkpoint.before", "checkpoint.after"])
-def test_a_crash_while_its_log_is_shortened(tmp_path, point):
+def test_a_crash_while_the_log_is_truncated(tmp_path, point):
     faults.arm(f"{point}:raise:1")
     with pytest.raises(faults.InjectedFault):
         for txid in range(1, CHECKPOINT_EVERY + 1):

@@ -1,4 +1,4 @@
-"""Intents: decisions survive as JSON; malformed intents, and those of newer versions, are rejected by name."""
+"""Intents: decisions survive a JSON round trip; malformed intents and those of newer versions are rejected by name."""
 
 import json
 from dataclasses import replace
@@ -25,8 +25,8 @@ def test_round_trip():
 B, C = "_txstorm/staged/b", "_txstorm/staged/c"
 
 
-def test_an_intent_with_several_files_of_a_table_is_of_a_newer_version():
-    """A txstorm that supports one file per table must not publish just the first file."""
+def test_an_intent_with_several_files_per_table_has_a_newer_version():
+    """An intent with several files per table has version 2, so that an older txstorm cannot publish just the first."""
     several = replace(INTENT, tables=(replace(TABLE, more=(replace(STAGED, path=B), replace(STAGED, path=C))),))
     assert decode(encode(several)) == several
     assert [one.path for one in several.tables[0].files] == [STAGED.path, B, C]
@@ -58,10 +58,10 @@ def document(**changes):
         ),
     ],
 )
-def test_what_is_refused(data, error, message):
+def test_malformed_intents_are_rejected(data, error, message):
     with pytest.raises(error, match=message):
         decode(data)
 
 
-def test_a_field_a_later_minor_version_adds_does_no_harm():
+def test_unknown_fields_of_a_later_minor_version_are_ignored():
     assert decode(document(more="later")) == INTENT

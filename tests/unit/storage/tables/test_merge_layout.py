@@ -1,4 +1,4 @@
-"""The layout merge: every version of the table is the state after a group, without duplicates, whatever fails."""
+"""The merge layout: despite any failure, each version of the table is exactly the state after one commit group."""
 
 import random
 import resource
@@ -45,7 +45,7 @@ def opened(data_dir, **changes):
 
 
 def plain(data_dir, version=None):
-    """Return the rows that a plain reader of Delta tables sees."""
+    """Return the state (word → n) as a plain Delta reader sees it; `version` None: the newest."""
     table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
     return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
 
@@ -70,7 +70,7 @@ def counted(*plan):
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
-    """With files so small that the table has many, some of which each commit rewrites."""
+    """A plain reader sees exactly the state at every version, even if commits rewrite only some of many small files."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     seed = random.randrange(1 << 30)
     print("seed", seed)
@@ -92,7 +92,7 @@ def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkey
     assert not (tmp_path / "changes/counts").exists()
 
 
-def test_only_files_with_changed_keys_are_written_again(tmp_path, monkeypatch):
+def test_only_files_with_changed_keys_are_rewritten(tmp_path, monkeypatch):
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     store = opened(tmp_path, create=True)
     commit(store, 1, {f"w{i}": 1 for i in range(60)})
@@ -103,7 +103,7 @@ def test_only_files_with_changed_keys_are_written_again(tmp_path, monkeypatch):
     assert plain(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
 
 
-def test_inside_a_group_nothing_can_be_asked_for(tmp_path):
+def test_txids_inside_a_group_cannot_be_read(tmp_path):
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     commit(store, 2, {"a": 1}, {"a": 1}, {"a": 1})
@@ -115,7 +115,7 @@ def test_inside_a_group_nothing_can_be_asked_for(tmp_path):
     assert read_changes(tmp_path, "totals", 3, 3).num_rows == 1
 
 
-def test_txids_of_a_group_that_changed_nothing_are_the_version_before(tmp_path):
+def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path):
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     commit(store, 2, {}, {})
@@ -125,7 +125,7 @@ def test_txids_of_a_group_that_changed_nothing_are_the_version_before(tmp_path):
 
 
 @pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
-def test_publishing_goes_on_after_a_crash_at_any_step(tmp_path, point):
+def test_publishing_continues_after_a_crash_at_any_step(tmp_path, point):
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
     recorded = store.last_txids()
@@ -136,7 +136,7 @@ def test_publishing_goes_on_after_a_crash_at_any_step(tmp_path, point):
     intent = intent_of(group, [record(2), record(3)])
     crash_and_roll_forward(store, intent, point)
     assert plain(tmp_path) == read(tmp_path) == {"a": 3, "c": 1}
-    if point in ("p7.1.before", "merge.staged"):  # else it knows that this is published
+    if point in ("p7.1.before", "merge.staged"):  # otherwise, it knows that the group is already published
         with pytest.raises(FencedError):
             store.publish(intent, 1)
     again = opened(tmp_path, epoch=3, committed=3, recorded=[*recorded])
@@ -146,7 +146,7 @@ def test_publishing_goes_on_after_a_crash_at_any_step(tmp_path, point):
     assert len([path for path in staged_files(tmp_path) if path.startswith("state/counts")]) == 3
 
 
-def test_staged_rows_go_when_no_intent_needs_them(tmp_path):
+def test_staged_rows_are_removed_when_no_intent_needs_them(tmp_path):
     store = opened(tmp_path, create=True)
     for txid in range(1, 6):
         commit(store, txid, {"a": 1})
@@ -155,8 +155,8 @@ def test_staged_rows_go_when_no_intent_needs_them(tmp_path):
     assert [path.split("/")[-1].split("-")[1] for path in staged] == ["4", "5"]
 
 
-def test_a_damaged_file_of_the_table_harms_nothing(tmp_path):
-    """A file is missing, as after another program's VACUUM."""
+def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path):
+    """Publishing fails if a data file is missing, as after another program's VACUUM; it succeeds once the file is back."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)
@@ -171,7 +171,7 @@ def test_a_damaged_file_of_the_table_harms_nothing(tmp_path):
     assert plain(tmp_path) == {"a": 2}
 
 
-def test_a_full_disk_in_the_middle_of_publishing(tmp_path):
+def test_a_full_disk_during_publishing(tmp_path):
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     group = store.group(2)
@@ -192,7 +192,7 @@ def test_a_full_disk_in_the_middle_of_publishing(tmp_path):
     assert len([path for path in staged_files(tmp_path) if "compact" in path and "state/counts" in path]) == 2
 
 
-def test_the_view_of_spark_is_the_table(tmp_path):
+def test_the_spark_view_reads_the_table_itself(tmp_path):
     commit(opened(tmp_path, create=True), 1, {"a": 1}, {"a": 1})
     table = f"delta.`{tmp_path}/state/counts`"
     now = {view.name: view.query for view in views(tmp_path, None, 2)}
@@ -204,8 +204,8 @@ def test_the_view_of_spark_is_the_table(tmp_path):
         views(tmp_path, 1, 2)
 
 
-def test_the_index_is_the_table_after_a_restart(tmp_path):
-    """An index that lags behind cannot catch up without change rows, so it is rebuilt."""
+def test_the_index_matches_the_table_after_a_restart(tmp_path):
+    """Without change rows an index that lags behind cannot catch up, so a restart rebuilds it from the table."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     store = opened(tmp_path, create=True, bounds=bounds)
     commit(store, 1, {f"w{i}": i for i in range(50)})
@@ -221,7 +221,7 @@ def test_the_index_is_the_table_after_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize(("first", "second"), [("merge", "changes"), ("changes", "merge")])
-def test_another_layout_is_refused_with_the_ways_out(tmp_path, first, second):
+def test_a_changed_layout_is_rejected_with_the_possible_remedies(tmp_path, first, second):
     declared = {name: {"count": [replace(COUNTS, layout=name), TOTALS]} for name in (first, second)}
     commit(open_store(tmp_path, create=True, states=declared[first]), 1, {"a": 1})
     before = sorted(tmp_path.rglob("*"))
@@ -233,8 +233,8 @@ def test_another_layout_is_refused_with_the_ways_out(tmp_path, first, second):
 
 @pytest.mark.parametrize("held", [1, 2, 3])
 @pytest.mark.parametrize("last", [{"a": 1, "c": 1}, {"a": None, "b": None}])
-def test_a_group_that_some_tables_hold_is_made_again_without_its_intent(tmp_path, held, last):
-    """Even if the merge-layout table has it, whose log references other files than those staged."""
+def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, held, last):
+    """A group published to some tables is reconstructed without its intent, even if the merge-layout table has it."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
     group = store.group(2)
@@ -253,7 +253,7 @@ def test_a_group_that_some_tables_hold_is_made_again_without_its_intent(tmp_path
     assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
 
 
-def test_a_group_whose_staged_rows_are_gone_was_completed(tmp_path):
+def test_a_group_without_staged_rows_was_completed(tmp_path):
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     store.forget(2)

@@ -1,4 +1,4 @@
-"""The layout merge with a time to live: expired keys are in no version from the txid on in which they expire."""
+"""The merge layout with a time to live: a key is absent from every version as of the txid at which it expires."""
 
 import random
 from datetime import timedelta
@@ -33,7 +33,7 @@ def opened(data_dir, **changes):
 
 
 def plain(data_dir, version=None):
-    """Return the rows that a plain reader of Delta tables sees."""
+    """Return the state (user → n) as a plain Delta reader sees it; `version` None: the newest."""
     rows = (
         DeltaTable(str(data_dir / "state/live"), version=version).to_pyarrow_table().select(["user", "n"]).to_pylist()
     )
@@ -41,7 +41,7 @@ def plain(data_dir, version=None):
 
 
 def ends(data_dir):
-    """Return table version → last txid of its group."""
+    """Return the last txid of the group that created each table version, by version."""
     history = DeltaHandle.open(data_dir / "state/live").history()
     return {entry.version: entry.info["last"] for entry in history if entry.info.get("kind") == "commit"}
 
@@ -59,15 +59,15 @@ def play(group, txid, stamp, puts):
 
 
 def committed(store, stamps, *plan, epoch=1):
-    """Commit one group, whose txids have these `stamps`."""
+    """Commit one group of transactions; `stamps` maps each txid to its stamp, and `plan` has the writes of each."""
     group = store.group(min(stamps))
     for (txid, stamp), puts in zip(stamps.items(), plan, strict=True):
         play(group, txid, stamp, puts)
     publish(store, group, stamps, epoch)
 
 
-def test_every_version_has_the_keys_that_are_there_at_its_stamp(tmp_path, monkeypatch):
-    """With many small files, groups of several txids, removals, txids that write nothing, and restarts."""
+def test_every_version_has_the_unexpired_keys_at_its_stamp(tmp_path, monkeypatch):
+    """Every version has exactly the unexpired keys, despite many small files, removals, empty txids and restarts."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
     seed = random.randrange(1 << 30)
     print("seed", seed)
@@ -96,14 +96,14 @@ def test_every_version_has_the_keys_that_are_there_at_its_stamp(tmp_path, monkey
     store.close()
 
 
-def test_a_txid_makes_a_version_if_it_writes_or_keys_go_in_it(tmp_path):
+def test_a_txid_creates_a_version_if_it_writes_or_keys_expire(tmp_path):
     store = opened(tmp_path, create=True)
     committed(store, {1: 0}, {"a": 1})
     committed(store, {2: 5 * SECOND}, {"b": 1})
     committed(store, {3: TTL - 1}, {})
-    committed(store, {4: TTL}, {})  # a goes
+    committed(store, {4: TTL}, {})  # a expires
     committed(store, {5: TTL + 1}, {})
-    committed(store, {6: 15 * SECOND, 7: 15 * SECOND}, {}, {})  # b goes
+    committed(store, {6: 15 * SECOND, 7: 15 * SECOND}, {}, {})  # b expires
     committed(store, {8: 99 * SECOND}, {})
     assert [plain(tmp_path, version) for version in sorted(ends(tmp_path))] == [
         {"a": 1},
@@ -116,7 +116,7 @@ def test_a_txid_makes_a_version_if_it_writes_or_keys_go_in_it(tmp_path):
     assert view.query.endswith("VERSION AS OF 4")
 
 
-def test_only_files_with_keys_that_go_or_change_are_written_again(tmp_path, monkeypatch):
+def test_only_files_with_changed_or_expired_keys_are_rewritten(tmp_path, monkeypatch):
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     store = opened(tmp_path, create=True)
     committed(store, {1: 0}, {"u7": 1})
@@ -130,8 +130,8 @@ def test_only_files_with_keys_that_go_or_change_are_written_again(tmp_path, monk
 
 @pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
 @pytest.mark.parametrize("puts", [{}, {"b": 2}])
-def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts):
-    """Even later: the decided stamp counts, not a clock."""
+def test_rolling_forward_after_a_crash_gives_the_same_rows(tmp_path, point, puts):
+    """Rolling forward after a crash gives the same rows however late it happens: keys expire by the decided stamp."""
     store = opened(tmp_path, create=True)
     committed(store, {1: 0, 2: SECOND}, {"a": 1, "c": 1}, {"c": 2})
     recorded = store.last_txids()
@@ -148,7 +148,7 @@ def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts
 
 
 @pytest.mark.parametrize("held", [0, 1])
-def test_a_group_in_which_keys_only_go_is_made_again_without_its_intent(tmp_path, held):
+def test_a_group_that_only_expires_keys_is_reconstructed_without_its_intent(tmp_path, held):
     store = opened(tmp_path, create=True)
     committed(store, {1: 0}, {"a": 1})
     group = store.group(2)
@@ -162,8 +162,8 @@ def test_a_group_in_which_keys_only_go_is_made_again_without_its_intent(tmp_path
     assert (plain(tmp_path), read_sink(tmp_path, "log")["n"].to_pylist()) == ({}, [1, 2])
 
 
-def test_an_attempt_that_fails_takes_no_key_with_it(tmp_path):
-    """Its replay has an earlier stamp, as another coordinator may plan it."""
+def test_a_failed_attempt_expires_no_keys(tmp_path):
+    """A failed attempt expires no keys: its replay may have an earlier stamp, at which they are still alive."""
     store = opened(tmp_path, create=True)
     committed(store, {1: 0}, {"a": 1})
     group = store.group(2)

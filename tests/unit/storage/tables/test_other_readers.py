@@ -1,4 +1,4 @@
-"""Tables of every kind read by other readers with filters on each column: deltalake, polars, DuckDB and Spark."""
+"""Tables of every kind, read with a filter on each column by deltalake, polars, DuckDB and Spark."""
 
 import json
 
@@ -23,7 +23,7 @@ from txstorm.clients.delta.spark_delta import SparkDelta
 from txstorm.storage.tables.spark_writer import SparkWriter
 
 STATS = "delta.dataSkippingStatsColumns"
-LAST = 26  # with a checkpoint in between
+LAST = 26  # there is a checkpoint in between
 
 
 def filled(data_dir, last=LAST, **changes):
@@ -35,7 +35,7 @@ def filled(data_dir, last=LAST, **changes):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Return directories with the same transactions: once with each commit's own files, once compacted."""
+    """Return two data directories with the same transactions, by name: one as committed, the other compacted."""
     found = {}
     for name in ("as committed", "compacted"):
         found[name] = tmp_path_factory.mktemp(name.replace(" ", "_"))
@@ -57,8 +57,8 @@ def test_every_reader_finds_the_rows(places, place, reader):
     assert [one for uri in TABLES for one in differences(places[place] / uri, READERS[reader], every=every)] == []
 
 
-def test_plain_python_reads_what_was_written(places):
-    """Check the expected rows themselves, by the content of the transactions."""
+def test_plain_python_reads_the_rows_that_were_written(places):
+    """The rows read with plain Python match the content of the transactions."""
     words: dict[str | None, int] = {}
     for txid in range(1, LAST + 2):
         words[WORDS[txid % 6]] = txid
@@ -76,7 +76,7 @@ def test_plain_python_reads_what_was_written(places):
 
 
 def open_old(data_dir, **changes):
-    """Open a store as earlier versions did, which did not set the property for columns with statistics."""
+    """Open a store as older versions of txstorm did: without setting the table property for statistics columns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("txstorm.storage.tables.table.STATS_COLUMNS", "theirs")
         patch.setattr("txstorm.storage.tables.table.DeltaTableState.due_properties", lambda _: {})
@@ -106,14 +106,14 @@ def test_tables_without_the_statistics_property_get_it_at_the_next_start(old):
         uri: "_kg" if uri.startswith("state/") else "_txid" for uri in TABLES[:-1]
     }
     store.close()
-    again = opened(old, epoch=3)  # one commit for the epoch, and no other
+    again = opened(old, epoch=3)  # commits only the epoch
     assert {ref.uri: table.version - 1 for ref, table in again.tables.items()} == versions
     play(again, 7, epoch=3)
     assert [one for uri in TABLES for one in differences(old / uri, READERS["dataset"], every=3)] == []
 
 
-def test_a_statistics_property_set_by_a_user_is_undone(tmp_path):
-    """The files have no statistics for other columns, whatever the table property claims."""
+def test_a_statistics_property_set_by_a_user_is_reset(tmp_path):
+    """The next start resets a statistics property that a user has set, because the files lack those statistics."""
     filled(tmp_path, 4).close()
     table = DeltaTable(str(tmp_path / "sinks/out"))
     table.alter.set_table_properties({STATS: "word,n"})
@@ -122,8 +122,8 @@ def test_a_statistics_property_set_by_a_user_is_undone(tmp_path):
     assert differences(tmp_path / "sinks/out", READERS["deltalake"]) == []
 
 
-def test_files_with_bounds_of_another_column_have_none(old):
-    """As in a state's table restored by an older txstorm, until it is compacted."""
+def test_files_with_statistics_of_another_column_have_no_bounds(old):
+    """Files with statistics of another column, as after a restore by an older txstorm, have no bounds until compaction."""
     store = open_old(old, epoch=2)
     store.upkeep.compact()
     store.close()
@@ -144,8 +144,8 @@ def test_files_with_bounds_of_another_column_have_none(old):
 
 
 @pytest.mark.parametrize("column", ["_kg", "word", ""])
-def test_txstorm_finds_bounds_whatever_the_table_says(tmp_path, column):
-    """Compaction and range reads work file by file, before and after checkpoints, and on old versions."""
+def test_txstorm_finds_bounds_whatever_the_statistics_property(tmp_path, column):
+    """Per-file bounds are found whatever the statistics property, also with checkpoints and in old versions."""
     store = filled(tmp_path, 3)
     store.upkeep.compact()
     for uri in ("state/counts", "changes/counts"):
@@ -178,7 +178,7 @@ def test_spark_finds_the_rows(places, spark, tables):
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_tables_that_spark_wrote_are_read_by_all(tmp_path, spark):
+def test_tables_written_by_spark_are_read_by_every_reader(tmp_path, spark):
     store = filled(tmp_path, 2, spark=SparkWriter(SparkDelta(spark)))
     store.upkeep.compact()
     for reader in READERS.values():

@@ -1,4 +1,4 @@
-"""Table properties that other readers and writers rely on: set at creation, and on existing tables at the next start."""
+"""Table properties for other readers and writers: set on creation, and on existing tables at the next start."""
 
 import json
 
@@ -55,7 +55,7 @@ def _row(txid):
     return {**row, "extents": {}, "versions": {}, "tuples": 1}
 
 
-def test_new_tables_have_them_from_their_first_version_on(tmp_path):
+def test_new_tables_have_the_properties_from_their_first_version(tmp_path):
     open_store(tmp_path, create=True, log_retention=7200.0)
     for uri in TABLES:
         first = json.loads((tmp_path / uri / "_delta_log" / f"{0:020d}.json").read_text().splitlines()[2])
@@ -63,7 +63,7 @@ def test_new_tables_have_them_from_their_first_version_on(tmp_path):
         assert found(tmp_path, uri)[CLEANUP] == "false"
 
 
-def test_existing_tables_get_them_once(old):
+def test_existing_tables_get_the_properties_once(old):
     before = {uri: version(old, uri) for uri in [*TABLES, "history"]}
     for epoch in (2, 3):
         open_store(old, epoch=epoch)
@@ -78,14 +78,14 @@ def test_existing_tables_get_them_once(old):
     assert read_state(old, "counts").to_pylist()[0]["n"] == 2
 
 
-def test_they_follow_the_setting(old):
+def test_the_properties_follow_the_setting(old):
     for epoch, (seconds, text) in enumerate([(90.5, "91 seconds"), (3600, "1 hours"), (600, "10 minutes")], start=2):
         open_store(old, epoch=epoch, log_retention=seconds)
         assert found(old)[RETENTION] == f"interval {text}"
 
 
 @pytest.mark.parametrize("when", ["before txstorm sets it", "over what txstorm has set"])
-def test_what_a_user_has_set_stays(old, when):
+def test_properties_set_by_a_user_are_kept(old, when):
     if when.startswith("over"):
         open_store(old, epoch=2)
     user_sets(old, retention="interval 5 days")
@@ -112,7 +112,7 @@ def test_a_commit_of_another_writer_in_between_is_not_lost(old):
     assert found(old)[RETENTION] == "interval 5 seconds"
 
 
-def test_the_entry_has_a_checksum_and_the_range_of_txids_goes_on(old):
+def test_the_entry_has_a_checksum_and_later_commits_continue(old):
     store = open_store(old, epoch=2)
     commit(store, 2, {"b": 1}, epoch=2)
     store.close()
@@ -125,6 +125,6 @@ def test_the_entry_has_a_checksum_and_the_range_of_txids_goes_on(old):
 
 
 @pytest.mark.parametrize("note", ["no JSON", "[1]", "[" * 100_000])
-def test_a_note_of_what_was_set_that_makes_no_sense_is_none(note):
+def test_a_malformed_record_of_set_properties_is_ignored(note):
     kept = properties.due({properties.SET: note, RETENTION: "interval 1 days"}, {RETENTION: "interval 2 days"})
     assert not kept

@@ -1,4 +1,4 @@
-"""Log entries replaced by another writer: Spark checks whether an entry exists, then renames its own over it."""
+"""Log entries overwritten by another writer: Spark checks that an entry is absent, then renames its own to that name."""
 
 import shutil
 import threading
@@ -14,7 +14,7 @@ from txstorm.errors import BlockedError, TableCorrupt
 
 
 class ForeignWriter:
-    """A writer that has found the next version free, and puts its entry there by renaming."""
+    """A foreign writer that has checked that the next version does not exist, and then overwrites it by renaming."""
 
     def __init__(self, table, place):
         copy = place / "copy"
@@ -35,14 +35,14 @@ def words(table):
     return sorted(DeltaTable(str(table)).to_pyarrow_table()["word"].to_pylist())
 
 
-def test_replaced_before_the_group_completes_it_is_published_again(tmp_path, monkeypatch):
+def test_a_commit_overwritten_before_its_group_completes_is_published_again(tmp_path, monkeypatch):
     store = open_store(tmp_path / "data", create=True)
     commit(store, 1, {"a": 1})
     foreign = ForeignWriter(tmp_path / "data/sinks/out", tmp_path)
     point, lock = faults.point, threading.Lock()
 
     def renamed(name):
-        with lock:  # tables are published at once
+        with lock:  # tables are published concurrently
             if name.endswith(".after") and foreign.entry.exists() and foreign.made.exists():
                 foreign.rename()
         point(name)
@@ -57,7 +57,7 @@ def test_replaced_before_the_group_completes_it_is_published_again(tmp_path, mon
     assert words(tmp_path / "data/sinks/out") == ["a", "b", "c", "d", "theirs"]
 
 
-def test_replaced_later_nothing_more_is_written_to_the_table(tmp_path):
+def test_nothing_is_written_to_a_table_whose_completed_commit_was_overwritten(tmp_path):
     store = open_store(tmp_path / "data", create=True)
     commit(store, 1, {"a": 1})
     foreign = ForeignWriter(tmp_path / "data/sinks/out", tmp_path)

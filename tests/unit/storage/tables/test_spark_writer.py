@@ -1,4 +1,4 @@
-"""Tables written with Spark: the same rows, exactly once, whichever coordinator leads and if the writer changes."""
+"""Tables written with Spark: the same rows exactly once, across coordinators and changes of the writer."""
 
 import random
 import re
@@ -50,7 +50,7 @@ def delta(spark):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, delta):
-    """Return a directory whose txids 1 and 3 were published with Spark, and 2 by the default writer."""
+    """Return a data directory in which Spark published txids 1 and 3, and the default writer published txid 2."""
     data_dir = tmp_path_factory.mktemp("made")
     for txid, counts in PLAN.items():
         store = opened_by(delta if txid % 2 else None, data_dir, txid)
@@ -61,7 +61,7 @@ def made(tmp_path_factory, delta):
 
 @pytest.fixture
 def copied(made, tmp_path):
-    """Return a copy of `made`, free to be damaged."""
+    """Return a copy of the directory `made` that a test may damage."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -97,7 +97,7 @@ def rows(data_dir, uri=REF.uri):
 
 
 def writers(data_dir, uri=REF.uri):
-    """Return the writer of each commit of rows, oldest first."""
+    """Return the writer (spark or direct) of each commit that added rows, oldest first."""
     found = []
     for entry in sorted((data_dir / uri / LOG).glob("*.json")):
         text = entry.read_text()
@@ -106,7 +106,7 @@ def writers(data_dir, uri=REF.uri):
     return found
 
 
-def test_the_same_rows_by_either_writer(copied, tmp_path_factory):
+def test_both_writers_write_the_same_rows(copied, tmp_path_factory):
     direct = tmp_path_factory.mktemp("direct")
     for txid, counts in PLAN.items():
         store = opened_by(None, direct, txid)
@@ -121,7 +121,7 @@ def test_the_same_rows_by_either_writer(copied, tmp_path_factory):
     assert [is_shared(copied / uri) for uri in (REF.uri, "sinks/out", "changes/totals")] == [True, True, False]
 
 
-def test_values_of_every_type_come_out_as_they_went_in(tmp_path, delta):
+def test_values_of_every_type_survive_a_round_trip(tmp_path, delta):
     from dataclasses import replace
 
     draw = random.Random(20261121)
@@ -141,8 +141,8 @@ def test_values_of_every_type_come_out_as_they_went_in(tmp_path, delta):
     assert direct.read().equals(spark.read())
 
 
-def test_a_lost_answer_of_spark_is_read_back(copied, delta):
-    """The commit succeeds but its response is lost; then a coordinator publishes the intent again."""
+def test_a_commit_whose_response_is_lost_is_found_by_reading_back(copied, delta):
+    """If Spark's commit succeeds but the response is lost, publishing again finds that commit and adds no rows."""
 
     class Mute(SparkDelta):
         def append(self, *arguments):
@@ -157,8 +157,8 @@ def test_a_lost_answer_of_spark_is_read_back(copied, delta):
     assert [row["word"] for row in rows(copied) if row["_txid"] == 4] == ["e"]
 
 
-def test_other_content_of_a_published_txid_is_no_success(copied, delta):
-    """Spark silently skips another content of a published txid; reading back detects it."""
+def test_different_rows_for_a_published_txid_are_an_error(copied, delta):
+    """Different rows for a published txid are an error: Spark skips them silently, and reading back detects it."""
     first = decided(opened_by(delta, copied, 4), 4, {"e": 1})
     other = decided(opened_by(delta, copied, 4), 4, {"x": 1}, attempt=99)
     found = table(copied, delta)
@@ -172,7 +172,7 @@ def test_other_content_of_a_published_txid_is_no_success(copied, delta):
 
 
 class Halfway:
-    """A DataFrame that calls `between` while Spark writes its rows."""
+    """A Spark writer that pauses in the middle of a commit, calls `between`, and then continues."""
 
     def __init__(self, delta, tmp_path, between):
         self.started, self.go = str(tmp_path / "started"), str(tmp_path / "go")
@@ -224,7 +224,7 @@ def _waiting(started, go):
     return run
 
 
-def test_a_commit_in_flight_holds_the_lock_until_it_is_made(copied, delta, tmp_path):
+def test_a_commit_in_flight_holds_the_lock_until_it_completes(copied, delta, tmp_path):
     store = opened_by(delta, copied, 4)
     intent = decided(store, 4, {"e": 1})
     said, raising = [], []
@@ -245,7 +245,7 @@ def test_a_commit_in_flight_holds_the_lock_until_it_is_made(copied, delta, tmp_p
 
 
 def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, monkeypatch):
-    """If the lock does not exclude a process, Delta does: the epoch's commit has the txid under the same key."""
+    """Even without a lock, a commit in flight fails if the epoch is raised meanwhile: Delta detects the conflict."""
     store = opened_by(delta, copied, 4)
     intent, content = decided(store, 4, {"e": 1}), rows(copied)
     for client in (delta_handle, delta_entry):
@@ -259,7 +259,7 @@ def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, m
 def test_a_fenced_coordinator_writes_nothing(copied, delta):
     store = opened_by(delta, copied, 4)
     intent, content = decided(store, 4, {"e": 1}), rows(copied)
-    zombie = table(copied, delta)  # has looked at the table before
+    zombie = table(copied, delta)  # has opened the table before the takeover
     table(copied).raise_epoch(5)
     with pytest.raises(FencedError):
         publish(zombie, intent)
@@ -274,7 +274,7 @@ def test_a_fenced_coordinator_writes_nothing(copied, delta):
 @pytest.mark.parametrize(
     "spoilt", [r"\\\"attempt\\\": (\d)", r"\"version\":(\d)", r"numRecords\\\":(\d)", r"_txid\\\":(\d)"]
 )
-def test_a_changed_digit_in_an_entry_of_spark_is_found(copied, spoilt):
+def test_a_changed_digit_in_a_log_entry_of_spark_is_detected(copied, spoilt):
     entry = copied / REF.uri / LOG / "00000000000000000002.json"
     text = entry.read_text()
     assert "Apache-Spark" in text
@@ -285,7 +285,7 @@ def test_a_changed_digit_in_an_entry_of_spark_is_found(copied, spoilt):
         list(DeltaHandle.open(copied / REF.uri).history())
 
 
-def test_the_log_is_shortened_and_spark_goes_on(copied, delta):
+def test_spark_continues_after_the_log_is_truncated(copied, delta):
     table(copied).handle.checkpoint(1)
     commit(opened_by(None, copied, 4), 4, {"e": 1}, epoch=4)
     table(copied).handle.checkpoint(1)
@@ -307,8 +307,8 @@ def test_the_log_is_shortened_and_spark_goes_on(copied, delta):
         ({"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}, r"LocalLogStore has lost commits"),
     ],
 )
-def test_a_session_without_the_settings_of_delta_is_refused(spark, conf, message):
-    """The settings of a session without Delta, or with a log store that loses commits."""
+def test_a_session_without_the_delta_settings_is_rejected(spark, conf, message):
+    """A Spark session without Delta, or with a log store that loses commits, is rejected."""
     if conf:
         fit = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
         conf, jvm = {**{name: spark.conf.get(name) for name in fit}, **conf}, spark._jvm
@@ -324,8 +324,8 @@ def test_spark_connect_is_refused():
         SparkDelta(SimpleNamespace())
 
 
-def test_a_lock_that_does_not_exclude_this_process_is_refused(copied, delta, tmp_path):
-    """As with a JVM on another machine, which locks a different file."""
+def test_a_lock_that_does_not_exclude_this_process_is_rejected(copied, delta, tmp_path):
+    """A lock that does not exclude this process, such as that of a JVM on another machine, is rejected."""
 
     class Elsewhere(SparkDelta):
         @contextmanager

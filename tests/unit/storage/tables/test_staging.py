@@ -17,7 +17,7 @@ ROWS = pa.table({"k": ["a", "b", "c"], "_txid": [5, 7, 6]})
 NAME = StagedName(3, 7, 12345, "my-count", "all")
 
 
-def test_what_is_staged_is_what_is_read(tmp_path):
+def test_staged_rows_are_read_back_unchanged(tmp_path):
     staged = stage(tmp_path, ROWS, NAME)
     assert pq.read_table(tmp_path / staged.path).equals(ROWS)
     assert (staged.rows, staged.first, staged.last) == (3, 5, 7)
@@ -31,7 +31,7 @@ def test_what_is_staged_is_what_is_read(tmp_path):
     checked_bytes(tmp_path, staged)
 
 
-def test_few_rows_have_no_dictionary_but_for_what_repeats():
+def test_small_files_use_dictionaries_only_for_repeated_values():
     def with_dictionary(rows):
         table = pa.table({"k": [f"k{i}" for i in range(rows)], "_txid": [5] * rows, "_op": ["u"] * rows})
         group = pq.ParquetFile(pa.BufferReader(staging.encoded(table))).metadata.row_group(0)
@@ -42,7 +42,7 @@ def test_few_rows_have_no_dictionary_but_for_what_repeats():
     assert with_dictionary(5_000) == ["k", "_txid", "_op"]
 
 
-def test_the_name_says_who_wrote_it_and_is_never_used_twice(tmp_path):
+def test_the_file_name_identifies_its_writer_and_is_unique(tmp_path):
     one, two = (stage(tmp_path, ROWS, NAME) for _ in range(2))
     assert one.path != two.path
     assert one.digest == two.digest  # the same rows give the same bytes
@@ -55,17 +55,17 @@ def test_the_name_says_who_wrote_it_and_is_never_used_twice(tmp_path):
     "name",
     ["part-0001.parquet", "3-7-1-c-all-aa.csv", "x-7-1-c-all-aa.parquet", "3-aa.parquet", "-7-1-c-all-a.parquet"],
 )
-def test_other_names_are_not_ours(name):
+def test_other_file_names_are_not_recognized(name):
     assert epoch_of(name) is None
 
 
-def test_a_name_that_exists_is_refused(tmp_path):
+def test_an_existing_file_name_is_rejected(tmp_path):
     stage(tmp_path, ROWS, NAME, unique=lambda: "same")
     with pytest.raises(FileExistsError):
         stage(tmp_path, ROWS, NAME, unique=lambda: "same")
 
 
-def test_file_and_directory_are_synced_before_it_counts_as_staged(tmp_path, monkeypatch):
+def test_file_and_directory_are_synced_before_staging_returns(tmp_path, monkeypatch):
     synced = []
     real = os.fsync
     monkeypatch.setattr(
@@ -74,7 +74,7 @@ def test_file_and_directory_are_synced_before_it_counts_as_staged(tmp_path, monk
     staged = stage(tmp_path, ROWS, NAME)
     file = tmp_path / staged.path
     assert synced[-2:] == [str(file), str(file.parent)]
-    assert synced[:-2] == [str(file.parent.parent), str(tmp_path)]  # the directories that were made for it
+    assert synced[:-2] == [str(file.parent.parent), str(tmp_path)]  # the directories created for it
 
 
 def test_fault_points(tmp_path):
@@ -98,7 +98,7 @@ def test_a_missing_file_is_named(tmp_path):
         data_file(tmp_path, staged)
 
 
-def test_another_size_is_named(tmp_path):
+def test_a_wrong_size_is_named(tmp_path):
     staged = stage(tmp_path, ROWS, NAME)
     with (tmp_path / staged.path).open("ab") as file:
         file.write(b"x")
@@ -106,7 +106,7 @@ def test_another_size_is_named(tmp_path):
         data_file(tmp_path, staged)
 
 
-def test_one_flipped_bit_is_found(tmp_path):
+def test_one_flipped_bit_is_detected(tmp_path):
     staged = stage(tmp_path, ROWS, NAME)
     data = bytearray((tmp_path / staged.path).read_bytes())
     data[20] ^= 1

@@ -1,4 +1,4 @@
-"""One table: its owner, its epoch, and publishing (R4): once, in order, and by the leading coordinator only."""
+"""One Delta table: its owner, its epoch, and publishing (R4) once, in order, and by the leading coordinator only."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def data_commits(data_dir):
     return [info["last"] for _, info in opened(data_dir).commits()]
 
 
-def test_a_table_any_reader_takes(tmp_path, store):
+def test_any_delta_reader_can_read_the_table(tmp_path, store):
     from deltalake import DeltaTable
 
     commit(store, 1, {"a": 1, "b": 2})
@@ -62,7 +62,7 @@ def test_a_table_any_reader_takes(tmp_path, store):
     assert table.history()[0]["userMetadata"] == "txstorm txids 1 to 1"
 
 
-def test_the_commit_says_what_it_holds(tmp_path, store):
+def test_the_commit_info_describes_the_commit(tmp_path, store):
     commit(store, 1, {"a": 1})
     group = store.group(2)
     add(group, 2, {})  # changes nothing in `counts`
@@ -87,19 +87,19 @@ def test_publishing_twice_commits_once(tmp_path, store):
     assert data_commits(tmp_path) == [1]
 
 
-def test_a_lost_answer_is_not_repeated_blindly(tmp_path, store):
+def test_a_commit_whose_response_is_lost_is_not_repeated(tmp_path, store):
     intent = decided(store, 1)
     table = opened(tmp_path)
     faults.arm("p7.1.written:raise:1")
     with pytest.raises(faults.InjectedFault):
         publish(table, intent)
-    version = publish(table, intent)  # the same handle, which has not seen its own commit
+    version = publish(table, intent)  # the same handle, which does not know of its own commit
     assert data_commits(tmp_path) == [1]
     assert version == opened(tmp_path).version
 
 
 @pytest.mark.parametrize("point", ["p7.1.before", "p7.1.after"])
-def test_the_other_points(tmp_path, store, point):
+def test_publishing_once_despite_faults_before_and_after_the_commit(tmp_path, store, point):
     intent = decided(store, 1)
     faults.arm(f"{point}:raise:1")
     with pytest.raises(faults.InjectedFault):
@@ -138,7 +138,7 @@ def test_another_previous_txid_is_an_error(tmp_path, store):
         publish(opened(tmp_path), wrong)
 
 
-def test_a_txid_that_no_version_ends_with_is_an_error(tmp_path, store):
+def test_a_txid_inside_a_committed_group_is_an_error(tmp_path, store):
     commit(store, 1, {"a": 1}, {"b": 1}, {"c": 1})
     with pytest.raises(TableCorrupt, match="past txid 2, but no version of it ends there"):
         publish(opened(tmp_path), replace(decided(store, 4), txids=(record(2),)))
@@ -149,13 +149,13 @@ def test_a_stale_coordinator_is_fenced(tmp_path, store):
     stale = opened(tmp_path)
     opened(tmp_path).raise_epoch(2)
     with pytest.raises(FencedError, match=r"changes/counts.*epoch 2.*epoch 1"):
-        publish(stale, intent)  # its handle has not seen the new epoch: the compare-and-set finds out
+        publish(stale, intent)  # its handle does not know of the new epoch: the compare-and-set fails
     assert data_commits(tmp_path) == []
-    publish(opened(tmp_path), intent, epoch=2)  # and the new one rolls it forward
+    publish(opened(tmp_path), intent, epoch=2)  # the new coordinator rolls it forward
     assert data_commits(tmp_path) == [1]
 
 
-def test_of_two_handles_one_wins_and_the_other_sees_it(tmp_path, store):
+def test_of_two_handles_one_commits_and_the_other_finds_that_commit(tmp_path, store):
     intent = decided(store, 1)
     one, two = opened(tmp_path), opened(tmp_path)
     assert publish(one, intent) == publish(two, intent)
@@ -171,7 +171,7 @@ def test_a_commit_is_a_compare_and_set_even_without_a_logical_conflict(tmp_path,
     two.commit(Commit({"y": 1}, {}))
 
 
-def test_epochs_only_go_up(tmp_path, store):
+def test_epochs_only_increase(tmp_path, store):
     table = opened(tmp_path)
     table.raise_epoch(7)
     version = table.version
@@ -183,7 +183,7 @@ def test_epochs_only_go_up(tmp_path, store):
         store.raise_epoch(6)
 
 
-def test_the_epoch_commit_writes_the_txid_again(tmp_path, store):
+def test_the_epoch_commit_repeats_the_txid(tmp_path, store):
     commit(store, 1, {"a": 1})
     table = opened(tmp_path)
     table.raise_epoch(2)
@@ -204,18 +204,20 @@ def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, monke
     version = publish(table, intent)
     log = tmp_path / "changes/counts/_delta_log"
     entry, [bytes_, names] = log / f"{version:020d}.json", synced
-    # Its bytes before it has its name, so that a sync that fails leaves nothing that could be believed later.
+    # The bytes are synced before the file gets its name, so that a failed sync never leaves a visible entry.
     assert (os.path.dirname(bytes_), os.path.basename(bytes_)[:8], names) == (str(log), "_commit_", str(log))
     synced.clear()
     before, content = entry.stat(), entry.read_bytes()
-    publish(opened(tmp_path), intent)  # the coordinator of then may have died before it did that, or failed to
+    publish(
+        opened(tmp_path), intent
+    )  # the earlier coordinator may have died before the sync, or its sync may have failed
     assert (os.path.dirname(synced[0]), os.path.basename(synced[0])[:7], synced[1]) == (str(log), "_again_", str(log))
     after = entry.stat()
     assert (after.st_mtime_ns, after.st_mode, entry.read_bytes()) == (before.st_mtime_ns, before.st_mode, content)
     assert after.st_ino != before.st_ino
 
 
-def test_an_entry_that_a_power_failure_emptied_is_made_again(tmp_path, store):
+def test_a_log_entry_emptied_by_a_power_failure_is_rewritten(tmp_path, store):
     intent = decided(store, 1)
     version = publish(opened(tmp_path), intent)
     (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").write_bytes(b"")
@@ -247,11 +249,11 @@ def test_a_missing_table_is_named(tmp_path, store):
 def test_a_table_that_vanishes_blocks(tmp_path, store):
     intent = decided(store, 1)
     table = opened(tmp_path)
-    assert (table.epoch(), table.last_txid()) == (1, 0)  # it was there when it was looked at
+    assert (table.epoch(), table.last_txid()) == (1, 0)  # the table still exists at this point
     (tmp_path / "changes/counts/_delta_log").rename(tmp_path / "away")
     with pytest.raises(BlockedError, match="table changes/counts: cannot commit to it"):
         publish(table, intent)
-    (tmp_path / "away").rename(tmp_path / "changes/counts/_delta_log")  # the operator mends it
+    (tmp_path / "away").rename(tmp_path / "changes/counts/_delta_log")  # the operator restores it
     publish(table, intent)
     assert data_commits(tmp_path) == [1]
 
@@ -290,7 +292,7 @@ def test_another_timeline_has_no_txid(tmp_path, store):
         opened(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION, 1)).last_txid()
 
 
-def test_checkpoints_become_rare_where_only_a_start_reads_the_log(tmp_path, monkeypatch, store):
+def test_checkpoints_are_rare_if_only_a_start_reads_the_log(tmp_path, monkeypatch, store):
     monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(delta_log, "CHECKPOINT_MOST", 5)
     kept = opened(tmp_path)
@@ -304,7 +306,7 @@ def test_checkpoints_become_rare_where_only_a_start_reads_the_log(tmp_path, monk
     assert (steps[0], steps[-1]) == (2, 5)
 
 
-def test_a_log_that_every_commit_reads_has_checkpoints_as_before(tmp_path, monkeypatch, store):
+def test_checkpoints_stay_frequent_if_every_commit_reads_the_log(tmp_path, monkeypatch, store):
     monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(DeltaHandle, "is_plain", False)
     for txid in range(1, 30):

@@ -1,4 +1,4 @@
-"""No step in the committer's turn lists a log directory, however long the log is."""
+"""Commits, upkeep and checkpoints never list a log directory, so their cost does not grow with the log."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from txstorm.results.read import read_state
 
 @contextmanager
 def unlisted(data_dir):
-    """Fail if a log was listed within the context, by its access time; that includes listing by delta-rs."""
+    """Fail if a log directory is listed within the context, even by delta-rs; detected by its access time."""
     logs = [path for path in data_dir.rglob(LOG) if path.is_dir()]
     for log in logs:
         os.utime(log, ns=(1, time.time_ns()))

@@ -1,4 +1,4 @@
-"""Compaction: updates the state table for plain readers once, by the leader only, or not at all."""
+"""Compaction: brings the state table up to date for plain readers, atomically and by the leading coordinator only."""
 
 import random
 import resource
@@ -28,7 +28,7 @@ def disarmed():
 
 
 def plain(data_dir):
-    """Return the rows that a reader without the change table sees."""
+    """Return the sorted (word, n) rows of the state table, as a reader without the change table sees them."""
     return sorted((row["word"], row["n"]) for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist())
 
 
@@ -48,7 +48,7 @@ def test_a_plain_reader_sees_the_last_txid(tmp_path):
     assert 0 <= row["_kg"] < 32768
 
 
-def test_nothing_changed_nothing_written(tmp_path):
+def test_nothing_is_written_if_nothing_changed(tmp_path):
     store = open_store(tmp_path, create=True)
     assert store.upkeep.compact() == []
     commit(store, 1, {"a": 1})
@@ -68,7 +68,7 @@ def test_an_emptied_state_is_empty(tmp_path):
     assert read_state(tmp_path, "counts", 1).to_pylist() == [{"word": "a", "n": 1}]
 
 
-def test_the_time_limit_leaves_the_rest_for_later(tmp_path):
+def test_states_beyond_the_time_limit_are_compacted_later(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     ticks = iter([0.0, 1.0, 2.0, 6.0])
@@ -77,7 +77,7 @@ def test_the_time_limit_leaves_the_rest_for_later(tmp_path):
     assert store.upkeep.compact() == ["totals"]
 
 
-def test_published_but_not_applied_is_left_for_later(tmp_path):
+def test_rows_published_but_not_applied_are_compacted_later(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
     add(group, 1, {"a": 1})
@@ -87,7 +87,7 @@ def test_published_but_not_applied_is_left_for_later(tmp_path):
     assert store.upkeep.compact() == ["counts", "totals"]
 
 
-def test_what_is_not_decided_is_not_in_it(tmp_path):
+def test_undecided_rows_are_not_compacted(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     add(store.group(2), 2, {"a": 1})
@@ -95,7 +95,7 @@ def test_what_is_not_decided_is_not_in_it(tmp_path):
     assert plain(tmp_path) == [("a", 1)]
 
 
-def test_several_files_and_the_old_ones_leave(tmp_path, monkeypatch):
+def test_several_files_are_written_and_old_files_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("txstorm.storage.tables.rewrite.FILE_ROWS", 2)
     store = open_store(tmp_path, create=True)
     commit(store, 1, dict.fromkeys("abcde", 1))
@@ -125,7 +125,7 @@ def test_two_compactions_do_not_double_the_rows(tmp_path):
     assert plain(tmp_path) == [("a", 1)]
 
 
-def test_a_race_in_the_last_moment_is_seen(tmp_path):
+def test_of_two_racing_compactions_one_is_rejected(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     late, later = store.upkeep.begin("state/counts", 0), store.upkeep.begin("state/counts", 0)
@@ -140,7 +140,7 @@ def test_a_race_in_the_last_moment_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("point", ["compact.before", "compact.staged", "compact.after"])
-def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, point):
+def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, point):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     faults.arm(f"{point}:raise:1")
@@ -159,7 +159,7 @@ def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, point):
 
 @pytest.fixture
 def many(tmp_path, monkeypatch):
-    """Create a store after some txids, with limits so small that its state has several files."""
+    """Return a store with some committed txids, and limits so small that its compacted state has several files."""
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     for txid in range(1, LAST + 1):
@@ -172,7 +172,7 @@ def words_of(data_dir):
     return {row["word"]: row["n"] for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist()}
 
 
-def test_the_table_is_in_files_by_key_group_and_only_changed_ones_are_written(tmp_path, many):
+def test_files_are_split_by_key_group_and_only_changed_files_are_rewritten(tmp_path, many):
     handle = DeltaHandle.open(tmp_path / "state/counts")
     before = {file.path for file in handle.files()}
     assert len(before) > 3
@@ -186,7 +186,7 @@ def test_the_table_is_in_files_by_key_group_and_only_changed_ones_are_written(tm
     assert words_of(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1, "new": 5}
 
 
-def test_it_is_as_of_the_txid_it_began_with_whatever_is_committed_beside_it(tmp_path, many):
+def test_compaction_is_as_of_its_first_txid_despite_concurrent_commits(tmp_path, many):
     for txid in range(LAST + 1, LAST + 4):
         commit(many, txid, counts(txid))
     work = many.upkeep.begin("state/counts", 1)
@@ -215,7 +215,7 @@ def test_any_history_of_compactions_gives_the_state(tmp_path, monkeypatch):
         assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts", txid).to_pylist()} == expected(txid)
 
 
-def test_a_first_compaction_of_many_rows_is_cut_too(tmp_path, monkeypatch):
+def test_a_first_compaction_of_many_rows_writes_several_files(tmp_path, monkeypatch):
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     commit(store, 1, {f"w{i}": i for i in range(100)})
@@ -225,7 +225,7 @@ def test_a_first_compaction_of_many_rows_is_cut_too(tmp_path, monkeypatch):
     assert words_of(tmp_path) == {f"w{i}": i for i in range(100)}
 
 
-def test_a_table_whose_files_do_not_say_what_they_hold_is_rewritten_whole(tmp_path, many):
+def test_a_table_with_files_without_bounds_is_rewritten_completely(tmp_path, many):
     table = DeltaTableState.open(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
     files = table.handle.files()
     bare = [DataFile(file.path.replace("compact-", "compact-0"), file.size) for file in files]
@@ -239,7 +239,7 @@ def test_a_table_whose_files_do_not_say_what_they_hold_is_rewritten_whole(tmp_pa
     assert after.isdisjoint(file.path for file in bare)
 
 
-def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, many):
+def test_a_full_disk_leaves_the_table_unchanged(tmp_path, many):
     commit(many, LAST + 1, counts(LAST + 1))
     work = many.upkeep.begin("state/counts", 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -257,7 +257,7 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, many):
 
 
 @pytest.mark.parametrize("fault", ["compact.staged:kill:3", "compact.after:kill:5", "gather.staged:kill:2"])
-def test_killed_in_the_middle_of_upkeep_and_started_again(tmp_path, fault):
+def test_killed_during_upkeep_and_restarted(tmp_path, fault):
     status, output = finish(start("upkeep", tmp_path, fault=fault))
     assert status == KILLED, output
     status, output = finish(start("upkeep", tmp_path))

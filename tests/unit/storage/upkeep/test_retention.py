@@ -1,4 +1,4 @@
-"""Retention: keeps what history, savepoints, intents and readers need, and permanently removes everything else."""
+"""Retention: keep all rows that history, savepoints, intents and readers need; permanently remove all others."""
 
 import random
 import shutil
@@ -35,7 +35,7 @@ def short_logs(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Create a directory with sixteen txids, all retained."""
+    """Return a `World` with sixteen committed txids, all of which are still retained."""
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
         world = World(tmp_path_factory.mktemp("retention") / "data").go_on(16, every=99)
@@ -57,7 +57,7 @@ def shorten(patch):
 
 
 class Ledger:
-    """A fake of the part of the books that retention uses."""
+    """A fake ledger with only the methods of the books that retention uses."""
 
     def __init__(self):
         self.epoch, self.first, self.points, self.live = 1, 0, {}, []
@@ -76,10 +76,10 @@ class Ledger:
 
 
 class World:
-    """Two states with the same rows, one of each layout, and a sink; every txid is a group."""
+    """A store with a sink and two states with the same rows, one of each layout; every txid is its own group."""
 
     def __init__(self, data_dir, before=None, **options):
-        """Create a world, or copy the world `before`."""
+        """Create an empty world, or a copy of the world `before` in `data_dir`."""
         self.data_dir, self.ledger, self.last, self.words = data_dir, Ledger(), 0, {0: {}}
         if before is not None:
             shutil.copytree(before.data_dir, data_dir)
@@ -113,7 +113,7 @@ class World:
         return [*self.retention().steps()]
 
     def check(self):
-        """Check that retained txids are readable in both layouts, and older ones readable or rejected by name."""
+        """Check the rows that both layouts, the changes, the sink and the history return for all retained txids."""
         first = self.ledger.first
         for txid in range(first, self.last + 1):
             assert self.read("counts", txid) == self.read("other", txid) == self.words[txid], txid
@@ -127,13 +127,13 @@ class World:
         return {row["word"]: row["n"] for row in read_state(self.data_dir, name, txid).to_pylist()}
 
     def files(self):
-        """Return the number of files, not counting the sink's rows, which are results."""
+        """Return the number of files in the data directory, without the sink's data files, which are never removed."""
         found = [path for path in self.data_dir.rglob("*") if path.is_file()]
         return len([path for path in found if "sinks/out/_txstorm/staged" not in str(path)])
 
 
 def count(group, txid, counts):
-    """Commit one txid: the same rows in both states and the sink."""
+    """Write one txid to the group: `counts` to both states (None: remove the word), and the txid to the sink."""
     resources = group.begin_txid(txid)
     group.activate(True)
     for name in ("counts", "other"):
@@ -165,7 +165,7 @@ def history_row(n):
     }
 
 
-def test_the_disk_stops_growing_and_what_is_promised_can_be_read(tmp_path):
+def test_disk_usage_is_bounded_and_retained_txids_can_be_read(tmp_path):
     world, files = World(tmp_path), []
     for _ in range(5):
         world.go_on(6)
@@ -183,12 +183,12 @@ def test_the_disk_stops_growing_and_what_is_promised_can_be_read(tmp_path):
         world.read("counts", 4)
 
 
-def test_without_it_everything_stays(world):
+def test_without_retention_everything_is_kept(world):
     world.check()
     assert [world.read("other", txid) for txid in range(17)] == [world.words[txid] for txid in range(17)]
 
 
-def test_versions_of_savepoints_stay_as_long_as_there_are_savepoints(world):
+def test_versions_of_savepoints_are_kept_until_the_savepoints_are_deleted(world):
     saved = {ref.uri: SavedTable(table.version) for ref, table in world.store.tables.items()}
     rows = {uri: DeltaHandle.open(world.data_dir / uri).read().num_rows for uri in saved}
     world.ledger.points = {"sixteen": SimpleNamespace(tables=saved)}
@@ -202,8 +202,8 @@ def test_versions_of_savepoints_stay_as_long_as_there_are_savepoints(world):
 
 
 @pytest.mark.parametrize("point", ["announced", "pruned", "log", "files", "history"])
-def test_left_off_at_any_step_it_goes_on_the_next_time(world, point):
-    world.last += KEPT  # all of it is older than that now
+def test_retention_interrupted_at_any_step_continues_the_next_time(world, point):
+    world.last += KEPT  # now all versions are older than the retention period
     faults.arm(f"retain.{point}:raise:1")
     with pytest.raises(faults.InjectedFault):
         list(world.retention().steps())
@@ -221,8 +221,8 @@ def test_left_off_at_any_step_it_goes_on_the_next_time(world, point):
     assert read_history(world.data_dir)["txid"].to_pylist()[0] >= 16
 
 
-def test_a_live_intent_wins_over_a_retention_that_is_shorter(tmp_path):
-    """It is decided but not published, for longer than the retention period."""
+def test_files_of_a_live_intent_are_kept_beyond_the_retention_period(tmp_path):
+    """The staged files of a decided but unpublished group are kept, even for longer than the retention period."""
     world = World(tmp_path).go_on(8)
     group = world.store.group(9)
     count(group, 9, {"late": 1})
@@ -236,7 +236,7 @@ def test_a_live_intent_wins_over_a_retention_that_is_shorter(tmp_path):
     assert world.read("counts", 9) == {**world.words[8], "late": 1}
 
 
-def test_nothing_is_removed_under_a_reader_of_this_process(world):
+def test_files_in_use_by_a_reader_of_this_process_are_not_removed(world):
     with reading(world.data_dir):
         before = {path for path in world.data_dir.rglob("*") if path.is_file()}
         world.retain()
@@ -246,11 +246,11 @@ def test_nothing_is_removed_under_a_reader_of_this_process(world):
 
 
 def archived(paths):
-    """Return log entries, including those in the archive."""
+    """Return those of `paths` that are log entries, which retention may have moved into the archive."""
     return {path for path in paths if path.parent.name == "_delta_log"}
 
 
-def test_commits_between_its_steps_are_not_harmed(world):
+def test_commits_between_the_steps_of_retention_are_safe(world):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     chance = random.Random(seed)
@@ -260,8 +260,8 @@ def test_commits_between_its_steps_are_not_harmed(world):
     world.check()
 
 
-def test_an_index_from_before_it_is_made_again(tmp_path):
-    """The rows between the index and the table have been removed."""
+def test_an_index_older_than_the_retained_changes_is_rebuilt(tmp_path):
+    """An index older than the retained change rows cannot catch up, so it is rebuilt."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     world = World(tmp_path, bounds=bounds).go_on(6)
     world.store.close()
@@ -276,7 +276,7 @@ def test_an_index_from_before_it_is_made_again(tmp_path):
     world.store.close()
 
 
-def test_one_that_was_taken_over_removes_nothing_from_a_table(world):
+def test_a_fenced_coordinator_removes_nothing_from_a_table(world):
     open_store(world.data_dir, states=BOTH, epoch=2)
     world.last += KEPT
     with pytest.raises(FencedError):
@@ -285,8 +285,8 @@ def test_one_that_was_taken_over_removes_nothing_from_a_table(world):
     assert DeltaHandle.open(world.data_dir / "changes/other").properties["txstorm.incarnation"] == INCARNATION
 
 
-def test_rows_of_other_commits_do_not_move_the_horizon(tmp_path):
-    """Stamps decide, not file times: old files of recent transactions stay."""
+def test_the_retention_horizon_depends_on_stamps_only(tmp_path):
+    """The retention horizon depends on the stamps of transactions, not on the times of the files."""
     world = World(tmp_path).go_on(5)
     world.last = KEPT
     world.retain()

@@ -1,4 +1,4 @@
-"""Small-file compaction: fewer, larger files with the same rows in the same order, which no reader reads again."""
+"""Small-file compaction: the same rows in the same order in fewer files, which streaming readers do not reread."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def files(data_dir, table="changes/counts"):
     return DeltaHandle.open(data_dir / table).files()
 
 
-def test_files_become_few_and_rows_stay(tmp_path, store):
+def test_small_files_are_merged_without_changing_rows(tmp_path, store):
     sink = read_sink(tmp_path, "out").to_pylist()
     changes = plain(tmp_path, "changes/counts")
     assert (len(files(tmp_path)), len(files(tmp_path, "sinks/out"))) == (LAST, LAST)
@@ -50,10 +50,10 @@ def test_files_become_few_and_rows_stay(tmp_path, store):
     assert keep_up(store, ("changes", "sinks")) == []
 
 
-def test_commits_and_starts_go_on_over_it(tmp_path, store):
+def test_commits_and_restarts_continue_after_a_compaction(tmp_path, store):
     work = store.upkeep.begin("changes/counts", 1)
     assert len(list(work.steps())) == 1
-    commit(store, LAST + 1, counts(LAST + 1))  # beside it
+    commit(store, LAST + 1, counts(LAST + 1))  # concurrently
     assert store.upkeep.finish(work, 1)
     commit(store, LAST + 2, counts(LAST + 2))
     again = open_store(tmp_path, epoch=2)
@@ -63,7 +63,7 @@ def test_commits_and_starts_go_on_over_it(tmp_path, store):
     assert {row["_txid"] for row in read_changes(tmp_path, "counts", 2, 3).to_pylist()} == {2, 3}
 
 
-def test_two_of_them_do_not_double_rows(tmp_path, store):
+def test_two_concurrent_compactions_do_not_duplicate_rows(tmp_path, store):
     changes = plain(tmp_path, "changes/counts")
     one, other = store.upkeep.begin("changes/counts", 1), store.upkeep.begin("changes/counts", 1)
     for work in (one, other):
@@ -73,7 +73,7 @@ def test_two_of_them_do_not_double_rows(tmp_path, store):
     assert plain(tmp_path, "changes/counts") == changes
 
 
-def test_a_stale_coordinator_cannot(tmp_path, store):
+def test_a_stale_coordinator_cannot_compact_small_files(tmp_path, store):
     work = store.upkeep.begin("changes/counts", 1)
     list(work.steps())
     open_store(tmp_path, epoch=2)
@@ -81,7 +81,7 @@ def test_a_stale_coordinator_cannot(tmp_path, store):
         store.upkeep.finish(work, 1)
 
 
-def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, store):
+def test_files_of_a_compaction_in_progress_are_not_swept_and_aborting_removes_them(tmp_path, store):
     def staged():
         return len(list((tmp_path / "changes/counts/_txstorm/staged").iterdir()))
 
@@ -94,10 +94,10 @@ def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, 
     work = store.upkeep.begin("changes/counts", 1)
     list(work.steps())
     assert store.upkeep.finish(work, 1)
-    assert store.sweep([]) == []  # the old files are those of versions that are kept
+    assert store.sweep([]) == []  # the old files belong to versions that are still retained
 
 
-def test_files_of_upkeep_that_was_not_published_are_swept(tmp_path, store):
+def test_files_of_unpublished_upkeep_are_swept(tmp_path, store):
     for uri in ("changes/counts", "state/counts"):
         list(store.upkeep.begin(uri, 1).steps())
     written = [
@@ -105,7 +105,7 @@ def test_files_of_upkeep_that_was_not_published_are_swept(tmp_path, store):
         *store.upkeep.kept_files(table_ref("state/counts"), []),
     ]
     assert len(written) > 2
-    store.upkeep.compact(0.0)  # no time is left for another one
+    store.upkeep.compact(0.0)  # no time is left to start another compaction
     assert sorted(path.rpartition("/")[2] for path in store.sweep([])) == sorted(Path(one).name for one in written)
 
 
@@ -121,7 +121,7 @@ def test_upkeep_is_due_after_a_number_of_commits(tmp_path, store):
 
 
 @pytest.mark.parametrize("point", ["gather.before", "gather.staged", "gather.after"])
-def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, store, point):
+def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, store, point):
     changes = plain(tmp_path, "changes/counts")
     faults.arm(f"{point}:raise:1")
     with pytest.raises(faults.InjectedFault):

@@ -1,4 +1,4 @@
-"""The sweeper removes exactly the unreferenced files, by name."""
+"""The sweeper removes exactly the unreferenced staged files, which it recognizes by name."""
 
 import os
 
@@ -8,7 +8,7 @@ from txstorm.results.read import read_state
 from txstorm.storage.tables.history import append_history
 
 
-def test_what_is_published_or_decided_stays_and_orphans_go(tmp_path):
+def test_published_and_decided_files_are_kept_and_orphans_removed(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     published = staged_files(tmp_path)
@@ -19,14 +19,16 @@ def test_what_is_published_or_decided_stays_and_orphans_go(tmp_path):
     group.drop_from(2)
     add(group, 2, {"b": 1})
     intent = intent_of(group, [record(2, 21)])
-    assert sorted(store.sweep([])) == orphans  # what this run may still decide on is kept, though no intent names it
+    assert (
+        sorted(store.sweep([])) == orphans
+    )  # files that this run may still decide on are kept, although no intent names them
     later = open_store(tmp_path, epoch=2)
     assert later.sweep([intent]) == []
     assert sorted(later.sweep([])) == [f"{table.uri}/{table.staged.path}" for table in intent.tables]
     assert staged_files(tmp_path) == published
 
 
-def test_files_of_a_newer_coordinator_stay(tmp_path):
+def test_files_of_a_newer_coordinator_are_kept(tmp_path):
     store = open_store(tmp_path, create=True)
     newer = open_store(tmp_path, epoch=2)
     group = newer.group(1)
@@ -36,7 +38,7 @@ def test_files_of_a_newer_coordinator_stay(tmp_path):
     assert len(staged_files(tmp_path)) == 3
 
 
-def test_what_txstorm_did_not_name_stays(tmp_path):
+def test_files_with_foreign_names_are_kept(tmp_path):
     store = open_store(tmp_path, create=True)
     foreign = tmp_path / "changes/counts/_txstorm/staged/part-000.parquet"
     beside = tmp_path / "changes/counts/1-1-1-count-all-aa.parquet"
@@ -48,7 +50,7 @@ def test_what_txstorm_did_not_name_stays(tmp_path):
     assert beside.exists()
 
 
-def test_files_that_a_kept_version_names_stay(tmp_path):
+def test_files_of_retained_versions_are_kept(tmp_path):
     store = open_store(tmp_path, create=True)
     for txid in (1, 2, 3):
         commit(store, txid, {"a": 1})
@@ -57,7 +59,7 @@ def test_files_that_a_kept_version_names_stay(tmp_path):
     assert [read_state(tmp_path, "counts", txid)["n"].to_pylist() for txid in (1, 2, 3)] == [[1], [2], [3]]
 
 
-def test_files_of_dropped_versions_go(tmp_path):
+def test_files_of_dropped_versions_are_removed(tmp_path):
     store = open_store(tmp_path, create=True)
     for txid in range(1, 4):
         commit(store, txid, {"a": 1})
@@ -66,7 +68,7 @@ def test_files_of_dropped_versions_go(tmp_path):
     store = open_store(tmp_path, epoch=2)
     table = store._delta[next(ref for ref in store._delta if ref.uri == "state/counts")]
     table.handle.checkpoint(0)
-    for entry in sorted(log.glob("*.json")):  # what Delta's log cleanup does
+    for entry in sorted(log.glob("*.json")):  # as Delta's log cleanup does
         if int(entry.stem) < table.version:
             entry.unlink()
     gone = store.sweep([])
@@ -74,7 +76,7 @@ def test_files_of_dropped_versions_go(tmp_path):
     assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 3}]
 
 
-def test_the_history_table_too(tmp_path):
+def test_the_history_table_is_swept_too(tmp_path):
     row = {"timeline": 0, "txid": 1, "attempt": 1, "stamp": 1, "first": 1, "last": 1, "digest": "d"}
     append_history(tmp_path, [{**row, "extents": None, "tuples": 1, "versions": {}}])
     orphan = tmp_path / "history/_txstorm/staged/0-9-9-history-all-aa.parquet"

@@ -1,4 +1,4 @@
-"""Thinning: superseded versions of a state are removed from disk; history queries give the same results."""
+"""Thinning: superseded versions of a state are removed from disk, and history queries give the same results."""
 
 import os
 import random
@@ -31,14 +31,14 @@ STATE = TableRef("state", "counts")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Set the limits so that a version is retained after 40 change rows."""
+    """Lower the limits so that a version is retained for every 40 change rows; disarm all faults afterwards."""
     monkeypatch.setattr(versions, "LEAST_ROWS", 40)
     yield
     faults.arm("")
 
 
 class World:
-    """Two states compacted every minute, and their expected content after every txid."""
+    """A store whose states are compacted once a minute, and the expected words after every txid."""
 
     def __init__(self, data_dir: Path, chance: random.Random) -> None:
         self.data_dir, self.chance = data_dir, chance
@@ -75,7 +75,7 @@ class World:
         self.store.load()
 
     def check(self, share=1.0):
-        """Check that txids are readable (all, or a share of them), and savepoints and rewinds name existing files."""
+        """Check rows, savepoints and rewinds for every txid, or for a random share of the txids (0 to 1)."""
         for txid in range(self.last + 1):
             if self.chance.random() > share:
                 continue
@@ -97,7 +97,7 @@ class World:
         return {str(path.relative_to(self.data_dir / STATE.uri)) for path in staged(self.data_dir)}
 
     def superseded(self):
-        """Return the files that are neither in the newest version nor in a retained one."""
+        """Return the files that belong neither to the newest version nor to a retained one."""
         handle = DeltaHandle.open(self.data_dir / STATE.uri)
         kept = {file.path for file in handle.files()}
         for entry, _ in staying(handle):
@@ -110,12 +110,12 @@ def staged(data_dir):
 
 
 def plain_of(words, rows):
-    """Return `words` as a reader of the table alone sees them; txids are not compared."""
+    """Return `words` as sorted rows of the state table, with the txids of `rows`, which are thus not compared."""
     txids = {word: txid for word, _, txid in rows}
     return sorted(((word, n, txids.get(word)) for word, n in words.items()), key=lambda row: (row[0], row[2]))
 
 
-def test_every_txid_is_answered_as_before_and_the_disk_stops_growing(tmp_path):
+def test_every_txid_stays_readable_and_disk_usage_is_bounded(tmp_path):
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print("seed", seed)
     world, files = World(tmp_path / "data", random.Random(seed)), []
@@ -128,12 +128,12 @@ def test_every_txid_is_answered_as_before_and_the_disk_stops_growing(tmp_path):
         files.append(len(world.superseded()))
     world.compact()
     world.check(0.5)
-    assert max(files) <= 16, files  # of the last ten minutes, and some rounds without thinning
+    assert max(files) <= 16, files  # those of the last ten minutes, and of some rounds without thinning
     assert world.files() - world.superseded(), "some versions stay"
     many = sum(1 for _ in DeltaHandle.open(tmp_path / "data" / STATE.uri).history())
     assert len(world.files()) < many / 2
 
-    for _ in range(2):  # back to where no version has been kept, again and again
+    for _ in range(2):  # repeatedly, to a txid without a retained version
         txid = world.chance.randrange(world.last)
         rewound(world, txid)
         for _ in range(8):
@@ -143,11 +143,11 @@ def test_every_txid_is_answered_as_before_and_the_disk_stops_growing(tmp_path):
 
 
 def rewound(world, txid):
-    """Rewind all tables of the state to `txid`, on the next timeline."""
+    """Rewind all tables of the store to `txid`, starting the next timeline."""
     owner = world.store.tables[STATE].owner
     refs = list(world.store.tables)
     todo = tuple(plan_table(world.data_dir, owner, ref, txid, world.epoch, world.now) for ref in refs)
-    for _ in world.store.upkeep.thin(world.now + 60 * MINUTE):  # the one that led wakes up when it is decided
+    for _ in world.store.upkeep.thin(world.now + 60 * MINUTE):  # a stale leader resumes after the rewind is decided
         pass
     rewind = Rewind(TOPOLOGY, INCARNATION, owner.timeline + 1, world.epoch, txid, None, todo)
     for one in todo:
@@ -159,7 +159,7 @@ def rewound(world, txid):
     world.store.load()
 
 
-def test_a_version_stays_when_enough_has_changed_or_half_a_day_is_over(tmp_path):
+def test_a_version_is_retained_after_enough_changes_or_half_a_day(tmp_path):
     world = World(tmp_path / "data", random.Random(1))
     for hours in (0, 0, 13, 0):
         world.now += hours * 60 * MINUTE
@@ -171,8 +171,8 @@ def test_a_version_stays_when_enough_has_changed_or_half_a_day_is_over(tmp_path)
     assert [version in stays for version in made] == [False, False, True, False]
 
 
-def test_versions_of_before_stay_and_are_the_base_of_new_ones(tmp_path, monkeypatch):
-    """As in a directory made by an earlier version of txstorm."""
+def test_versions_of_an_earlier_txstorm_are_kept_as_bases(tmp_path, monkeypatch):
+    """Versions written by an earlier txstorm, without thinning, are kept and serve as base of new versions."""
     world = World(tmp_path / "data", random.Random(2))
     with monkeypatch.context() as patch:
         patch.setattr(versions.Versions, "decide", lambda *_, **__: {})
@@ -190,7 +190,7 @@ def test_versions_of_before_stay_and_are_the_base_of_new_ones(tmp_path, monkeypa
     world.check()
 
 
-def test_files_are_not_removed_under_a_reader_of_this_process(tmp_path):
+def test_files_being_read_in_this_process_are_not_removed(tmp_path):
     world = World(tmp_path / "data", random.Random(3))
     for _ in range(5):
         world.commit()
@@ -205,8 +205,8 @@ def test_files_are_not_removed_under_a_reader_of_this_process(tmp_path):
     assert not world.store.upkeep.has_superseded(world.now)
 
 
-def test_a_reader_that_stood_still_for_too_long_reads_again(tmp_path, monkeypatch):
-    """The reader is simulated here: it has opened its version, which is then removed, as by another process."""
+def test_a_slow_reader_whose_version_was_removed_reads_again(tmp_path, monkeypatch):
+    """A slow reader whose version has been removed meanwhile reads again; if a current file is missing, it fails."""
     world = World(tmp_path / "data", random.Random(5))
     world.commit()
     world.compact()
@@ -231,7 +231,7 @@ def test_a_reader_that_stood_still_for_too_long_reads_again(tmp_path, monkeypatc
             world.read()
 
 
-def test_killed_while_it_removes_and_started_again(tmp_path):
+def test_killed_during_removal_and_restarted(tmp_path):
     world = World(tmp_path / "data", random.Random(4))
     for _ in range(6):
         world.commit()
@@ -256,7 +256,7 @@ def test_killed_while_it_removes_and_started_again(tmp_path):
 
 
 def thin(data_dir):
-    """Compact the state, which reads the files to be removed, and remove them."""
+    """Commit, compact the state and remove superseded files, in a process that the test kills."""
     store = open_store(Path(data_dir), epoch=2)
     commit(store, 7, {"w1": 1}, epoch=2)
     work = store.upkeep.begin(STATE.uri, 30 * MINUTE)
