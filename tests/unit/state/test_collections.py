@@ -1,4 +1,4 @@
-"""Collections per key: appends, ordered range scans, range removals, and the rules common to all states."""
+"""Collections per key: appends, ordered range scans, range removals, and the rules common to all kinds of state."""
 
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -33,7 +33,7 @@ AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Bench:
-    """One collection state with its index, which is on disk if a path is given."""
+    """One collection state with its group and its index; the index is on disk if a path is given."""
 
     def __init__(self, state, path=None, bounds=FEW):
         make = RowStores(path, state, belonging(state, INCARNATION, 0)).make if path else None
@@ -55,7 +55,7 @@ class Bench:
 
 @pytest.fixture(params=["memory", "disk", "unpublished"])
 def bench(request, tmp_path):
-    """Return a function that creates a bench whose earlier txids are in memory, on disk, or not in any index yet."""
+    """Return a function that creates a bench; its committed rows are in memory, on disk, or not yet in any index."""
 
     def make(state):
         made = Bench(state, tmp_path if request.param == "disk" else None, Bounds(kept_from=1, behind=1, seconds=1e9))
@@ -66,7 +66,7 @@ def bench(request, tmp_path):
     return make
 
 
-def test_rows_come_in_the_order_of_the_column_then_as_they_came(bench):
+def test_rows_are_ordered_by_the_column_then_by_arrival(bench):
     made = bench(EVENTS)
     made.commit(1, lambda h: h.append_many([("a", 5, "x", 1), ("a", -3, "y", 2), ("b", 0, "z", 3), ("a", 5, "w", 4)]))
     made.commit(2, lambda h: [h.append("a", 5, "last", 5), h.append("a", -(2**63), "first", 6)])
@@ -102,8 +102,8 @@ def test_ranges_include_both_ends(bench, start, end, expected):
 
 
 @pytest.mark.parametrize(("limit", "reverse"), [(1, False), (1, True), (3, True), (4, False), (9, True)])
-def test_a_limit_counts_the_rows_that_are_there(bench, limit, reverse):
-    """Rows removed in this txid or earlier ones do not count, and rows added in between do."""
+def test_a_limit_counts_current_rows_only(bench, limit, reverse):
+    """A limit counts current rows only: not those removed by this or an earlier txid, but those appended in between."""
     made = bench(EVENTS)
     made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in range(40)]))
     made.commit(2, lambda h: [h.remove("a", 2, 9), h.remove("a", 30, 38), h.append("a", 5, "again", 5)])
@@ -122,7 +122,7 @@ def test_a_limit_counts_the_rows_that_are_there(bench, limit, reverse):
 
 
 class Plain:
-    """Model: all current rows, and the columns of a table of them."""
+    """Reference model of a collection: the sorted current rows of each key."""
 
     def __init__(self):
         self.rows = {}
@@ -133,7 +133,7 @@ class Plain:
 
 
 @pytest.mark.parametrize("run", range(2))
-def test_any_reads_and_writes_show_what_a_plain_model_shows(bench, run):
+def test_any_reads_and_writes_match_the_model(bench, run):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     draw, plain, made = random.Random(f"{seed}/{run}"), Plain(), bench(VISITS)
@@ -161,8 +161,8 @@ def test_any_reads_and_writes_show_what_a_plain_model_shows(bench, run):
         made.commit(txid, lambda h: None)
 
 
-def test_a_table_has_the_columns_that_are_appended(bench):
-    """Columns of every type, with nulls; the table can be appended elsewhere unchanged."""
+def test_a_scanned_table_has_the_appended_columns(bench):
+    """A scanned table has columns of every type, with nulls, as appended, and can be appended elsewhere unchanged."""
     kinds = {"s": str, "i": int, "f": float, "t": bool, "y": bytes, "d": date, "m": Decimal, "w": pa.int16(),
              "l": pa.list_(pa.int64()), "r": pa.struct([("x", pa.string())]), "g": pa.float32(), "at2": datetime}  # fmt: skip
     wide = CollectionState("wide", key={"k": str, "n": int}, order={"at": pa.int32()}, value=kinds)
@@ -190,7 +190,7 @@ def test_a_table_has_the_columns_that_are_appended(bench):
     assert other.open(2).scan_table([]).column_names == table.column_names
 
 
-def test_times_are_ordered_as_moments(bench):
+def test_times_are_ordered_by_instant_across_time_zones(bench):
     made = bench(VISITS)
     noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
     east = timezone(timedelta(hours=9))
@@ -203,7 +203,7 @@ def test_times_are_ordered_as_moments(bench):
     assert handle.scan_many([("ann", 8), ("bob", 7)]) == {}
 
 
-def test_what_is_removed_is_gone_and_may_come_again(bench):
+def test_removed_rows_may_be_appended_again(bench):
     made = bench(EVENTS)
     made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in range(6)]))
     assert made.commit(2, lambda h: [h.append("a", 9, "own", 0), h.remove("a", 4), h.remove("a", 4)]) == [None, 3, 0]
@@ -214,13 +214,13 @@ def test_what_is_removed_is_gone_and_may_come_again(bench):
     assert handle.scan("a") == [(1, "again", 1), (2, "k", 2), (3, "k", 3)]
 
 
-def test_a_row_that_is_appended_and_removed_in_one_txid_never_was():
+def test_a_row_appended_and_removed_in_one_txid_leaves_no_trace():
     made = Bench(EVENTS)
     made.commit(1, lambda h: [h.append("a", 1, "k", 1), h.remove("a")])
     assert made.group.changes(1, 1) is None
 
 
-def test_a_failed_txid_and_its_other_replay(bench):
+def test_a_failed_txid_and_its_different_replay(bench):
     made = bench(EVENTS)
     made.commit(1, lambda h: h.append_many([("a", 1, "k", 1), ("a", 2, "k", 2)]))
     handle = made.open(2)
@@ -246,7 +246,7 @@ def test_rows_have_the_same_numbers_in_any_replay():
     assert [row["_seq"] - (1 << 24) for row in tables[0]] == [0, 1, 2, 0, 1]
 
 
-def test_a_batch_is_appended_as_its_rows_are():
+def test_appending_a_batch_equals_appending_its_rows():
     rows = [(("ann", 1), datetime(2024, 1, 1, tzinfo=UTC), 3), (("bob", 2), datetime(1950, 1, 1, tzinfo=UTC), None)]
     columns = {
         "n": pa.array([n for _, _, n in rows], pa.int32()),
@@ -263,7 +263,7 @@ def test_a_batch_is_appended_as_its_rows_are():
     assert tables[2] == tables[0]
 
 
-def test_values_that_were_read_are_copies(bench):
+def test_values_read_are_copies(bench):
     made = bench(LISTS)
     made.commit(1, lambda h: h.append(1, 1, [1]))
     made.open(2).scan(1)[0][1].append(2)
@@ -272,7 +272,7 @@ def test_values_that_were_read_are_copies(bench):
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))))
-def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
+def test_encoded_keys_sort_by_collection_and_position(keys):
     codec = RowCodec(EVENTS)
     pairs = list(zip(codec.keys(keys), keys, strict=True))
     assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
@@ -301,7 +301,7 @@ def test_collections_are_found_by_keys_of_every_type(tmp_path):
     assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
 
 
-# --- what it costs ----------------------------------------------------------------------------------------------------
+# --- cost: rows read --------------------------------------------------------------------------------------------------
 
 
 def test_a_scan_reads_the_rows_of_its_range_and_appending_reads_nothing(tmp_path, monkeypatch):
@@ -321,13 +321,13 @@ def test_a_scan_reads_the_rows_of_its_range_and_appending_reads_nothing(tmp_path
     made.open(11).remove("u7", 9, 10)
     read.clear()
     assert made.open(11).scan("u7", limit=2, reverse=True) == [(8, "k", 7), (7, "k", 7)]
-    assert [len(one) for one in read] == [2, 4]  # on behind the two that are removed, four at once
+    assert [len(one) for one in read] == [2, 4]  # continues after the two removed rows, four at a time
     read.clear()
     assert made.open(11).scan_table(["u7", "u8"], 4, 6)["at"].to_pylist() == [4, 5, 6] * 2
     assert [len(one) for one in read] == [3, 3]
 
 
-def test_rows_wait_for_the_disk_and_are_found_meanwhile(tmp_path):
+def test_rows_waiting_for_the_disk_are_found(tmp_path):
     made = Bench(EVENTS, tmp_path, Bounds(kept_from=3, behind=10**6, seconds=1e9))
     made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(4)]))
     made.index.flush()
@@ -337,7 +337,7 @@ def test_rows_wait_for_the_disk_and_are_found_meanwhile(tmp_path):
     assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
 
 
-def test_an_index_that_cannot_be_read_any_more_is_made_again_beside_the_run(tmp_path, caplog):
+def test_an_unreadable_index_is_rebuilt_during_a_run(tmp_path, caplog):
     store = opened(tmp_path, create=True)
     for txid in range(1, 4):
         rows = [("ann", at, "k", txid) for at in range(9)]
@@ -399,7 +399,7 @@ MISUSE = {
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_misuse_is_one_clear_error_and_writes_nothing(name):
+def test_misuse_raises_one_clear_error_and_writes_nothing(name):
     use, message = MISUSE[name]
     made = Bench(VISITS)
     with pytest.raises(StateError, match=rf"state 'visits'.*{message}") as caught:
@@ -423,7 +423,7 @@ def test_a_handle_works_in_finish_batch_only():
             use()
 
 
-def test_two_tasks_that_change_one_collection_fail_the_batch():
+def test_two_tasks_changing_one_collection_fail_the_batch():
     made = Bench(EVENTS)
     made.open(1, 0).append("a", 1, "k", 1)
     made.open(1, 1).append("a", 2, "k", 1)
@@ -436,7 +436,7 @@ def test_two_tasks_that_change_one_collection_fail_the_batch():
     assert made.open(2).scan_many("ab") == {"a": [(1, "k", 1)], "b": [(1, "k", 1)]}
 
 
-def test_more_rows_of_one_collection_than_a_txid_can_number(monkeypatch):
+def test_too_many_rows_appended_to_one_collection_in_one_txid(monkeypatch):
     monkeypatch.setattr("txstorm.state.collections.COUNT_BITS", 1)
     handle = Bench(EVENTS).open(1)
     with pytest.raises(StateError, match=r"key .*gets more than 2 rows in one txid"):
@@ -454,6 +454,6 @@ def test_each_kind_of_state_has_its_own_handle(tmp_path):
 
 
 @pytest.mark.parametrize("order", [{}, {"at": str}, {"at": float}, {"at": int, "to": int}, {"at": pa.timestamp("s")}])
-def test_an_order_that_is_none_is_refused(order):
+def test_an_invalid_order_is_rejected(order):
     with pytest.raises(StateError, match=r"state 'x'.*order"):
         CollectionGroup(CollectionState("x", key={}, order=order, value={"n": int}), None)

@@ -1,4 +1,4 @@
-"""Rows staged by tasks of a job: decided, published and looked up like the driver's, and retained during writes."""
+"""Commit jobs: rows staged by tasks are decided, published, looked up and protected like rows staged by the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 
 def task(path, group, number, words, txid, *, gone=()):
-    """Run one task of a large commit: count `words`, which are all of its input, and remove those in `gone`."""
+    """Run one task of a commit job: count its input `words`, remove those in `gone`; return the staged file of each table."""
     file = path / f"given-{number}"
     write_given(given_rows(group.keyed("counts"), words, txid), file)
     counts, out = StateGroup(COUNTS, ShippedRowsIndex(COUNTS, file, f"count[{number}], txid {txid}")), SinkGroup(OUT)
@@ -56,7 +56,7 @@ def taken(group, txid, *done):
 
 
 def large(path, store, txid, words=WORDS, gone=()):
-    """Return a group of one txid that was committed by two tasks."""
+    """Return a group of one txid that two tasks have committed, and its intent."""
     group = store.group(txid)
     expected(group, txid)
     half = len(words) // 2
@@ -64,7 +64,7 @@ def large(path, store, txid, words=WORDS, gone=()):
     return group, intent_of(group, [record(txid)])
 
 
-def test_published_and_looked_up_like_those_of_the_driver(tmp_path, monkeypatch):
+def test_rows_of_tasks_are_published_and_looked_up_like_rows_of_the_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "ROWS_AT_ONCE", 7)
     one, other = tmp_path / "large", tmp_path / "driver"
     stores = open_store(one, create=True, bounds=TINY), open_store(other, create=True, bounds=TINY)
@@ -91,7 +91,7 @@ def test_published_and_looked_up_like_those_of_the_driver(tmp_path, monkeypatch)
     assert found[0] == found[1]
 
 
-def test_an_index_that_got_a_part_of_the_rows_only_is_not_said_to_have_them(tmp_path, monkeypatch):
+def test_a_partly_updated_index_is_not_marked_as_up_to_date(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "ROWS_AT_ONCE", 5)
     store = open_store(tmp_path, create=True, bounds=TINY)
     commit(store, 1, dict.fromkeys(WORDS, 1))
@@ -116,7 +116,7 @@ def test_an_index_that_got_a_part_of_the_rows_only_is_not_said_to_have_them(tmp_
     assert again._indexes["counts"].rows(WORDS) == [((2,), 2, (1,))] * 40
 
 
-def test_files_are_kept_from_the_moment_tasks_may_write_them_until_they_are_void(tmp_path):
+def test_files_are_not_swept_while_tasks_may_write_or_a_decision_may_need_them(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     published = staged_files(tmp_path)
@@ -144,7 +144,7 @@ def test_a_decided_group_rolls_forward_from_its_intent_alone(tmp_path):
     assert read_sink(tmp_path, "out").num_rows == 40
 
 
-def test_a_file_that_is_not_here_as_its_task_has_written_it_is_not_decided(tmp_path):
+def test_a_file_that_differs_from_what_its_task_wrote_is_not_decided(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
     expected(group, 1)
@@ -159,15 +159,15 @@ def test_a_file_that_is_not_here_as_its_task_has_written_it_is_not_decided(tmp_p
         taken(group, 1, done)
 
 
-def test_a_thread_that_was_left_behind_and_goes_on_to_a_job_takes_no_rows_away(tmp_path):
+def test_an_abandoned_thread_that_starts_a_job_drops_no_rows(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
-    expected(group, 1)  # its group was taken away before; now the next attempt commits in the driver
+    expected(group, 1)  # a late thread whose group has been dropped; the next attempt commits in the driver
     commit(store, 1, {"a": 1})
     assert read_state(tmp_path, "counts")["n"].to_pylist() == [1]
 
 
-def test_a_task_knows_no_other_keys(tmp_path):
+def test_a_task_cannot_access_keys_outside_its_input(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
     group.begin_txid(1)
@@ -203,7 +203,7 @@ def test_keys_of_the_input(kind):
     assert input_keys(state, [], "the input of x") == []
 
 
-def test_columns_that_hold_something_else_than_the_key_are_refused():
+def test_columns_that_are_not_the_key_are_rejected():
     state = KeyedState("s", key={"k": str}, value={"n": int})
     batch = pa.RecordBatch.from_pydict({"k": [1, 2]})
     with pytest.raises(StateError, match="key column 'k', the input of x: expected string, got int64"):

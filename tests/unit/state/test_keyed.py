@@ -22,7 +22,7 @@ def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid():
 
 
 def test_storms_opaque_map_example():
-    """storm.md 68: tx1 reads nil, +1, +2 → 3; its replay starts from nil again; tx2 continues from 2."""
+    """Storm's opaque map example: txid 1 counts to 3; its replay starts from nil and gives 2; txid 2 continues from 2."""
     bench = Bench()
     handle = bench.open(1)
     assert handle.get("k") is None
@@ -78,7 +78,7 @@ def test_change_rows_keep_each_txid_with_the_value_before_it():
     assert bench.group.changes(2, 2) is None
 
 
-def test_an_equal_value_is_a_change_too():
+def test_writing_an_equal_value_is_a_change_too():
     bench = Bench()
     bench.commit(1, lambda h: h.put("a", 1))
     bench.commit(2, lambda h: h.put("a", 1), publish=False)
@@ -158,7 +158,7 @@ def test_a_failed_txid_and_all_later_ones_leave_nothing():
     assert bench.group.changes(2, 9) is None
     with pytest.raises(StateError, match="outside finish_batch"):
         late.get("a")
-    # The replay loses key b: no trace of it.
+    # The replay does not write key b: no trace of it remains.
     assert bench.commit(2, lambda h: (h.get_many(["a", "b"]), h.put("a", 20)), publish=False)[0] == {"a": 1}
     bench.group.apply(2)
     assert in_memory(bench.index) == {"a": Row((20,), 2, (1,))}
@@ -204,7 +204,7 @@ def test_a_handle_works_only_while_its_finish_batch_runs():
         handle.put("a", 2)
 
 
-def test_asking_twice_gives_the_same_handle():
+def test_requesting_a_handle_twice_returns_the_same_one():
     bench = Bench()
     bench.open(1).put("a", 1)
     assert bench.open(1).get("a") == 1
@@ -237,7 +237,7 @@ def test_several_key_and_value_columns_are_tuples_and_dicts():
     assert bench.commit(3, lambda h: h.get(("x", 1))) == {"n": 5, "who": "me"}
 
 
-def test_what_a_reader_does_to_a_value_does_not_change_the_state():
+def test_mutating_a_value_that_was_read_does_not_change_the_state():
     bench = Bench(KeyedState("s", key={"k": str}, value={"seen": pa.list_(pa.string())}))
     given = ["a"]
     bench.commit(1, lambda h: h.put("k", given))
@@ -258,7 +258,7 @@ def test_an_exception_in_the_users_function_writes_nothing():
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_txid_that_moves_into_the_index_during_a_read_is_seen(moment):
+def test_a_txid_applied_to_the_index_during_a_read_is_seen(moment):
     bench = Bench()
     bench.commit(1, lambda h: h.put_many({"a": 1, "b": 1}))
     bench.commit(2, lambda h: (h.put("a", 2), h.remove("b"), h.put("c", 2)), publish=False)

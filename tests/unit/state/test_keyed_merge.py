@@ -1,4 +1,4 @@
-"""Updates in column form: record batches folded into a state."""
+"""Columnar updates: aggregates of record batches merged into a keyed state."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def batch(rows):
     return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)], names=names)
 
 
-def test_every_way_of_folding():
+def test_every_aggregate():
     bench = Bench(STATE)
     first = batch([("b", 1, 5, 0.5, "x", "1"), ("a", None, 1, 2.0, "z", "2"), ("b", 1, 6, -1.0, "y", None)])
     new = bench.commit(1, lambda h: h.merge(first, HOW))
@@ -54,7 +54,7 @@ def test_a_merge_sees_and_adds_to_own_writes():
     assert bench.commit(2, lambda h: h.merge(rows.select(["k"]), {"n": "count"})) == {"a": 18, "b": 7}
 
 
-def test_folding_equals_doing_it_row_by_row():
+def test_folding_a_batch_equals_updating_row_by_row():
     seed = random.randrange(1 << 32)
     print("seed", seed)
     draw = random.Random(seed)
@@ -110,7 +110,7 @@ def test_whole_numbers_are_folded_by_keys_of_several_columns(rows):
     ]
 
 
-def test_sums_that_pass_through_the_end_of_the_range_are_exact_or_refused():
+def test_sums_that_overflow_are_exact_or_rejected():
     state = KeyedState("s", key={"k": str}, value={"n": int})
     big = 2**62
     fine = pa.table({"k": ["a"] * 3 + ["b"], "n": [big, big, -big, None]})
@@ -131,7 +131,7 @@ def test_decimal_sums_are_exact():
     }
 
 
-def test_minima_leave_nan_out():
+def test_minima_ignore_nan():
     bench = Bench(KeyedState("s", key={"k": str}, value={"low": float, "high": float}))
     how = {"low": "min", "high": "max"}
     nan = float("nan")
@@ -140,7 +140,7 @@ def test_minima_leave_nan_out():
     assert new == {"a": {"low": 1.0, "high": 2.0}}
 
 
-def test_a_state_without_key_is_folded_whole():
+def test_a_whole_batch_is_folded_into_a_state_without_key():
     bench = Bench(KeyedState("total", key={}, value={"n": int}))
     assert bench.commit(1, lambda h: h.merge(pa.table({"n": [1, 2, 3]}), {"n": "sum"})) == {(): 6}
     assert bench.commit(2, lambda h: h.merge(pa.table({"n": pa.array([], pa.int64())}), {"n": "sum"})) == {}
@@ -198,7 +198,7 @@ def test_columns_are_converted_when_nothing_is_lost():
         ({"k": ["a"], "n": [1]}, {"n": "mean"}, "'n': expected one of sum, count, min, max, last, got 'mean'"),
     ],
 )  # fmt: skip
-def test_a_batch_that_does_not_fit_is_refused(columns, how, message):
+def test_a_batch_that_does_not_match_the_declaration_is_rejected(columns, how, message):
     bench = Bench(KeyedState("s", key={"k": str}, value={"n": int}))
     with pytest.raises(StateError, match=message):
         bench.open(1).merge(pa.table(columns), how)
@@ -207,7 +207,7 @@ def test_a_batch_that_does_not_fit_is_refused(columns, how, message):
 @pytest.mark.parametrize(
     ("kind", "way"), [(str, "sum"), (bool, "sum"), (float, "count"), (pa.list_(pa.int64()), "max"), (datetime, "sum")]
 )
-def test_ways_a_type_does_not_have_are_refused(kind, way):
+def test_aggregates_not_defined_for_a_type_are_rejected(kind, way):
     with pytest.raises(StateError, match=f"values have no {way}"):
         Bench(KeyedState("s", key={"k": str}, value={"n": kind})).open(1).merge(pa.table({"k": ["a"]}), {"n": way})
 

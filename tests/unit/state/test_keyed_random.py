@@ -8,7 +8,7 @@ from keyed_cases import SECOND, Shown, begun, check, check_read, opened, play, p
 
 
 class Schedule:
-    """One schedule over real tables. `after[n]` is the model after txid n, `stamps[n]` its stamp."""
+    """A random schedule over real tables; `after[n]` is the expected content after txid n, `stamps[n]` is its stamp."""
 
     def __init__(self, draw, path):
         self.draw, self.path, self.epoch = draw, path, 1
@@ -21,7 +21,7 @@ class Schedule:
         return len(self.after) - 1
 
     def finish(self):
-        """Finish the next txid; a failed one is replayed with other content and possibly a later stamp."""
+        """Play and finish the next txid; the replay of a failed one may have different content and a different stamp."""
         txid = self.last + 1
         self.group = self.group or self.store.group(txid)
         stamp = self.stamps[txid - 1] + self.draw.choice([0, 1, 3 * SECOND, 6 * SECOND])
@@ -34,7 +34,7 @@ class Schedule:
         self.stamps[txid] = stamp
 
     def fail(self):
-        """Fail some undecided txids, which then restart."""
+        """Fail a random undecided txid and all later ones; they are replayed later."""
         first = self.draw.randint(self.published + 1, self.last + 1)
         if self.group is not None:
             self.group.drop_from(first)
@@ -52,7 +52,7 @@ class Schedule:
         self.store.upkeep.compact()
 
     def restart(self):
-        """Crash: unpublished rows are lost, and the index may be lost or damaged."""
+        """Restart after a stop or a crash: unpublished rows are lost, and the index may be lost or damaged."""
         del self.after[self.published + 1 :]
         self.group = None
         how = self.draw.choice(["stopped", "killed", "lost", "damaged"])
@@ -82,7 +82,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("run", range(3))
-def test_any_schedule_shows_what_the_txids_that_stayed_have_made(tmp_path, run):
+def test_any_schedule_shows_the_state_of_the_surviving_txids(tmp_path, run):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     Schedule(random.Random(f"{seed}/{run}"), tmp_path).play(24)

@@ -1,4 +1,4 @@
-"""Random schedules of writes, failures and publishing, compared with a dictionary."""
+"""Keyed states under random schedules of writes, failures and publishing, compared with dictionaries."""
 
 import random
 
@@ -12,13 +12,13 @@ KEYS = [(site, n) for site in ("a", "b", None) for n in (0, 1, None)]
 
 
 class Model:
-    """The state after every txid, as plain dictionaries."""
+    """Reference model: the state after every txid, as plain dictionaries."""
 
     def __init__(self):
         self.after = [{}]
 
     def play(self, draw, handle, task, now):
-        """Perform random writes of one task to its own keys on both the handle and `now`, comparing each read."""
+        """Apply random writes of one task to its own keys, on both `handle` and the dictionary `now`; compare reads."""
         own = [key for i, key in enumerate(KEYS) if i % 2 == task]
         before = dict(self.after[-1])
         for _ in range(draw.randrange(6)):
@@ -38,7 +38,7 @@ class Model:
             assert handle.previous(key) == before.get(key)
 
 
-def test_any_schedule_gives_the_state_of_the_txids_that_stayed():
+def test_any_schedule_gives_the_state_of_the_surviving_txids():
     seed = random.randrange(1 << 32)
     print("seed", seed)
     for run in range(60):
@@ -53,7 +53,7 @@ def test_any_schedule_gives_the_state_of_the_txids_that_stayed():
             bench.group.end_txid(txid)
             model.after.append(now)
             chance = draw.random()
-            if chance < 0.2:  # a failure: some undecided txids start again
+            if chance < 0.2:  # a failure: some undecided txids are replayed
                 first = draw.randint(published + 1, txid)
                 bench.group.drop_from(first)
                 del model.after[first:]

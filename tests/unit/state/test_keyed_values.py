@@ -1,4 +1,4 @@
-"""Keys and values that match their declaration, and those that are rejected with an error naming them."""
+"""Checks of keys and values against the declaration: each mismatch is rejected by an error that names it."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -49,7 +49,7 @@ def stored(kind, value):
         (pa.struct([("x", pa.int64())]), {"x": None}, {"x": None}),
     ],
 )
-def test_values_are_kept_in_one_form(kind, value, expected):
+def test_values_are_normalized(kind, value, expected):
     new = stored(kind, value)
     assert new == expected
     assert type(new) is type(expected)
@@ -111,14 +111,14 @@ def test_a_value_of_another_type_is_refused_with_its_key_and_column(kind, value,
         (Decimal, 1.5, "expected Decimal, got float 1.5"),
     ],
 )
-def test_a_key_of_another_type_is_refused_also_by_reads(kind, key, message):
+def test_a_key_of_another_type_is_rejected_by_reads_too(kind, key, message):
     handle = Bench(KeyedState("s", key={"k": kind}, value={"v": int})).open(1)
     for use in (handle.get, handle.remove, handle.previous, lambda k: handle.put(k, 1), lambda k: handle.get_many([k])):
         with pytest.raises(StateError, match="state 's', key column 'k', key .*" + message):
             use(key)
 
 
-def test_equal_keys_in_other_forms_are_one_key():
+def test_equal_keys_of_different_types_are_one_key():
     bench = Bench(KeyedState("s", key={"n": int, "at": datetime, "d": Decimal}, value={"v": int}))
     key = (1, NOON, Decimal("1.50"))
     other = (np.int64(1), NOON.astimezone(timezone(timedelta(hours=-3))), Decimal("1.5"))

@@ -17,7 +17,7 @@ def opened(group, txid, task=0):
     return handle
 
 
-def test_rows_come_by_txid_then_task_then_as_appended():
+def test_rows_are_ordered_by_txid_then_task_then_append():
     group = SinkGroup(SINK)
     second, first = opened(group, 1, task=10), opened(group, 1, task=2)
     second.append("c", 3)
@@ -43,7 +43,7 @@ def test_a_txid_that_appends_nothing_has_no_rows():
     assert group.changes(1, 2) is None
 
 
-def test_published_rows_leave_and_failed_txids_vanish():
+def test_published_rows_and_failed_txids_are_dropped_from_memory():
     group = SinkGroup(SINK)
     for txid in (1, 2, 3):
         opened(group, txid).append("w", txid)
@@ -96,7 +96,7 @@ def test_a_value_of_another_type_fails_the_txid_and_names_its_row():
         ({"word": [1], "n": [1]}, "'word'.*expected string, got int64"),
     ],
 )
-def test_a_batch_that_does_not_fit_is_refused(table, message):
+def test_a_batch_that_does_not_match_the_declaration_is_rejected(table, message):
     with pytest.raises(StateError, match=message):
         opened(SinkGroup(SINK), 1).append_batch(pa.table(table))
 

@@ -1,4 +1,4 @@
-"""All tables together: opening, checks against their declarations, groups, overlays, and failures of the whole."""
+"""The store of all tables: opening, checks against the declarations, commit groups, overlays, and failures."""
 
 import shutil
 import threading
@@ -40,7 +40,7 @@ def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path):
     ]
 
 
-def test_a_table_that_did_not_change_gets_no_version(tmp_path):
+def test_an_unchanged_table_gets_no_new_version(tmp_path):
     store = open_store(tmp_path, create=True)
     before = store.versions()
     commit(store, 1, {})
@@ -50,7 +50,7 @@ def test_a_table_that_did_not_change_gets_no_version(tmp_path):
     assert [table.previous for table in intent.tables] == [0, 1, 0]
 
 
-def test_opened_again_it_goes_on(tmp_path):
+def test_a_reopened_store_continues(tmp_path):
     commit(open_store(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
     store = open_store(tmp_path, epoch=2)
     commit(store, 3, {"a": 1}, epoch=2)
@@ -66,7 +66,7 @@ def test_opened_again_it_goes_on(tmp_path):
     ]
 
 
-def test_a_group_that_begins_while_another_is_published_reads_over_it(tmp_path):
+def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path):
     store = open_store(tmp_path, create=True)
     first, second = store.group(1), store.group(2)
     add(first, 1, {"a": 1})
@@ -81,7 +81,7 @@ def test_a_group_that_begins_while_another_is_published_reads_over_it(tmp_path):
 
 
 def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path, monkeypatch):
-    """On a slow disk, the driver thread checks for upkeep while a run's first group loads the states."""
+    """Upkeep that begins while a run's first group still loads the states, as on a slow disk, waits for that load."""
     before = open_store(tmp_path, create=True, max_lag=1.0)
     commit(before, 1, {"a": 1, "b": 2})
     before.close()
@@ -104,13 +104,13 @@ def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path,
         go_on.set()
         assert upkeep.result(60) is not None
         group.result(60)
-    assert len(indexes) == 2  # of two states, each once
+    assert len(indexes) == 2  # each of the two states once
     assert store.upkeep.due(time.monotonic()) is not None
     commit(store, 2, {"a": 3}, epoch=2)
     assert counts(tmp_path) == {"a": 4, "b": 2}
 
 
-def test_what_is_dropped_leaves_no_trace(tmp_path):
+def test_dropped_txids_leave_no_trace(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
     add(group, 1, {"a": 1})
@@ -133,14 +133,14 @@ def test_handles_work_in_finish_batch_only(tmp_path):
         handle.get("a")
     group.activate(True)
     assert handle.get("a") is None
-    assert group.resources.state("count", 1, "counts").get("a") is None  # one that is asked for late
+    assert group.resources.state("count", 1, "counts").get("a") is None  # a handle that is requested late
     group.activate(False)
     with pytest.raises(StateError):
         handle.put("a", 1)
     group.begin_txid(2)
     group.activate(True)
     with pytest.raises(StateError):
-        handle.put("a", 1)  # it belongs to txid 1
+        handle.put("a", 1)  # the handle belongs to txid 1
 
 
 def test_undeclared_and_foreign_names(tmp_path):
@@ -165,7 +165,7 @@ def test_undeclared_and_foreign_names(tmp_path):
         ({"sinks": {"a": [SinkTable("x", {"n": complex})]}}, "complex"),
     ],
 )
-def test_impossible_declarations_are_refused_before_anything_is_made(tmp_path, changes, message):
+def test_impossible_declarations_are_rejected_before_any_table_is_created(tmp_path, changes, message):
     with pytest.raises(StateError, match=message):
         open_store(tmp_path, create=True, **changes)
     assert list(tmp_path.iterdir()) == []
@@ -180,7 +180,7 @@ def test_impossible_declarations_are_refused_before_anything_is_made(tmp_path, c
         (KeyedState("counts", {"word": str, "n": int}, {"m": int}), "column 'm'"),
     ],
 )
-def test_schema_drift_is_refused_before_anything_is_made(tmp_path, changed, message):
+def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, changed, message):
     commit(open_store(tmp_path, create=True), 1, {"a": 1})
     with pytest.raises(StateError, match=f"(?s)state 'counts'.*{message}.*new name"):
         open_store(tmp_path, states={"count": [changed, TOTALS, KeyedState("new", {"k": int}, {"n": int})]})
@@ -199,7 +199,7 @@ def test_another_order_of_the_key_is_refused(tmp_path):
         open_store(tmp_path, states={"count": [other]})
 
 
-def test_a_new_state_starts_after_what_is_committed(tmp_path):
+def test_a_new_state_starts_after_the_last_committed_txid(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1}, {"a": 1})
     new = KeyedState("new", {"k": int}, {"n": int})
@@ -217,7 +217,7 @@ def test_a_new_state_starts_after_what_is_committed(tmp_path):
     assert read_state(tmp_path, "new").to_pylist() == [{"k": 1, "n": 1}]
 
 
-def test_creation_that_was_cut_short_is_finished(tmp_path):
+def test_an_interrupted_creation_is_completed(tmp_path):
     open_store(tmp_path, create=True)
     shutil.rmtree(tmp_path / "state/counts")
     (tmp_path / "sinks/out/_delta_log" / f"{0:020d}.json").unlink()
@@ -229,7 +229,7 @@ def test_creation_that_was_cut_short_is_finished(tmp_path):
 
 
 @pytest.mark.parametrize("gone", ["changes/counts", "state/counts", "sinks/out"])
-def test_a_recorded_table_that_is_gone_is_an_error_and_not_made_again(tmp_path, gone):
+def test_a_missing_recorded_table_is_an_error_and_not_recreated(tmp_path, gone):
     open_store(tmp_path, create=True)
     shutil.rmtree(tmp_path / gone)
     with pytest.raises(TableCorrupt, match=f"the ledger knows the table {gone}, but there is none"):
@@ -288,5 +288,5 @@ def test_a_store_can_be_used_again_after_close(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     store.close()
-    commit(store, 2, {"a": 1})  # what is read again is what is there
+    commit(store, 2, {"a": 1})  # the tables are read again
     assert counts(tmp_path) == {"a": 2}

@@ -1,4 +1,4 @@
-"""Plain Spark reads every table, and its maintenance commands do not harm a later run."""
+"""Spark reads every table, and its maintenance commands (OPTIMIZE, VACUUM) do not harm later commits."""
 
 import pytest
 from every_type import KINDS, ROW, WIDE, put, wide
@@ -41,17 +41,17 @@ def test_spark_reads_every_type(spark, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)  # VACUUM alone is many small Spark jobs
-def test_optimize_and_vacuum_do_no_harm(spark, tmp_path):
+@pytest.mark.timeout(900)  # VACUUM alone runs many small Spark jobs
+def test_commits_continue_after_optimize_and_vacuum(spark, tmp_path):
     store = open_store(tmp_path, create=True)
-    for txid in range(1, 23):  # past a checkpoint
+    for txid in range(1, 23):  # beyond a checkpoint
         commit(store, txid, {f"w{txid % 3}": 1})
     expected = {txid: read_state(tmp_path, "counts", txid) for txid in (0, 7, 22)}
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     changes = f"delta.`{tmp_path / 'changes/counts'}`"
     spark.sql(f"OPTIMIZE {changes}")
     spark.sql(f"VACUUM {changes} RETAIN 0 HOURS")
-    commit(store, 23, {"w0": 1})  # its handles have not seen what Spark committed
+    commit(store, 23, {"w0": 1})  # its handles do not know of Spark's commits
     commit(open_store(tmp_path, epoch=2), 24, {"w0": 1}, epoch=2)
     assert read_state(tmp_path, "counts")["n"].to_pylist() == [9, 8, 7]
     assert {txid: read_state(tmp_path, "counts", txid) for txid in expected} == expected

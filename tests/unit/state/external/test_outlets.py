@@ -1,4 +1,4 @@
-"""Outlets in whole runs, over an in-memory writer: exactly once, even if its responses are lost."""
+"""Outlets in complete runs with an in-memory writer: rows arrive exactly once, even if responses are lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rows_arrive_in_txid_order_with_their_mark(tmp_path):
     books.ledger.close()
 
 
-def test_a_second_run_raises_the_epoch_and_goes_on(tmp_path):
+def test_a_second_run_raises_the_epoch_and_continues(tmp_path):
     target = Target()
     ends(target, tmp_path / "data", numbers=4)
     ends(target, tmp_path / "data")
@@ -51,11 +51,11 @@ def test_a_second_run_raises_the_epoch_and_goes_on(tmp_path):
     assert target.mark.epoch == 2
 
 
-# In P0 each step is passed once, then once a group.
+# Each step is executed once in P0, and then once per group.
 @pytest.mark.parametrize(
     "trouble", [[("before", 2)], [("after", 2)], [("after", 3), ("published", 4)], [("published", 2)]]
 )
-def test_an_answer_that_is_lost_is_not_repeated_blindly(tmp_path, trouble):
+def test_a_write_whose_response_is_lost_is_not_repeated(tmp_path, trouble):
     target = Target(*trouble)
     ends(target, tmp_path / "data")
     assert target.rows == in_order()
@@ -63,7 +63,7 @@ def test_an_answer_that_is_lost_is_not_repeated_blindly(tmp_path, trouble):
 
 
 @pytest.mark.parametrize("trouble", ["published", "before", "after"])
-def test_a_target_that_is_away_at_the_start_ends_the_run_before_anything_is_planned(tmp_path, trouble):
+def test_a_target_unavailable_at_the_start_ends_the_run_before_planning(tmp_path, trouble):
     target = Target((trouble, 1))
     with pytest.raises(
         BlockedError, match="outlet 'numbers': cannot take it over: ConnectionError: the line went dead"
@@ -74,7 +74,7 @@ def test_a_target_that_is_away_at_the_start_ends_the_run_before_anything_is_plan
     assert target.rows == in_order()
 
 
-def test_a_decided_group_waits_for_the_code_and_is_written_before_anything_else(tmp_path):
+def test_a_decided_group_waits_for_its_outlet_and_is_written_first(tmp_path):
     target = Target(*(("before", nth) for nth in range(3, 30)))
     built = topology(target)
     handle = run(built, engine="local", data_dir=tmp_path / "data")
@@ -98,13 +98,13 @@ def _blocked(handle, target):
     handle.awaitTermination()
 
 
-def test_whoever_was_taken_over_writes_nothing(tmp_path):
+def test_a_fenced_coordinator_writes_nothing_to_an_outlet(tmp_path):
     target = Target()
     ends(target, tmp_path / "data", numbers=4)
 
     class Overtaken(MemoryWriter):
         def publish(self, rows, expected, mark):
-            if rows.num_rows:  # another one takes over between the look at the mark and the write
+            if rows.num_rows:  # another coordinator takes over between reading the mark and writing
                 self.target.mark = replace(self.target.mark, epoch=99)
             return super().publish(rows, expected, mark)
 
@@ -124,7 +124,7 @@ def test_whoever_was_taken_over_writes_nothing(tmp_path):
         (None, "the ledger knows it at txid 2, but the store has no mark of it"),
     ],
 )
-def test_a_target_that_is_not_the_one_the_ledger_knows(tmp_path, change, told):
+def test_a_target_that_does_not_match_the_ledger_is_rejected(tmp_path, change, told):
     target = Target()
     ends(target, tmp_path / "data", numbers=4)
     target.mark = None if change is None else replace(target.mark, **change)
@@ -133,7 +133,7 @@ def test_a_target_that_is_not_the_one_the_ledger_knows(tmp_path, change, told):
     assert target.rows == in_order(4)
 
 
-def test_a_row_that_does_not_fit_is_refused_before_the_decision(tmp_path):
+def test_a_row_of_the_wrong_type_is_rejected_before_the_decision(tmp_path):
     class Wrong(Send):
         def finish_batch(self):
             self.sink.append("seven")
@@ -201,7 +201,7 @@ def test_faults_are_found_when_the_topology_is_built():
     assert "component 'middle' declares outlet 'middle' but is not a committer" in told
 
 
-def test_the_writer_stays_where_it_was_made():
+def test_the_writer_is_not_copied_to_tasks():
     outlet = Outlet("numbers", {"n": int}, MemoryWriter(Target()))
     assert isinstance(outlet.writer, OutletWriter)
     copy = cloudpickle.loads(cloudpickle.dumps(outlet))

@@ -23,7 +23,7 @@ def index(request, tmp_path):
     made.close()
 
 
-def test_apply_takes_rows_over_and_removes_keys(index):
+def test_apply_adds_rows_and_removes_keys(index):
     apply(index, {key: Row((0,), 1, None) for key in words(0, 50)})
     apply(index, {"a": Row((1,), 1, None), "b": Row((2,), 1, None)})
     apply(index, {"a": Row((5,), 2, (1,)), "b": None, "never": None, **dict.fromkeys(words(10, 30))})
@@ -77,7 +77,7 @@ def test_a_state_without_key_has_one_row(tmp_path):
 
 
 @pytest.mark.parametrize("kept_from", [1, 10_000])
-def test_every_type_survives_the_way_through_tables_and_disk(tmp_path, kept_from):
+def test_every_type_survives_a_round_trip_through_tables_and_disk(tmp_path, kept_from):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     draw = random.Random(seed)
@@ -95,7 +95,7 @@ def test_every_type_survives_the_way_through_tables_and_disk(tmp_path, kept_from
         assert repr(other.rows(keys)) == repr(bench.index.rows(keys))
         other.flush()
         assert other._cache.complete == (kept_from > 1)
-        if not other._cache.complete:  # what is in memory is not asked then
+        if not other._cache.complete:  # a complete cache never reads the disk
             again = StateIndex(WIDE)
             again.resume(other._disk)
             assert repr(again.rows(keys)) == repr(bench.index.rows(keys))
@@ -110,7 +110,7 @@ def test_loading_accepts_the_string_layouts_of_other_readers(index):
     assert index.rows(["a"]) == [Row((1,), 1, (3,))]
 
 
-def test_while_all_keys_are_in_memory_the_disk_is_not_asked(tmp_path):
+def test_the_disk_is_not_read_while_all_keys_are_in_memory(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=1 << 20, kept_from=4))
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 1000).items()})
     index.flush()
@@ -129,7 +129,7 @@ def test_memory_is_bounded(tmp_path):
     index.close()
 
 
-def test_what_is_read_to_be_written_does_not_stay_in_memory(tmp_path):
+def test_rows_read_for_an_update_are_not_cached(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=2_000, kept_from=4, behind=1))
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
     index.flush()
@@ -154,7 +154,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 @settings(max_examples=20, deadline=None)
-def test_it_is_a_dictionary(steps, tmp_path_factory):
+def test_the_index_behaves_like_a_dictionary(steps, tmp_path_factory):
     path = tmp_path_factory.mktemp("index")
     model: dict = {}
 
@@ -185,8 +185,8 @@ def test_it_is_a_dictionary(steps, tmp_path_factory):
     index.close()
 
 
-def test_readers_beside_writers_see_every_key_before_or_after(tmp_path):
-    """The values of a key only grow, so a reader must never see one decrease."""
+def test_concurrent_readers_see_a_key_before_or_after_an_update(tmp_path):
+    """Concurrent readers never see the value of a key decrease while writers only increase it."""
     index = disk_index(tmp_path, bounds=Bounds(memory=3_000, kept_from=4, behind=20))
     keys = list(words(0, 200))
     apply(index, {key: Row((0,), 1, None) for key in keys})
@@ -215,7 +215,7 @@ def test_readers_beside_writers_see_every_key_before_or_after(tmp_path):
 
 
 class Full:
-    """A disk that rejects writes while it is full."""
+    """A fake disk index that rejects writes while it is full."""
 
     full = True
 
@@ -238,7 +238,7 @@ class Full:
         return [self.rows.get(key) for key in keys]
 
 
-def test_what_cannot_be_written_stays_in_memory_until_it_is_too_much(caplog):
+def test_rows_that_cannot_be_written_stay_in_memory_up_to_a_limit(caplog):
     disk = Full()
     index = StateIndex(COUNTS, lambda: disk, bounds=TINY)
     rows = {key: Row((n,), 1, None) for key, n in words(0, 25).items()}
@@ -254,7 +254,7 @@ def test_what_cannot_be_written_stays_in_memory_until_it_is_too_much(caplog):
     assert index.rows(list(rows)) == list(rows.values())
 
 
-def test_a_place_that_cannot_be_made_leaves_the_state_in_memory(tmp_path, caplog):
+def test_without_an_index_directory_the_state_stays_in_memory(tmp_path, caplog):
     (tmp_path / "index").write_text("a file")
     index = disk_index(tmp_path / "index")
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
@@ -263,7 +263,7 @@ def test_a_place_that_cannot_be_made_leaves_the_state_in_memory(tmp_path, caplog
     assert "stays in memory" in caplog.text
 
 
-def test_a_closed_index_refuses_to_answer(tmp_path):
+def test_a_closed_index_rejects_reads(tmp_path):
     index = disk_index(tmp_path)
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
     index.close()

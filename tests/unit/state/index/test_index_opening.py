@@ -1,4 +1,4 @@
-"""The index on disk and its tables: the index is trusted if it is valid, and only missing changes are read."""
+"""Opening an index on disk: a valid index is trusted, and only the missing changes are read from the tables."""
 
 import os
 
@@ -15,7 +15,7 @@ from txstorm.state.index.disk import FORMAT
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Record reads of the tables: table → lower bounds."""
+    """Return a function that lists the reads of a state's tables so far, as pairs of table and lower bound."""
     seen = []
     batches = DeltaHandle.batches
 
@@ -53,7 +53,7 @@ def test_a_start_with_an_index_reads_later_changes_only(tmp_path, reads):
     assert rows_of(again, ["w1", "x"]) == [((3,), 3, (2,)), None]
     disk = again._indexes["counts"]._disk
     commit(again, 4, {"w1": 1, "w2": None}, epoch=2)
-    disk._store.close()  # it dies: nothing of txid 4 has reached the disk
+    disk._store.close()  # the process dies before anything of txid 4 has reached the disk
     before = len(reads())
     third = opened(tmp_path, epoch=3)
     assert reads()[before:] == [("changes/counts", ("_txid", 3))]
@@ -111,7 +111,7 @@ def lose(path):
         (lose, "was not finished"),
     ],
 )
-def test_a_damaged_index_is_made_again(tmp_path, caplog, spoil, says):
+def test_a_damaged_index_is_rebuilt(tmp_path, caplog, spoil, says):
     filled(tmp_path).close()
     spoil(tmp_path / "index/counts")
     store = opened(tmp_path, epoch=2)
@@ -124,7 +124,7 @@ def test_a_damaged_index_is_made_again(tmp_path, caplog, spoil, says):
     store.close()
 
 
-def test_what_becomes_unreadable_while_it_runs_is_made_again(tmp_path, caplog):
+def test_an_index_that_becomes_unreadable_during_a_run_is_rebuilt(tmp_path, caplog):
     store = filled(tmp_path)
     store._indexes["counts"].flush()
     store._indexes["counts"]._cache.forget()
@@ -141,14 +141,14 @@ def test_what_becomes_unreadable_while_it_runs_is_made_again(tmp_path, caplog):
         ({"timeline": 1}, "expected it to be of"),
     ],
 )
-def test_the_index_of_another_table_is_never_believed(tmp_path, caplog, foreign, says):
+def test_the_index_of_another_table_is_rejected(tmp_path, caplog, foreign, says):
     filled(tmp_path).close()
     assert stores(tmp_path / "index/counts", **foreign).find(3) is None
     assert says in caplog.text
     assert list((tmp_path / "index/counts").iterdir()) == []
 
 
-def test_an_index_ahead_of_its_table_is_never_believed(tmp_path, caplog):
+def test_an_index_ahead_of_its_table_is_rejected(tmp_path, caplog):
     ahead, behind = tmp_path / "ahead", tmp_path / "behind"
     filled(ahead, 5).close()
     filled(behind, 2).close()
@@ -159,7 +159,7 @@ def test_an_index_ahead_of_its_table_is_never_believed(tmp_path, caplog):
     assert "it is as of txid 5, the table as of 2" in caplog.text
 
 
-def test_an_index_that_another_coordinator_has_open_is_left_alone(tmp_path):
+def test_an_index_opened_by_another_coordinator_is_not_touched(tmp_path):
     frozen = filled(tmp_path)
     store = opened(tmp_path, epoch=2)
     commit(store, 4, {"w1": 1}, epoch=2)
@@ -171,8 +171,8 @@ def test_an_index_that_another_coordinator_has_open_is_left_alone(tmp_path):
     assert len(list((tmp_path / "index/counts").iterdir())) == 1
 
 
-def test_killed_in_the_middle_of_writing(tmp_path):
-    """Killed at any moment, the index on disk is as of some txid, and the rest is read from the changes."""
+def test_killed_while_writing_the_index(tmp_path):
+    """After a kill at any moment, the index on disk is as of some txid, and later changes are read from the tables."""
     child = start("index", tmp_path / "data")
     eventually(lambda: child.printed.count("\n") >= 25 or child.poll() is not None)
     child.kill()

@@ -1,4 +1,4 @@
-"""The cache of packed rows, compared with a dictionary of the expected rows."""
+"""The packed-row cache: random operations give the same rows as a dictionary."""
 
 import random
 from datetime import UTC, date, datetime
@@ -52,14 +52,14 @@ def check_against_a_dictionary(cache, steps):
 
 
 @given(steps=STEPS)
-def test_any_steps_give_what_a_dictionary_gives(steps):
+def test_any_operations_match_a_dictionary(steps):
     check_against_a_dictionary(cache_of(WORDS), steps)
 
 
 @pytest.mark.parametrize("different", [1, 2, 5])
 def test_keys_with_the_same_hash_are_distinguished(monkeypatch, different):
     usual = keybytes.hash_rows
-    # Nulls keep a hash that no other key has: their content is that of "".
+    # A null has a distinct hash although its content equals that of "".
     monkeypatch.setattr(
         keybytes,
         "hash_rows",
@@ -74,7 +74,7 @@ def test_keys_with_the_same_hash_are_distinguished(monkeypatch, different):
     check_against_a_dictionary(cache_of(WORDS), steps)
 
 
-def test_rows_of_every_fixed_type_come_back_as_they_were():
+def test_rows_of_every_fixed_type_survive_a_round_trip():
     draw = random.Random(3)
 
     def some(value):
@@ -97,7 +97,7 @@ def test_rows_of_every_fixed_type_come_back_as_they_were():
     assert [single.get([key])[0] for key in rows] == list(rows.values())
 
 
-def test_many_rows_take_few_bytes_and_room_of_removed_ones_is_used_again():
+def test_rows_are_compact_and_space_of_removed_rows_is_reused():
     codec = RowCodec(WORDS)
     packed = PackedRows(codec.record)
     for first in range(0, 100_000, 10_000):
@@ -114,7 +114,7 @@ def test_many_rows_take_few_bytes_and_room_of_removed_ones_is_used_again():
     assert codec.of_records(records) == [row(1)] * 10
 
 
-def test_beyond_its_bound_it_keeps_what_came_last():
+def test_a_full_cache_keeps_the_newest_rows():
     cache = cache_of(WORDS, 400_000)
     for first in range(0, 50_000, 1_000):
         cache.put({f"w{i}": row(i) for i in range(first, first + 1_000)})
@@ -127,7 +127,7 @@ def test_beyond_its_bound_it_keeps_what_came_last():
     assert len(cache) == 0
 
 
-def test_of_a_table_the_last_row_of_a_key_counts():
+def test_the_last_row_of_a_key_in_a_table_wins():
     cache = cache_of(WORDS)
     cache.put({"gone": row(7), "other": row(8)})
     table = pa.table(
@@ -155,7 +155,7 @@ def test_of_a_table_the_last_row_of_a_key_counts():
         (datetime, datetime(1970, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_no_key_is_another_one_than_the_least(kind, least):
+def test_a_missing_key_differs_from_the_least_key(kind, least):
     cache = cache_of(KeyedState("one", key={"k": kind}, value={"n": int}))
     cache.put({least: row(1)})
     assert cache.get([None, least]) == [None, row(1)]

@@ -156,7 +156,7 @@ def test_staged_rows_are_removed_when_no_intent_needs_them(tmp_path):
 
 
 def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path):
-    """Publishing fails if a data file is missing, as after another program's VACUUM; it succeeds once the file is back."""
+    """Publishing fails if a data file is missing, as after another program's VACUUM; once it is back, it succeeds."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)

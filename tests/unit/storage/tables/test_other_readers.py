@@ -123,7 +123,7 @@ def test_a_statistics_property_set_by_a_user_is_reset(tmp_path):
 
 
 def test_files_with_statistics_of_another_column_have_no_bounds(old):
-    """Files with statistics of another column, as after a restore by an older txstorm, have no bounds until compaction."""
+    """Files with statistics of another column, as an older txstorm restores them, have no bounds until compaction."""
     store = open_old(old, epoch=2)
     store.upkeep.compact()
     store.close()

@@ -1,4 +1,4 @@
-"""Log entries overwritten by another writer: Spark checks that an entry is absent, then renames its own to that name."""
+"""Log entries overwritten by another writer such as Spark, which checks for an entry and then renames over it."""
 
 import shutil
 import threading
