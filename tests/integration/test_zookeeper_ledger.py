@@ -112,7 +112,7 @@ def in_thread(call: Callable[[], object]) -> Callable[[], list[Exception]]:
 # -- lost answers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_whose_answer_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
+def test_a_commit_whose_response_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
     ledger = place.ledger(proxy.address)
     ledger.acquire("run")
     ledger.commit([Put("coordinator/currtx", b"1"), Put("log/0", b"")])
@@ -416,7 +416,7 @@ def test_a_read_only_handle_writes_nothing(place: Place) -> None:
             write()
 
 
-def test_what_is_no_ledger_is_refused(place: Place) -> None:
+def test_foreign_content_is_not_accepted_as_a_ledger(place: Place) -> None:
     place.ledger()
     opened = place.client()
     opened.delete("/%writers", recursive=True)

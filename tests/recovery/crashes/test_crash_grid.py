@@ -103,7 +103,7 @@ def ends_well(forks: Forks, argv: list[object], txids: int = TXIDS) -> None:
 
 
 @pytest.mark.parametrize(("tables", "fault", "spout"), grid())
-def test_killed_and_started_again(forks, undisturbed, place, tables, fault, spout):
+def test_killed_and_restarted(forks, undisturbed, place, tables, fault, spout):
     """Rows T1, T12, T19."""
     options = ["--spout", spout, "--tables", tables]
     killed(forks, [place / "data", *options], fault)

@@ -32,7 +32,7 @@ def ends_well(forks: Forks, argv: list[object]) -> None:
 
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip([*LEDGER, *OTHERS], cycle(SPOUTS))))
-def test_killed_and_started_again(forks, undisturbed, place, fault, spout):
+def test_killed_and_restarted(forks, undisturbed, place, fault, spout):
     argv = [place / "data", "--spout", spout, "--set", f"ledger=delta:{place}/control"]
     status, output = forks.run(argv, fault)
     assert status == KILLED, output

@@ -133,7 +133,7 @@ def staged_by(data_dir, name="seen"):
 
 
 @pytest.mark.parametrize(("point", "spout"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_started_again(forks, undisturbed, place, point, spout):
+def test_killed_and_restarted(forks, undisturbed, place, point, spout):
     argv = [place / "data", "--spout", spout, "--set", "large_commit_rows=8"]
     assert forks.run(argv, f"{point}:kill:4")[0] == KILLED
     status, output = forks.run(argv)

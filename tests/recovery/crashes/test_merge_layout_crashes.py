@@ -44,7 +44,7 @@ def undisturbed(forks, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("point", "kind"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_started_again(forks, undisturbed, place, point, kind):
+def test_killed_and_restarted(forks, undisturbed, place, point, kind):
     argv = [place / "data", "--spout", kind, *MERGE]
     assert forks.run(argv, f"{point}:kill:2")[0] == KILLED
     status, output = forks.run(argv)

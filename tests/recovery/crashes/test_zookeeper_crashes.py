@@ -65,7 +65,7 @@ def root_of(ledger: str) -> str:
 
 
 @pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
-def test_killed_and_started_again(
+def test_killed_and_restarted(
     forks: Forks, undisturbed: Callable[[str], Content], place: Path, ledger: str, fault: str, spout: str
 ) -> None:
     data_dir = place / "data"

@@ -1,4 +1,4 @@
-"""The books of a topology as its coordinator writes them, over the in-memory ledger."""
+"""The books of a topology: the ledger entries that a coordinator writes, tested with the in-memory ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.storage.tables.intent import Intent, TxidRecord
 
 
 def row(txid):
-    """Return the history row that completing a txid (P8) writes."""
+    """Return the history row written when a txid is completed (P8)."""
     return {"timeline": 0, "txid": txid, "attempt": txid, "stamp": txid, "first": txid, "last": txid}
 
 
@@ -57,7 +57,7 @@ def test_identity_is_written_and_read(books: Books) -> None:
     assert books.identity() == Identity("words", "0a", 2, "f")
 
 
-def test_one_that_slept_before_it_wrote_the_identity_takes_no_rewind_back(books: Books, tmp_path: Path) -> None:
+def test_a_stale_coordinator_cannot_undo_a_rewind_by_writing_its_identity(books: Books, tmp_path: Path) -> None:
     old, rewound = Identity("words", "0a", 0, "f"), Identity("words", "0a", 1, "f")
     books.write_identity(old, None)
     Books(MemoryLedger(beside=books.ledger), tmp_path).write_identity(rewound, old)
@@ -67,7 +67,7 @@ def test_one_that_slept_before_it_wrote_the_identity_takes_no_rewind_back(books:
         assert books.identity() == rewound
 
 
-def test_of_two_processes_that_claim_a_new_ledger_at_once_one_succeeds(
+def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(
     ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
@@ -83,7 +83,7 @@ def test_of_two_processes_that_claim_a_new_ledger_at_once_one_succeeds(
     assert first.identity() == Identity("words", "0b")
 
 
-def test_a_coordinator_that_sleeps_right_after_it_raised_the_epoch_is_fenced_by_the_next(
+def test_a_coordinator_that_pauses_after_raising_the_epoch_is_fenced_by_its_successor(
     ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
@@ -100,7 +100,7 @@ def test_a_coordinator_that_sleeps_right_after_it_raised_the_epoch_is_fenced_by_
         first.decide(intent(1))
 
 
-def test_every_coordinator_has_a_higher_epoch_and_fences_the_one_before(books: Books, tmp_path: Path) -> None:
+def test_every_coordinator_has_a_higher_epoch_and_fences_its_predecessor(books: Books, tmp_path: Path) -> None:
     second = Books(MemoryLedger(beside=books.ledger), tmp_path)
     assert (books.epoch, second.raise_epoch()) == (1, 2)
     writes = [
@@ -119,7 +119,9 @@ def test_every_coordinator_has_a_higher_epoch_and_fences_the_one_before(books: B
     assert second.currtx() == 2
 
 
-def test_of_two_coordinators_that_raise_the_epoch_at_once_one_is_refused(ledger: MemoryLedger, tmp_path: Path) -> None:
+def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(
+    ledger: MemoryLedger, tmp_path: Path
+) -> None:
     first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
     get = ledger.get
 
@@ -135,7 +137,7 @@ def test_of_two_coordinators_that_raise_the_epoch_at_once_one_is_refused(ledger:
     assert second.epoch == 1
 
 
-def test_metas_come_back_as_they_were(books: Books) -> None:
+def test_metadata_survives_a_round_trip(books: Books) -> None:
     first = Meta({"starts": {"0": 0}}, 5)
     books.write_metas({9: first, 10: first, 11: first})
     books.write_metas({10: with_digests(first, {"real": 1}, {"0": "aa"})}, remove=[9])
@@ -143,7 +145,7 @@ def test_metas_come_back_as_they_were(books: Books) -> None:
     assert books.metas()[10] == Meta({"real": 1}, 5, {"0": "aa"})
 
 
-def test_noted_metas_go_with_the_next_write(books: Books) -> None:
+def test_pending_metadata_is_written_with_the_next_commit(books: Books) -> None:
     books.write_metas({txid: Meta({}, 1) for txid in (1, 2, 3)})
     read = {txid: Meta({}, 1, {"0": "aa"}) for txid in (1, 2, 3)}
     books.note_metas(read)
@@ -161,8 +163,8 @@ def test_a_decision_is_made_once(books: Books) -> None:
         books.decide(intent(2))
 
 
-def test_a_completed_group_moves_on_in_one_write(books: Books) -> None:
-    """Row T12."""
+def test_a_group_is_completed_in_one_write(books: Books) -> None:
+    """Completing a group advances the current txid and writes all its records in one commit (conformance row T12)."""
     books.write_metas({txid: Meta({}, 1) for txid in (1, 2)})
     books.decide(intent(1, 2))
     books.complete(2, {"changes/a": 2}, [row(1), row(2)], [Delete(names.meta_path(1))])
@@ -182,7 +184,7 @@ def test_failures_are_counted_with_their_last_cause(books: Books) -> None:
     assert books.failures() == {3: {"count": 2, "cause": "x" * 4000}}
 
 
-def test_what_is_too_long_for_the_ledger_lies_in_a_file_until_nothing_names_it(books: Books, tmp_path: Path) -> None:
+def test_long_metadata_is_stored_in_a_file_until_unreferenced(books: Books, tmp_path: Path) -> None:
     large = Meta({"files": "y" * MAX_VALUE}, 1)
     books.write_metas({1: large})
     assert len(list(tmp_path.iterdir())) == 1
@@ -194,7 +196,7 @@ def test_what_is_too_long_for_the_ledger_lies_in_a_file_until_nothing_names_it(b
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_intent_under_the_path_of_another_txid_is_damage(books: Books) -> None:
+def test_an_intent_at_the_path_of_another_txid_is_corrupt(books: Books) -> None:
     books.decide(intent(1))
     value = books.ledger.get(names.intent_path(1))
     assert value is not None
@@ -204,14 +206,14 @@ def test_an_intent_under_the_path_of_another_txid_is_damage(books: Books) -> Non
 
 
 class Counting(MemoryLedger):
-    """An in-memory ledger that records the paths of every commit."""
+    """An in-memory ledger that records the paths written by each commit."""
 
     def commit(self, ops, *, durable: bool = True) -> None:
         super().commit(ops, durable=durable)
         self.__dict__.setdefault("commits", []).append([op.path for op in ops if not isinstance(op, Check)])
 
 
-def test_metadata_of_many_txids_go_in_several_commits_where_one_would_be_too_long(tmp_path: Path) -> None:
+def test_metadata_too_long_for_one_commit_is_written_in_several(tmp_path: Path) -> None:
     ledger = Counting()
     books = Books(ledger, tmp_path)
     books.write_metas({txid: Meta("x" * (MAX_VALUE - 1000), 1) for txid in range(1, 5)}, remove=[9])
@@ -225,7 +227,7 @@ def parts(**given: Any) -> dict[str, Any]:
     return {"parts": {name.removeprefix("p"): part for name, part in given.items()}}
 
 
-def test_partitions_have_entries_of_their_own_where_storm_has_them(tmp_path: Path) -> None:
+def test_partitions_have_separate_entries_at_storms_paths(tmp_path: Path) -> None:
     ledger = Counting()
     books = Books(ledger, tmp_path)
     books.keep_partitions()
@@ -236,7 +238,7 @@ def test_partitions_have_entries_of_their_own_where_storm_has_them(tmp_path: Pat
     found = {txid: {p: ledger.get(names.user_path(p, txid)) for p in "01"} for txid in (1, 2)}
     assert [[p for p, entry in entries.items() if entry] for entries in found.values()] == [["0"], ["0", "1"]]
     assert decode_value(None, ledger.get("user/0/2").value) == [5, 9]
-    # Each txid in one commit with its document; replayed with another content; cleaned up with the document.
+    # Partitions are written, replayed with different content, and removed in the same commit as the txid's metadata.
     assert ledger.commits[-1] == ["coordinator/meta/2", "user/0/2", "user/1/2"]
     books.write_metas({2: Meta(parts(p0={"batch": [5, 9]}, p1={"kept": None}), 1)})
     assert ledger.get("user/1/2") is None

@@ -1,4 +1,4 @@
-"""Paths stored in ledgers and logs must not lead out of their table."""
+"""Paths stored in ledgers and logs are rejected if they lead outside their table's directory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def intent(staged):
 
 
 def rewritten(intent, **fields):
-    """Return the JSON of an intent, with other values in these fields of its table."""
+    """Return the JSON of an intent, with `fields` replaced in its first table."""
     found = intent.to_json()
     found["tables"][0].update(fields)
     return found
@@ -78,7 +78,7 @@ def test_a_rewind_with_another_path_is_refused(path):
 
 
 @pytest.mark.parametrize("link", ["file", "directory"])
-def test_a_staged_file_behind_a_link_is_refused(tmp_path, staged, link):
+def test_a_staged_file_reached_through_a_link_is_rejected(tmp_path, staged, link):
     table, away = tmp_path / "maps/counts", tmp_path / "away"
     checked_bytes(table, staged)
     moved = table / staged.path if link == "file" else table / "_txstorm"
@@ -88,14 +88,14 @@ def test_a_staged_file_behind_a_link_is_refused(tmp_path, staged, link):
         checked_bytes(table, staged)
 
 
-def test_a_table_behind_a_link_is_fine(tmp_path, staged):
+def test_a_table_reached_through_a_link_is_accepted(tmp_path, staged):
     shutil.move(tmp_path / "maps", tmp_path / "away")
     (tmp_path / "maps").symlink_to(tmp_path / "away")
     checked_bytes(tmp_path / "maps/counts", staged)
 
 
 @pytest.mark.parametrize("path", ["../victim.parquet", "{}/victim.parquet"])
-def test_a_log_that_names_files_elsewhere_is_not_followed(tmp_path, path):
+def test_a_log_that_names_files_outside_its_table_is_rejected(tmp_path, path):
     import pyarrow.parquet as pq
 
     pq.write_table(ROWS, tmp_path / "victim.parquet")

@@ -63,7 +63,7 @@ MARKED = [pytest.param(name, marks=pytest.mark.integration if name == "zookeeper
 
 @pytest.fixture(params=MARKED)
 def another(request: pytest.FixtureRequest) -> Iterator[Callable[[], Ledger]]:
-    """Return a function that opens another handle on the same ledger."""
+    """Yield a function that opens another handle on the same ledger; all handles are closed after the test."""
     handles: list[Ledger] = []
     opening = IMPLEMENTATIONS[request.param](request)
 
@@ -89,7 +89,7 @@ def ledger_file(tmp_path: Path) -> Path:
 
 
 class Processes:
-    """Python processes that use the ledger; all are ended with the test."""
+    """Starts Python processes that use the ledger, and ends all of them after the test."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
@@ -107,7 +107,7 @@ class Processes:
         return process
 
     def holding(self, path: Path, owner: str) -> subprocess.Popen[str]:
-        """Start a process that holds the lease of `path` until its input ends."""
+        """Start a process that holds the lease of the ledger at `path` until its standard input is closed."""
         code = (
             f"ledger = SqliteLedger(path, create=True); ledger.acquire({owner!r}); print('held', flush=True); input()"
         )

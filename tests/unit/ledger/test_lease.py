@@ -1,4 +1,4 @@
-"""The lease, contended by real processes."""
+"""The lease of a ledger, contended by real processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, 
             ledger.acquire("second")
         assert f"'word-count' (pid {holder.pid} on {socket.gethostname()}, since 20" in str(caught.value)
         assert f"'word-count' (pid {holder.pid} on" in str(ledger.holder())
-        # Neither look nor attempt may have freed it.
+        # Neither reading the holder nor the failed attempt may have released the lease.
         assert f"pid {holder.pid}" in processes.run(TRY, ledger_file)
 
 
@@ -79,7 +79,7 @@ def test_closing_other_handles_in_the_process_does_not_free_it(ledger_file: Path
 
 
 @integration
-def test_links_lead_to_the_same_lease(ledger_file: Path, processes) -> None:
+def test_paths_through_links_share_one_lease(ledger_file: Path, processes) -> None:
     link = ledger_file.parent / "link"
     link.symlink_to(ledger_file.parent)
     with SqliteHandle(ledger_file) as ledger, SqliteHandle(link / ledger_file.name) as linked:
@@ -136,9 +136,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_lease(ledger_
 
 
 @integration
-def test_what_an_earlier_holder_wrote_is_not_taken_for_the_name_of_the_present_one(
-    ledger_file: Path, processes
-) -> None:
+def test_the_name_left_by_an_earlier_holder_is_not_reported_for_the_current_one(ledger_file: Path, processes) -> None:
     processes.holding(ledger_file, "word-count")
     lock = ledger_file.with_name("ledger.db.lock")
     ended = subprocess.Popen(["true"])
@@ -198,7 +196,7 @@ def test_a_lease_that_expired_in_memory_is_lost_and_nothing_is_written_with_it()
     assert "'second'" in str(second.holder())
 
 
-def test_who_polls_looks_at_once_pauses_between_looks_and_stops_in_time() -> None:
+def test_polling_checks_at_once_pauses_in_between_and_stops_in_time() -> None:
     looks, pauses, clock = [False, False, True], list[float](), iter([0.0, 0.1, 0.9])
     assert poll_free(lambda: looks.pop(0), 1.0, pause=pauses.append, now=lambda: next(clock))
     assert pauses == [POLL, pytest.approx(0.1)]
@@ -207,14 +205,14 @@ def test_who_polls_looks_at_once_pauses_between_looks_and_stops_in_time() -> Non
     assert len(pauses) == 2
 
 
-def test_the_name_of_a_holder_that_has_ended_means_nothing(ledger_file: Path) -> None:
+def test_the_name_of_a_holder_that_has_ended_is_ignored(ledger_file: Path) -> None:
     ledger_file.with_name("ledger.db.lock").write_text('{"owner": "old", "pid": 1, "host": "h", "since": "s"}')
     with SqliteHandle(ledger_file) as ledger:
         assert ledger.holder() is None
         ledger.acquire("new")
 
 
-def test_a_lock_file_that_cannot_be_made_is_named(ledger_file: Path) -> None:
+def test_a_lock_file_that_cannot_be_created_is_named(ledger_file: Path) -> None:
     lock = ledger_file.with_name("ledger.db.lock")
     lock.mkdir()
     with SqliteHandle(ledger_file) as ledger, pytest.raises(DataDirectoryError, match=str(lock)):
@@ -222,7 +220,7 @@ def test_a_lock_file_that_cannot_be_made_is_named(ledger_file: Path) -> None:
 
 
 class SqliteHandle:
-    """A ledger that is closed at the end of the block."""
+    """Context manager: an open SQLite ledger, closed at the end of the block."""
 
     def __init__(self, path: Path) -> None:
         self._ledger = SqliteLedger(path, create=False)

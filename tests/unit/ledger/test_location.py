@@ -1,4 +1,4 @@
-"""Location of a ledger: its names, and the record of it in the data directory."""
+"""Location of a ledger: its name (such as `delta:PATH`), and its record in the data directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BASE = Path("/data/words")
         (" memory ", LedgerSpec("memory")),
     ],
 )
-def test_what_a_name_means(text, spec):
+def test_ledger_names_are_parsed(text, spec):
     assert parse_ledger(text, BASE) == spec
     assert parse_ledger(str(spec), BASE) == spec
 
@@ -64,7 +64,7 @@ def test_hosts_and_chroot():
         ("delta:a\0b", "got a NUL"),
     ],
 )
-def test_what_is_no_name_of_a_ledger(text, says):
+def test_malformed_ledger_names_are_rejected(text, says):
     with pytest.raises(InputError) as caught:
         parse_ledger(text)
     assert says in str(caught.value)
@@ -85,7 +85,7 @@ def test_a_password_that_is_refused_is_not_repeated(refused):
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_directory_remembers_its_ledger_also_when_it_is_moved(tmp_path):
+def test_a_data_directory_records_its_ledger_and_can_be_moved(tmp_path):
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     assert recorded_ledger(data_dir) is None
@@ -122,7 +122,7 @@ def test_a_damaged_or_newer_record_is_refused(tmp_path, content, says):
         recorded_ledger(tmp_path)
 
 
-def test_a_ledger_in_memory_is_one_for_the_process_and_its_directory(tmp_path):
+def test_an_in_memory_ledger_is_shared_per_process_and_directory(tmp_path):
     memory = LedgerSpec("memory")
     with pytest.raises(DataDirectoryError, match=r"was in the memory of a process that has ended.*txstorm recover"):
         open_ledger(tmp_path, create=False, ledger=memory)

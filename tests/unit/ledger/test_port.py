@@ -1,4 +1,4 @@
-"""Rules for all ledgers, as in `check_ledger`; new implementations are added in conftest.py."""
+"""The rules of `check_ledger`, tested with every ledger; new implementations are registered in conftest.py."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def test_rule(rule: str, another: Another) -> None:
         (Check("there", 0), r"'there'.*expected version 0, got version 1"),
     ],
 )
-def test_what_is_said_of_a_wrong_expectation(ledger: Ledger, op: Op, wording: str) -> None:
+def test_messages_for_wrong_expectations(ledger: Ledger, op: Op, wording: str) -> None:
     ledger.commit([Put("there", b"0"), Put("there", b"1")])
     with pytest.raises(ConflictError, match=wording):
         ledger.commit([op])
 
 
-def test_what_is_said_of_malformed_paths_and_long_values(ledger: Ledger) -> None:
+def test_messages_for_malformed_paths_and_long_values(ledger: Ledger) -> None:
     with pytest.raises(InputError, match="ledger path 'a//b'"):
         ledger.get("a//b")
     with pytest.raises(InputError, match=rf"'b'.*at most {MAX_VALUE} bytes, got {MAX_VALUE + 1}"):
         ledger.commit([Put("b", b"x" * (MAX_VALUE + 1))])
 
 
-def test_what_is_said_of_the_holder(another: Another) -> None:
+def test_messages_about_the_lease_holder(another: Another) -> None:
     first, second = another(), another()
     first.acquire("one")
     assert "'one' (pid " in str(second.holder())

@@ -1,4 +1,4 @@
-"""Storm's rotating state: items 23 to 30 of its conformance list, and this implementation's additions."""
+"""Storm's rotating state: items 23 to 30 of the conformance list, and txstorm's additions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATH = "coordinator/meta"
 
 
 class Variable:
-    """An initializer whose value the test changes, as in Storm's test."""
+    """An initializer that records its calls, and whose value the test can change, as in Storm's test."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -35,7 +35,7 @@ def loose(ledger: Ledger) -> RotatingState:
 
 
 def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
-    """T41: strict."""
+    """Items 23 to 26 (T41): a strict rotating state calls the initializer once per txid, in order without gaps."""
     init, state = Variable(10), strict(ledger)
     assert state.get_state(1, init) == 10
     assert state.get_state(2, init) == 10
@@ -57,7 +57,7 @@ def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
 
 
 def test_item_27_not_strict(ledger: Ledger) -> None:
-    """T41: not strict."""
+    """Item 27 (T41): a non-strict rotating state allows gaps, and stores None for a txid below the newest."""
     init, state = Variable(10), loose(ledger)
     for value, txid, expected in [
         (20, 10, 20),
@@ -74,8 +74,8 @@ def test_item_27_not_strict(ledger: Ledger) -> None:
     assert loose(ledger).txids() == [10, 12, 19, 20, 21]
 
 
-def test_item_28_the_metadata_of_the_committed_txid_stays(ledger: Ledger) -> None:
-    """Item 29 too: the metadata from which the next batch is planned is retained until that batch is decided."""
+def test_item_28_the_metadata_of_the_committed_txid_is_kept(ledger: Ledger) -> None:
+    """Items 28 and 29: clean-up keeps the metadata of the last committed txid, from which the next batch is planned."""
     state = strict(ledger)
     for txid in (1, 2, 3, 4):
         state.get_state(txid, Variable(txid * 10))
@@ -84,7 +84,7 @@ def test_item_28_the_metadata_of_the_committed_txid_stays(ledger: Ledger) -> Non
     assert (state.previous(3), state.previous(2), state.last()) == (20, None, 40)
 
 
-def test_item_30_removing_the_missing_is_no_error(ledger: Ledger) -> None:
+def test_item_30_removing_a_missing_txid_is_not_an_error(ledger: Ledger) -> None:
     state, other = loose(ledger), loose(ledger)
     state.override(3, "a")
     other.remove(3)
@@ -98,7 +98,7 @@ def test_item_30_removing_the_missing_is_no_error(ledger: Ledger) -> None:
     assert ledger.children(PATH) == []
 
 
-def test_strict_refuses_a_start_above_one_gaps_and_the_past(ledger: Ledger) -> None:
+def test_strict_rejects_a_start_above_one_gaps_and_earlier_txids(ledger: Ledger) -> None:
     state, init = strict(ledger), Variable(0)
     for txid in (2, 0, -1):
         with pytest.raises(OrderError, match="expected txid 1, which follows nothing"):
@@ -112,7 +112,7 @@ def test_strict_refuses_a_start_above_one_gaps_and_the_past(ledger: Ledger) -> N
     assert ledger.children(PATH) == ["2"]
 
 
-def test_it_continues_where_an_earlier_object_stood(ledger: Ledger) -> None:
+def test_a_new_object_continues_from_the_stored_state(ledger: Ledger) -> None:
     strict(ledger).get_state(1, Variable({"a": (1, 2)}))
     again, init = strict(ledger), Variable("next")
     assert again.get(1) == again.last() == {"a": [1, 2]}
@@ -121,13 +121,13 @@ def test_it_continues_where_an_earlier_object_stood(ledger: Ledger) -> None:
     assert init.calls == [(2, {"a": [1, 2]})]
 
 
-def test_the_first_emission_sees_what_a_replay_will(ledger: Ledger) -> None:
+def test_the_first_emission_gets_the_same_value_as_a_replay(ledger: Ledger) -> None:
     state = strict(ledger)
     first = state.get_state(1, Variable({"extent": (0, 10)}))
     assert first == state.get_state(1, Variable(None)) == strict(ledger).get(1) == {"extent": [0, 10]}
 
 
-def test_a_caller_that_changes_a_value_changes_only_its_own(ledger: Ledger) -> None:
+def test_a_caller_that_mutates_a_value_changes_only_its_copy(ledger: Ledger) -> None:
     state, mine = strict(ledger), {"parts": [1]}
     state.get_state(1, Variable(mine))["parts"].append(2)
     mine["parts"].append(3)
@@ -161,7 +161,7 @@ def test_an_initialiser_that_raises_leaves_no_trace(ledger: Ledger) -> None:
     assert state.get_state(1, Variable(7)) == 7
 
 
-def test_what_is_not_json_is_named_and_not_stored(ledger: Ledger) -> None:
+def test_values_that_are_not_json_are_named_and_not_stored(ledger: Ledger) -> None:
     state = strict(ledger)
     with pytest.raises(MetadataError, match=r"coordinator/meta/1: .*\$\.when\[0\]: set"):
         state.get_state(1, Variable({"when": [{1}]}))

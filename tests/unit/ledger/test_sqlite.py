@@ -1,4 +1,4 @@
-"""The SQLite ledger beyond the rules of all ledgers: its file, its readers, kills and full disks."""
+"""The SQLite ledger, beyond the rules common to all ledgers: its file, readers, kills and full disks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refused(path: Path, error: type[Exception], *words: str, read_only: bool = F
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_a_missing_file_is_made_only_when_asked_for(tmp_path: Path) -> None:
+def test_a_missing_file_is_created_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     refused(path, DataDirectoryError, "No such file")
     refused(path, DataDirectoryError, "No such file", read_only=True)
@@ -47,7 +47,7 @@ def test_a_missing_file_is_made_only_when_asked_for(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
 
 
-def test_making_it_twice_keeps_the_first(tmp_path: Path) -> None:
+def test_creating_a_ledger_twice_keeps_the_first(tmp_path: Path) -> None:
     path = filled(tmp_path / "ledger.db", 3)
     with closing(SqliteLedger(path, create=True)) as ledger:
         assert ledger.children("coordinator/meta") == ["0", "1", "2"]
@@ -63,7 +63,7 @@ def test_odd_names_of_directories(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("content", [b"", b"x", b"not a database at all, but long enough to have a header" * 40])
-def test_what_is_not_sqlite_is_corrupt(tmp_path: Path, content: bytes, read_only: bool) -> None:
+def test_a_file_that_is_not_sqlite_is_corrupt(tmp_path: Path, content: bytes, read_only: bool) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(content)
     refused(path, LedgerCorrupt, "restore", read_only=read_only)
@@ -91,7 +91,7 @@ def test_overwritten_pages_are_corrupt(tmp_path: Path, seed: int) -> None:
         pytest.fail(f"seed {seed}: page {page} of {len(damaged) // 4096} was damaged without anybody noticing")
 
 
-def test_another_database_is_not_taken_for_a_ledger(tmp_path: Path) -> None:
+def test_another_sqlite_database_is_not_a_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE mine(a)")
@@ -112,7 +112,7 @@ def test_a_newer_format_is_refused_by_name(ledger_file: Path, read_only: bool) -
     refused(ledger_file, DataDirectoryError, "txstorm-ledger 1", "txstorm-ledger 2", read_only=read_only)
 
 
-def test_it_syncs_every_commit_and_keeps_a_log(ledger_file: Path) -> None:
+def test_every_commit_is_synced_in_wal_mode(ledger_file: Path) -> None:
     with closing(SqliteLedger(ledger_file, create=False)) as ledger:
         connection = ledger._connection
         assert connection is not None
@@ -140,7 +140,7 @@ def test_a_reader_follows_a_writer(ledger_file: Path) -> None:
 
 
 @integration
-def test_a_reader_beside_another_process(ledger_file: Path, processes) -> None:
+def test_a_reader_during_commits_of_another_process(ledger_file: Path, processes) -> None:
     code = "ledger = SqliteLedger(path, create=False); ledger.acquire('w'); n = 0\n"
     code += "for line in sys.stdin: ledger.commit([Put('n', line.strip().encode())]); print('ok', flush=True)"
     writer = processes.start(code, ledger_file)
@@ -154,9 +154,7 @@ def test_a_reader_beside_another_process(ledger_file: Path, processes) -> None:
 
 
 @integration
-def test_what_was_committed_before_sigkill_is_there_for_readers_and_the_next_writer(
-    ledger_file: Path, processes
-) -> None:
+def test_commits_before_a_sigkill_are_visible_to_readers_and_the_next_writer(ledger_file: Path, processes) -> None:
     code = "ledger = SqliteLedger(path, create=False)\n"
     code += "for n in map(str, range(10**9)):\n"
     code += "    ledger.commit([Put('n', n.encode()), Put('m', n.encode())]); print(n, flush=True)"
@@ -177,7 +175,7 @@ def test_what_was_committed_before_sigkill_is_there_for_readers_and_the_next_wri
 def test_copying_the_data_directory_in_the_process_loses_no_later_commit(
     ledger_file: Path, processes, tmp_path_factory
 ) -> None:
-    """Closing the copied files releases SQLite's own locks: the next writer would delete the log of the live one."""
+    """Copying the directory loses no commit, although closing the copied files releases SQLite's own POSIX locks."""
     with closing(SqliteLedger(ledger_file, create=False)) as ledger:
         ledger.commit([Put("a", b"")])
         shutil.copytree(ledger_file.parent, tmp_path_factory.mktemp("copies") / "copy")
@@ -186,7 +184,7 @@ def test_copying_the_data_directory_in_the_process_loses_no_later_commit(
         )
         ledger.commit([Put("c", b"")])
         with closing(SqliteLedger(ledger_file, create=False, read_only=True)):
-            pass  # another handle of this process leaves the locks in place when it is closed
+            pass  # closing another handle of this process does not release the locks
         processes.run(
             "ledger = SqliteLedger(path, create=False); ledger.commit([Put('d', b'')]); ledger.close()", ledger_file
         )
@@ -233,7 +231,7 @@ print(won)
 
 
 @integration
-def test_two_processes_making_it_at_once_share_one(tmp_path: Path, processes) -> None:
+def test_two_processes_creating_a_ledger_concurrently_share_it(tmp_path: Path, processes) -> None:
     path = tmp_path / "ledger.db"
     code = "ledger = SqliteLedger(path, create=True); import os; ledger.commit([Put(f'p/{os.getpid()}', b'')])"
     racers = [processes.start(code, path) for _ in range(3)]
@@ -246,8 +244,8 @@ def test_two_processes_making_it_at_once_share_one(tmp_path: Path, processes) ->
 
 
 @pytest.mark.parametrize("left", ["nothing", "logs"])
-def test_it_can_be_read_where_nothing_can_be_written(left: str) -> None:
-    # Not below pytest's own directory, which no other user may enter.
+def test_a_ledger_in_a_read_only_directory_can_be_read(left: str) -> None:
+    # Not in pytest's temporary directory, which other users cannot access.
     directory = Path(tempfile.mkdtemp())
     try:
         path = filled(directory / "ledger.db", 7)
@@ -299,12 +297,12 @@ def test_a_failed_commit_leaves_the_connection_usable(ledger_file: Path) -> None
         ledger.commit([Put("a", b"3", ABSENT)])
 
 
-def test_a_full_disk_changes_nothing_and_says_so(ledger_file: Path) -> None:
+def test_a_full_disk_changes_nothing_and_is_reported(ledger_file: Path) -> None:
     with closing(SqliteLedger(ledger_file, create=False)) as ledger:
         ledger.commit([Put("a", b"1")])
         connection = ledger._connection
         assert connection is not None
-        connection.execute("PRAGMA max_page_count = 1")  # SQLite's own way to be full
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite's limit stands in for a full disk
         with pytest.raises(TxstormError, match=r"ledger\.db.*full.*disk space"):
             ledger.commit([Put("a", b"2"), *(Put(f"b/{i}", b"x" * 4096) for i in range(20))])
         assert ledger.scan("") == {"a": Entry(b"1", 0)}
@@ -320,7 +318,7 @@ def test_damage_under_a_live_handle_is_reported_as_such(tmp_path: Path) -> None:
             file.write(b"\xff" * (path.stat().st_size - 4096))
         connection = ledger._connection
         assert connection is not None
-        connection.execute("PRAGMA shrink_memory")  # else it answers from memory
+        connection.execute("PRAGMA shrink_memory")  # otherwise, SQLite reads from its page cache
         with pytest.raises(LedgerCorrupt, match=r"ledger\.db"):
             ledger.scan("coordinator/meta")
 
@@ -355,7 +353,7 @@ def test_remote_directories_are_refused(directory: str | Path) -> None:
         (Path("/a"), "/a"),
     ],
 )
-def test_local_directories_are_taken(directory: str | Path, local: str) -> None:
+def test_local_directories_are_accepted(directory: str | Path, local: str) -> None:
     assert local_directory(directory) == Path(local)
 
 
@@ -370,19 +368,19 @@ def test_the_ledger_of_a_data_directory(tmp_path: Path) -> None:
         assert ledger.get("a") == Entry(b"1", 0)
 
 
-def test_a_new_data_directory_is_for_its_user_only(tmp_path: Path) -> None:
+def test_a_new_data_directory_is_accessible_by_its_user_only(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "shared" / "own"
     with closing(open_ledger(own, create=True)):
         assert own.stat().st_mode & 0o777 == 0o700
-        assert shared.stat().st_mode & 0o077  # what is above it is made as usual
+        assert shared.stat().st_mode & 0o077  # parent directories are created with the usual mode
     shared.chmod(0o755)
     with closing(open_ledger(shared, create=True)):
-        assert shared.stat().st_mode & 0o777 == 0o755  # what was there stays as it is
+        assert shared.stat().st_mode & 0o777 == 0o755  # the mode of an existing directory is not changed
     with closing(open_ledger(tmp_path / "delta", create=True, ledger=parse_ledger(f"delta:{tmp_path}/ledger"))):
         assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_ledger_that_could_not_be_put_into_wal_mode_is_put_into_it(tmp_path: Path) -> None:
+def test_opening_a_ledger_switches_it_to_wal_mode(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     SqliteLedger(path, create=True).close()
     with closing(sqlite3.connect(path)) as made:
@@ -392,13 +390,13 @@ def test_a_ledger_that_could_not_be_put_into_wal_mode_is_put_into_it(tmp_path: P
         assert other.get("a") == Entry(b"1", 0)
 
 
-def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="file/below"):
         open_ledger(tmp_path / "file" / "below", create=True)
 
 
-def test_what_need_not_be_durable_is_seen_by_others_and_synced_all_the_same(tmp_path: Path):
+def test_a_commit_with_durable_false_is_visible_to_others_and_synced(tmp_path: Path):
     path = tmp_path / "ledger.db"
     with closing(SqliteLedger(path, create=True)) as ledger, closing(SqliteLedger(path, create=False)) as other:
         ledger.commit([Put("status", b"1")], durable=False)
@@ -411,7 +409,7 @@ def test_what_need_not_be_durable_is_seen_by_others_and_synced_all_the_same(tmp_
         assert other.get("status") == Entry(b"2", 1)
 
 
-def test_a_commit_waits_for_another_process_no_longer_than_its_patience(tmp_path: Path):
+def test_a_commit_waits_for_another_process_up_to_its_time_limit(tmp_path: Path):
     path = tmp_path / "ledger.db"
     SqliteLedger(path, create=True).close()
     with closing(SqliteLedger(path, create=False, busy=0.05)) as ledger:

@@ -1,4 +1,4 @@
-"""Encoding of ledger values, and the files of long values."""
+"""Ledger values: their encoding as JSON, and the files that store long values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Level(IntEnum):
         {"blob": "x", "size": 1}, {"format": 9, "value": 1}, {"": {"": ""}}, [True, 1, 1.0],
     ],
 )  # fmt: skip
-def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
+def test_values_survive_a_round_trip_with_their_types(value: Any) -> None:
     back = decode_value(None, encode_value(None, value))
     assert repr(back) == repr(value)
 
@@ -41,7 +41,7 @@ def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "back"), [((1, (2,)), [1, [2]]), (Point(1, 2), [1, 2]), ({"a": ((),)}, {"a": [[]]}), (Level.HIGH, 3)]
 )
-def test_tuples_come_back_as_lists(value: Any, back: Any) -> None:
+def test_tuples_are_decoded_as_lists(value: Any, back: Any) -> None:
     assert decode_value(None, encode_value(None, value)) == back
 
 
@@ -60,12 +60,12 @@ def test_tuples_come_back_as_lists(value: Any, back: Any) -> None:
         ({"big": 10**5000}, "digits"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_with_its_place(value: Any, where: str) -> None:
+def test_values_json_cannot_represent_are_rejected_with_their_position(value: Any, where: str) -> None:
     with pytest.raises(MetadataError, match=f"coordinator/meta/7: .*{where}"):
         encode_value(None, value, "coordinator/meta/7")
 
 
-def test_what_contains_itself_is_refused() -> None:
+def test_circular_values_are_rejected() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(MetadataError, match="contains itself"):
@@ -88,7 +88,7 @@ def test_long_values_go_to_a_file_named_with_their_digest(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_the_limit_is_the_ledgers(tmp_path: Path) -> None:
+def test_the_length_limit_is_that_of_the_ledger(tmp_path: Path) -> None:
     room = MAX_VALUE - len(encode_value(None, ""))
     assert len(encode_value(tmp_path, "x" * room)) == MAX_VALUE
     assert not list(tmp_path.iterdir())
@@ -114,7 +114,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, damage: str) -> None
         decode_value(tmp_path, data, "intents/3")
 
 
-def test_encoding_again_mends_a_damaged_file(tmp_path: Path) -> None:
+def test_encoding_again_repairs_a_damaged_file(tmp_path: Path) -> None:
     data = encode_value(tmp_path, LONG)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:100])
@@ -142,7 +142,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
         assert not isinstance(caught.value, LedgerCorrupt)
 
 
-def test_random_damage_never_comes_back_as_a_value_of_a_file(tmp_path: Path) -> None:
+def test_a_randomly_damaged_file_is_never_decoded(tmp_path: Path) -> None:
     data = encode_value(tmp_path, LONG)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
@@ -155,7 +155,7 @@ def test_random_damage_never_comes_back_as_a_value_of_a_file(tmp_path: Path) -> 
             pytest.fail(f"seed {seed}: byte {at}")
 
 
-def test_the_sweeper_removes_what_no_value_names_and_only_its_own_kind(tmp_path: Path) -> None:
+def test_the_sweeper_removes_unreferenced_value_files_only(tmp_path: Path) -> None:
     kept = [encode_value(tmp_path, LONG), encode_value(tmp_path, "short")]
     mine = {path.name for path in tmp_path.iterdir()}
     encode_value(tmp_path, [LONG])
@@ -172,14 +172,14 @@ def test_a_file_belongs_to_the_epoch_that_wrote_it(tmp_path: Path) -> None:
     before, now = encode_value(tmp_path, LONG, epoch=3), encode_value(tmp_path, LONG, epoch=4)
     assert json.loads(now) == {**json.loads(before), "epoch": 4}
     assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["3-", "4-"]
-    # Whoever led in epoch 3 knows nothing of what is written in epoch 4.
+    # The coordinator of epoch 3 does not know of files written in epoch 4.
     assert len(sweep_blobs(tmp_path, [], epoch=3)) == 1
     assert decode_value(tmp_path, now) == LONG
     with pytest.raises(LedgerCorrupt, match="3-"):
         decode_value(tmp_path, before)
 
 
-def test_files_without_an_epoch_can_be_read_and_are_swept_by_any(tmp_path: Path) -> None:
+def test_files_without_an_epoch_are_readable_and_swept_by_any_coordinator(tmp_path: Path) -> None:
     kept, _ = encode_value(tmp_path, LONG), encode_value(tmp_path, [LONG])
     assert len(sweep_blobs(tmp_path, [kept], epoch=7)) == 1
     assert decode_value(tmp_path, kept) == LONG

@@ -1,4 +1,4 @@
-"""SIGKILL at every point of staging, publishing and compacting; a new coordinator then restores the same result."""
+"""SIGKILL at every point of staging, publishing and compaction: the next coordinator recovers to the same result."""
 
 import pytest
 from recovery_cases import KILLED, finish, start
@@ -31,7 +31,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", POINTS)
-def test_killed_and_started_again(tmp_path, undisturbed, fault):
+def test_killed_and_restarted(tmp_path, undisturbed, fault):
     status, output = finish(start("tables", tmp_path, fault=fault))
     assert status == KILLED, output
 
@@ -53,12 +53,12 @@ def test_killed_and_started_again(tmp_path, undisturbed, fault):
 
 @pytest.mark.integration
 def test_a_file_that_was_staged_but_never_decided_is_swept_and_leaves_no_trace(tmp_path, undisturbed):
-    fault = "p7.2.before:hang:1,p7.3.before:hang:1,p7.1.before:kill:1"  # tables are published at the same time
+    fault = "p7.2.before:hang:1,p7.3.before:hang:1,p7.1.before:kill:1"  # tables are published concurrently
     finish(start("tables", tmp_path, fault=fault))
     decided = staged_files(tmp_path)
     assert len(decided) == 3
     ledger = JsonLedger(tmp_path / "ledger.json")
-    ledger.write(intent=None)  # as if the kill had come just before the decision
+    ledger.write(intent=None)  # as if killed just before the decision
     run(tmp_path)
     assert not set(decided) & set(staged_files(tmp_path))
     assert tables(tmp_path) == undisturbed

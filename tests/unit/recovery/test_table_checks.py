@@ -1,4 +1,4 @@
-"""P0: tables are checked without writes, taken over, and decided groups rolled forward from the intent alone."""
+"""P0, recovery: check tables without writes, fence the predecessor, roll decided groups forward from their intents."""
 
 import shutil
 
@@ -21,7 +21,7 @@ STATES = ["state/counts", "state/totals"]
 
 @pytest.fixture
 def decided(tmp_path):
-    """Create tables in which txid 1 is complete, and txid 2 is decided but not published."""
+    """Create tables in which txid 1 is complete; return the intent of txid 2, decided but not published."""
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     group = store.group(2)
@@ -37,7 +37,7 @@ def snapshot(data_dir):
     return {file: file.stat().st_mtime_ns for file in data_dir.rglob("*")}
 
 
-def test_all_is_well_and_nothing_was_written(tmp_path, decided):
+def test_valid_tables_pass_without_writes(tmp_path, decided):
     before = snapshot(tmp_path)
     check(tmp_path)
     check(tmp_path, live=[decided])
@@ -51,13 +51,13 @@ def test_a_live_intent_explains_tables_that_are_ahead(tmp_path, decided):
         check(tmp_path)
 
 
-def test_an_intent_that_is_kept_but_complete_does_no_harm(tmp_path, decided):
+def test_a_retained_intent_of_a_complete_group_is_accepted(tmp_path, decided):
     open_store(tmp_path).publish(decided, 1)
     check(tmp_path, dict.fromkeys(AT_ONE, 2), [decided])
 
 
 @pytest.mark.parametrize("recorded", [2, 3])
-def test_a_table_that_is_behind(tmp_path, decided, recorded):
+def test_a_table_behind_the_ledger_is_rejected(tmp_path, decided, recorded):
     with pytest.raises(TableCorrupt, match=f"sinks/out: the ledger expects it at txid {recorded}, found 1"):
         check(tmp_path, {"sinks/out": recorded}, [decided])
 
@@ -74,7 +74,7 @@ def test_another_incarnation(tmp_path, decided):
         check_tables(tmp_path, AT_ONE, "ffff", [], topology="x")
 
 
-def test_a_table_that_moved_while_the_epochs_were_raised(tmp_path, decided):
+def test_a_table_that_advanced_while_epochs_were_raised(tmp_path, decided):
     check(tmp_path)
     open_store(tmp_path).publish(decided, 1)
     tables = raise_epochs(tmp_path, AT_ONE, OWNER, 2)
@@ -110,20 +110,20 @@ def test_a_takeover_fences_the_old_coordinator_on_every_table(tmp_path, decided)
         raise_epochs(tmp_path, AT_ONE, OWNER, 1)
 
 
-def test_taking_over_makes_durable_what_the_one_before_committed_and_did_not(tmp_path, decided, monkeypatch):
+def test_a_takeover_syncs_commits_of_its_predecessor(tmp_path, decided, monkeypatch):
     table = DeltaTableState.open(tmp_path, OWNER, table_ref("sinks/out"))
     handle = DeltaHandle.open(table.path)
-    handle.commit(Commit({}, {"kind": "regroup", "timeline": 0}))  # and then it was killed
+    handle.commit(Commit({}, {"kind": "regroup", "timeline": 0}))  # the coordinator is then killed
     synced = []
     monkeypatch.setattr(
         DeltaTableState, "sync", lambda table, versions, again: synced.append((table.ref.uri, versions, again))
     )
     raise_epochs(tmp_path, AT_ONE, OWNER, 7)
-    # Version 2 holds txid 1, which the ledger knows to be complete; that somebody synced what follows proves nothing.
+    # Version 2 has txid 1, complete by the ledger and thus durable; later versions may not have been synced.
     assert [one for one in synced if one[0] == "sinks/out"] == [("sinks/out", range(3, 5), True)]
 
 
-def test_an_epoch_is_durable_also_when_its_answer_was_lost(tmp_path, decided, monkeypatch):
+def test_an_epoch_commit_is_synced_even_if_its_response_is_lost(tmp_path, decided, monkeypatch):
     commit_really, synced = DeltaHandle.commit, []
 
     def lost(handle, made):
@@ -148,7 +148,7 @@ def test_rolled_forward_once_from_the_intent_alone(tmp_path, decided):
     assert [row["_txid"] for row in read_sink(tmp_path, "out").to_pylist()] == [1, 2]
 
 
-def test_a_store_opened_before_loads_what_was_rolled_forward(tmp_path, decided):
+def test_a_store_opened_before_recovery_loads_the_rolled_forward_rows(tmp_path, decided):
     store = open_store(tmp_path, epoch=2)
     roll_forward(tmp_path, decided, 2)
     commit(store, 3, {"a": 1}, epoch=2)

@@ -1,4 +1,4 @@
-"""Checks that a start makes before it takes over from a coordinator that is still committing."""
+"""Checks made at a start, before it takes over from a coordinator that may still be committing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 def count(data_dir: Path, txids: int) -> None:
-    """Run until `txids` transactions are committed."""
+    """Run a word count over `data_dir` until `txids` transactions are committed."""
     spout = MemoryTransactionalSpout({0: [["a"], ["b"], ["c"], ["d"]][:txids]}, ["word"], 1)
     builder = TransactionalTopologyBuilder("words", "words", spout)
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
@@ -32,16 +32,14 @@ def count(data_dir: Path, txids: int) -> None:
 
 @pytest.fixture
 def books(tmp_path: Path) -> Iterator[Books]:
-    """Yield the books of a directory with two transactions."""
+    """Yield the books of a data directory with two committed transactions, opened read-only."""
     count(tmp_path / "data", 2)
     ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
     yield Books(ledger, tmp_path / "data" / "intents")
     ledger.close()
 
 
-def test_what_is_committed_meanwhile_is_read_again(
-    tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_during_the_check_are_read_again(tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     real, looked = leading.check_tables, []
 
     def slowly(*args: Any, **options: Any) -> None:
@@ -54,11 +52,11 @@ def test_what_is_committed_meanwhile_is_read_again(
     identity = books.identity()
     assert identity is not None
     leading.check(tmp_path / "data", books, identity)
-    # The second look is that of the run that commits meanwhile.
+    # The second check is made by the run that commits meanwhile.
     assert [set(recorded.values()) for recorded in looked] == [{2}, {2}, {4}]
 
 
-def test_tables_that_are_ahead_of_a_ledger_that_stands_still_are_refused(tmp_path: Path, books: Books) -> None:
+def test_tables_ahead_of_an_unchanged_ledger_are_rejected(tmp_path: Path, books: Books) -> None:
     identity, old = books.identity(), tmp_path / "old"
     assert identity is not None
     leading.check(tmp_path / "data", books, identity)
@@ -76,7 +74,7 @@ def test_tables_that_are_ahead_of_a_ledger_that_stands_still_are_refused(tmp_pat
         ledger.close()
 
 
-def test_who_slept_through_a_rewind_does_not_go_on_before_it(tmp_path: Path, books: Books) -> None:
+def test_a_coordinator_that_paused_during_a_rewind_is_fenced(tmp_path: Path, books: Books) -> None:
     identity = books.identity()
     assert identity is not None
     rewind(tmp_path / "data", 1)
@@ -90,8 +88,13 @@ def test_who_slept_through_a_rewind_does_not_go_on_before_it(tmp_path: Path, boo
     count(tmp_path / "data", 4)
 
 
-def test_nor_through_a_decision_to_rewind(tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the simulated worlds (seed 2026, schedules 12,080 and 319,249 at that time)."""
+def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
+    tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale coordinator is fenced as soon as a rewind is decided (found by simulation seed 2026).
+
+    Schedules 12,080 and 319,249 of that seed found it, as numbered at that time.
+    """
     identity = books.identity()
     assert identity is not None
 

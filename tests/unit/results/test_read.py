@@ -1,4 +1,4 @@
-"""Reading a state: any retained txid, stable order, one name per argument, during a run and without its code."""
+"""Reading states, changes and sinks as of any retained txid, in a stable order, without the topology's code."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from txstorm.errors import StateError, TableCorrupt
 from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
 
 
-def test_every_type_in_key_and_value_comes_back(tmp_path):
+def test_every_type_survives_a_round_trip_in_key_and_value(tmp_path):
     key = tuple(ROW[name] for name in KINDS)
     nothing = (None,) * len(KINDS)
     store = put(tmp_path, WIDE, {key: wide(), nothing: dict.fromkeys(wide())})
@@ -24,7 +24,7 @@ def test_every_type_in_key_and_value_comes_back(tmp_path):
     assert read_state(tmp_path, "wide").to_pylist() == expected
 
 
-def test_json_spells_every_type_in_one_way(tmp_path):
+def test_every_type_has_one_json_representation(tmp_path):
     put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): {**wide(), "f": float("nan")}})
     line = rows_json(read_state(tmp_path, "wide"))
     assert "\n" not in line
@@ -76,7 +76,7 @@ def test_a_state_without_key_is_one_row(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_txid_reads_as_it_was_whatever_was_compacted(tmp_path, seed):
+def test_every_txid_is_readable_regardless_of_compaction(tmp_path, seed):
     print(f"seed {seed}")
     choose = random.Random(seed)
     state = KeyedState("n", {"k": int}, {"n": int})
@@ -106,7 +106,7 @@ def read_by_a_plain_reader(data_dir):
     return [(row["k"], row["n"]) for row in rows]
 
 
-def test_grouping_does_not_show(tmp_path):
+def test_results_do_not_depend_on_commit_groups(tmp_path):
     plan = [{"a": 1}, {"b": 2}, {"a": None}, {"c": 1}]
     one, other = tmp_path / "one", tmp_path / "other"
     store = open_store(one, create=True)
@@ -119,7 +119,7 @@ def test_grouping_does_not_show(tmp_path):
         assert rows_json(read_state(one, "counts", txid)) == rows_json(read_state(other, "counts", txid))
 
 
-def test_the_topologys_last_txid_may_be_later_than_the_tables(tmp_path):
+def test_the_last_txid_of_the_topology_may_be_later_than_that_of_a_table(tmp_path):
     commit(open_store(tmp_path, create=True), 1, {"a": 1})
     assert txid_of(read_state(tmp_path, "counts")) == 1
     assert txid_of(read_state(tmp_path, "counts", committed=9)) == 9
@@ -148,7 +148,7 @@ def test_names(tmp_path):
     assert list_states(tmp_path / "nowhere") == []
 
 
-def test_half_a_state_is_damaged_not_unknown(tmp_path):
+def test_a_state_missing_one_of_its_tables_is_corrupt(tmp_path):
     import shutil
 
     open_store(tmp_path, create=True)
@@ -157,7 +157,7 @@ def test_half_a_state_is_damaged_not_unknown(tmp_path):
         read_state(tmp_path, "counts")
 
 
-def test_a_part_of_changes_and_sinks(tmp_path):
+def test_ranges_of_changes_and_sinks(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"b": 1, "a": 1}, {"a": 2})
     commit(store, 3, {"a": 3})
@@ -179,7 +179,7 @@ def test_reading_while_a_run_writes(tmp_path):
         assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": txid}]
 
 
-def test_ranges_tile(tmp_path):
+def test_commit_ranges_are_contiguous(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1}, {"a": 1})
     commit(store, 3, {})
@@ -192,6 +192,6 @@ def test_ranges_tile(tmp_path):
 
 
 @pytest.mark.parametrize("second", [(4, 5), (2, 3), (3, 2)])
-def test_what_does_not_tile_is_named(second):
+def test_gaps_and_overlaps_between_ranges_are_named(second):
     with pytest.raises(TableCorrupt, match=r"table changes/x: version 1 ends with txid 2, but version 2 holds"):
         check_tiling("changes/x", [TableRange(1, 2, 1, ()), TableRange(*second, 2, ())])

@@ -1,4 +1,4 @@
-"""One consistent cut over all tables, as of any committed transaction, even during a run."""
+"""Snapshots: a consistent cut across all tables as of any committed transaction, even during a run."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ def topology(words, take=2):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Return a directory with three committed transactions: a b, a c, b a."""
+    """Return the handle of a finished run with three committed transactions: a b, a c, b a."""
     data = tmp_path_factory.mktemp("snapshot") / "data"
     handle = run(topology(list("abacba")), engine="local", data_dir=data, available_now=True)
     assert handle.awaitTermination(60)
@@ -96,8 +96,8 @@ def test_changes_by_position_and_by_name(done):
             view.changes(*wrong)
 
 
-def test_a_cut_stays_consistent_while_the_topology_runs(tmp_path):
-    """In every cut, the total, the sum of the counts and the number of rows in the sink agree."""
+def test_snapshots_are_consistent_while_the_topology_runs(tmp_path):
+    """In every snapshot taken during a run, the total, the sum of the counts and the number of sink rows agree."""
     words = [f"w{i % 7}" for i in range(150)]
     handle = run(topology(words, take=3), engine="local", data_dir=tmp_path / "data")
     cuts, stopped = [], threading.Event()
@@ -117,11 +117,11 @@ def test_a_cut_stays_consistent_while_the_topology_runs(tmp_path):
         total = sum(tables["state/total"]["n"].to_pylist())
         assert (sum(tables["state/counts"]["n"].to_pylist()), tables["sinks/log"].num_rows) == (total, 3 * txid)
         assert total == 3 * txid
-        assert cut.to_arrow() == tables  # and it does not move
+        assert cut.to_arrow() == tables  # the snapshot does not change
     assert handle.snapshot().state("total").to_pylist() == [{"n": 150}]
 
 
-def test_views_name_every_table_and_keep_to_their_txid(done):
+def test_views_cover_every_table_and_stay_at_their_txid(done):
     pinned = {view.name: view.statement for view in sql_views(done.data_dir, 2, "my-")}
     assert list(pinned) == [
         "my-state_counts",
@@ -137,7 +137,7 @@ def test_views_name_every_table_and_keep_to_their_txid(done):
     assert not any("<=" in view.statement for view in sql_views(done.data_dir))
 
 
-def test_a_session_that_refuses_a_view_is_told_what_it_lacks(done):
+def test_the_error_for_a_rejected_view_names_the_missing_settings(done):
     class Plain:
         def sql(self, statement):
             raise RuntimeError("[DATA_SOURCE_NOT_FOUND] delta\n\tat org.apache")

@@ -1,4 +1,4 @@
-"""Views of Spark SQL show the same rows as txstorm, at every txid, while tables grow and after compaction."""
+"""Spark SQL views show the same rows as txstorm's readers at every txid, while tables grow and after compaction."""
 
 import random
 
@@ -26,8 +26,8 @@ def make(spark, data_dir, txid, committed, prefix):
         spark.sql(view.statement)
 
 
-def test_views_show_what_is_read(spark, tmp_path, progress):
-    """Random batches with removals; views that track the newest txid are created once, in the middle."""
+def test_views_show_the_rows_txstorm_reads(spark, tmp_path, progress):
+    """Views show the rows that txstorm reads, after random writes and removals; live views are created halfway."""
     seed = random.randrange(10**6)
     progress(f"seed {seed}")
     chance = random.Random(seed)
@@ -81,7 +81,7 @@ def test_views_of_a_live_run(spark, tmp_path):
     assert shown(spark, "at2_state_counts") == read(handle.state("counts").as_of(txid=2).to_arrow())
 
 
-def test_collections_and_keys_whose_time_is_over(spark, tmp_path):
+def test_collections_and_expired_keys(spark, tmp_path):
     store = opened(tmp_path, create=True)
     stamps = {txid: 4 * txid * SECOND for txid in range(1, 7)}
     for txid, stamp in stamps.items():

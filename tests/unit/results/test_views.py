@@ -1,4 +1,4 @@
-"""Reading a data directory, after its run and during it."""
+"""Reading the results in a data directory, during and after a run."""
 
 import pyarrow as pa
 import pytest
@@ -31,7 +31,7 @@ class Keep(BatchBolt, Committer):
 
 @pytest.fixture
 def done(tmp_path):
-    """Return a directory with three committed transactions: cat dog, cat <b>, dog cat."""
+    """Return a data directory with three committed transactions: cat dog, cat <b>, dog cat."""
     spout = MemoryTransactionalSpout([["cat", "dog", "cat", "<b>", "dog", "cat"]], "word", take=2)
     builder = TransactionalTopologyBuilder("words", "source", spout)
     builder.set_committer_bolt("keep", Keep()).fields_grouping("source", ["word"])
@@ -50,7 +50,7 @@ def test_a_state_in_all_forms(done):
     assert view.to_json().startswith('{"state": "counts", "txid": 3, "rows": [')
 
 
-def test_a_state_as_of_a_txid_stays_there(done):
+def test_a_state_as_of_a_txid_does_not_change(done):
     past = StateView(done, "counts").as_of(txid=1)
     assert past.txid == 1
     assert past.to_pylist() == [{"word": "cat", "n": 1}, {"word": "dog", "n": 1}]
@@ -75,14 +75,14 @@ def test_a_sink(done):
         SinkView(done, "logg").to_arrow()
 
 
-def test_tables_show_themselves_escaped(done):
+def test_html_representations_are_escaped(done):
     text = StateView(done, "counts")._repr_html_()
     assert "state counts as of txid 3: 3 rows" in text
     assert "<td>&lt;b&gt;</td>" in text
     assert "sink log: 6 rows" in SinkView(done, "log")._repr_html_()
 
 
-def test_spark_gets_the_arrow_table(done):
+def test_spark_receives_the_arrow_table(done):
     class Session:
         def createDataFrame(self, data):
             return data
@@ -90,13 +90,13 @@ def test_spark_gets_the_arrow_table(done):
     assert isinstance(StateView(done, "counts").to_spark(Session()), pa.Table)
 
 
-def test_pandas_is_named_where_it_is_missing(done, monkeypatch):
+def test_missing_pandas_is_named(done, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[pandas\]'"):
         StateView(done, "counts").to_pandas()
 
 
-def test_whose_directory_it_is(done):
+def test_the_topology_of_a_data_directory(done):
     assert identity_of(done).topology == "words"
     assert committed_txid(done) == 3
     assert tables_of(done) == (["counts"], ["log"])
@@ -126,11 +126,11 @@ def test_history_joins_the_table_and_the_ledger(tmp_path, monkeypatch):
     assert read_directory_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
 
 
-def test_rows_that_move_while_they_are_read_are_neither_lost_nor_doubled(tmp_path, monkeypatch):
+def test_history_rows_moved_during_a_read_are_neither_lost_nor_duplicated(tmp_path, monkeypatch):
     append_history(tmp_path, [row(1)])
 
     def kept(directory):
-        """Return the row in the ledger, which a run soon moves to the table."""
+        """Return the ledger's rows, after moving them to the history table, as a concurrent run does."""
         append_history(tmp_path, [row(2), row(3)])
         return [row(2), row(3)]
 
@@ -138,7 +138,7 @@ def test_rows_that_move_while_they_are_read_are_neither_lost_nor_doubled(tmp_pat
     assert read_directory_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
 
 
-def test_a_long_row_that_is_swept_while_it_is_read_is_looked_for_again(done, monkeypatch):
+def test_a_long_row_swept_during_a_read_is_read_again(done, monkeypatch):
     answers = [LedgerCorrupt("a file of the ledger is missing"), {3: [row(3)]}]
 
     def history(books):

@@ -26,7 +26,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 
 def task(path, group, number, words, txid, *, gone=()):
-    """Run one task of a commit job: count its input `words`, remove those in `gone`; return the staged file of each table."""
+    """Run one task of a commit job: count its input `words`, remove those in `gone`; return its staged files."""
     file = path / f"given-{number}"
     write_given(given_rows(group.keyed("counts"), words, txid), file)
     counts, out = StateGroup(COUNTS, ShippedRowsIndex(COUNTS, file, f"count[{number}], txid {txid}")), SinkGroup(OUT)

@@ -22,7 +22,7 @@ def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid():
 
 
 def test_storms_opaque_map_example():
-    """Storm's opaque map example: txid 1 counts to 3; its replay starts from nil and gives 2; txid 2 continues from 2."""
+    """Storm's opaque map example: txid 1 counts to 3; its replay restarts from nil and gives 2; txid 2 gives 6."""
     bench = Bench()
     handle = bench.open(1)
     assert handle.get("k") is None

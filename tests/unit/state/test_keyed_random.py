@@ -21,7 +21,7 @@ class Schedule:
         return len(self.after) - 1
 
     def finish(self):
-        """Play and finish the next txid; the replay of a failed one may have different content and a different stamp."""
+        """Play and finish the next txid; the replay of a failed txid has other content and possibly another stamp."""
         txid = self.last + 1
         self.group = self.group or self.store.group(txid)
         stamp = self.stamps[txid - 1] + self.draw.choice([0, 1, 3 * SECOND, 6 * SECOND])

@@ -1,4 +1,4 @@
-"""The ledger in a Delta table: lost responses, killed and frozen holders, a log that stays short, corruption."""
+"""The ledger in a Delta table: lost responses, killed and frozen lease holders, log truncation, and corruption."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def handle(place: Path) -> Iterator[Callable[..., DeltaLedger]]:
-    """Return a function that opens another handle."""
+    """Yield a function that opens another handle on the ledger; all handles are closed after the test."""
     opened: list[DeltaLedger] = []
 
     def another(**options: object) -> DeltaLedger:
@@ -58,12 +58,12 @@ def entries_of(place: Path) -> list[Path]:
     return sorted((place / "_delta_log").glob("*[0-9].json"))
 
 
-# -- answers that are lost --------------------------------------------------------------------------------------
+# -- lost responses --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer", [TxstormError("connection reset"), ConflictError("there is one already")])
-def test_a_commit_whose_answer_is_lost_happens_once(handle, monkeypatch, answer):
-    """The second kind of response comes from a store client that retried by itself and found its own write."""
+def test_a_commit_whose_response_is_lost_happens_once(handle, monkeypatch, answer):
+    """A commit whose response is lost happens once, even if the store client retries it and conflicts with itself."""
     ledger, written = handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -81,7 +81,7 @@ def test_a_commit_whose_answer_is_lost_happens_once(handle, monkeypatch, answer)
     ledger.commit([Put("a", b"2", 1)])
 
 
-def test_a_commit_that_did_not_arrive_is_tried_again(handle, monkeypatch):
+def test_a_commit_that_did_not_arrive_is_retried(handle, monkeypatch):
     ledger, written, tries = handle(pause=lambda _: None), ControlTable.append, []
 
     def fail(table, *arguments):
@@ -97,7 +97,7 @@ def test_a_commit_that_did_not_arrive_is_tried_again(handle, monkeypatch):
     assert len(tries) == 3
 
 
-def test_a_store_that_never_answers_is_an_error_and_nothing_is_changed(handle, monkeypatch):
+def test_a_store_that_never_responds_is_an_error_and_nothing_changes(handle, monkeypatch):
     ledger = handle(pause=lambda _: None)
 
     def fail(table, *arguments):
@@ -110,8 +110,8 @@ def test_a_store_that_never_answers_is_an_error_and_nothing_is_changed(handle, m
     assert ledger.get("a") is None
 
 
-def test_an_answer_is_lost_and_another_writer_is_faster(handle, monkeypatch):
-    """A write that lost to another version is decided again on that version."""
+def test_a_response_is_lost_and_another_writer_commits_first(handle, monkeypatch):
+    """If the response is lost and another writer commits first, the expectations are checked on the new version."""
     ledger, other, written = handle(), handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -126,12 +126,12 @@ def test_an_answer_is_lost_and_another_writer_is_faster(handle, monkeypatch):
     assert ledger.get("a") == Entry(b"other", 1)
 
 
-# -- processes that are killed, or stand still ------------------------------------------------------------------
+# -- processes that are killed or frozen ------------------------------------------------------------------------
 
 
 @integration
 @pytest.mark.parametrize(("point", "there"), [("ledger.before", False), ("ledger.written", True)])
-def test_a_commit_of_a_killed_process_is_there_or_not(place, handle, processes, point, there):
+def test_a_commit_of_a_killed_process_is_complete_or_absent(place, handle, processes, point, there):
     code = f"""
 from txstorm import faults
 ledger = DeltaLedger(str(path), create=True)
@@ -146,15 +146,15 @@ ledger.commit([Put("a", b"1"), Put("b", b"1")])
     ledger = handle()
     wanted = Entry(b"1", 1) if there else Entry(b"0", 0)
     assert ledger.scan("") == {"a": wanted, "b": wanted}
-    # Of this machine: that process is gone, so its lease is free at once.
+    # The process ran on this machine and has ended, so its lease is free at once.
     assert ledger.holder() is None
     ledger.acquire("second")
     ledger.commit([Put("a", b"2")])
 
 
 @integration
-def test_killed_at_any_moment_the_log_is_whole(place, handle, processes):
-    """Every commit is complete or absent, even while the log is being compacted."""
+def test_every_commit_is_complete_or_absent_after_a_kill(place, handle, processes):
+    """After a kill at any moment every commit is complete or absent, even while the log is being truncated."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -176,26 +176,26 @@ while True:
         child.wait()
         ledger = handle()
         number = int(ledger.get("a").value)
-        assert number >= told  # what was answered is there
+        assert number >= told  # acknowledged commits exist
         assert ledger.get("b").value == b"%d" % number
         assert ledger.children("old") == [str(one) for one in range(number - 2, number + 1)]
     assert ledger.get("a").version == number - 1
 
 
 @integration
-def test_a_second_process_of_this_machine_is_refused_at_once(place, handle, processes):
+def test_a_second_process_on_this_machine_is_rejected_at_once(place, handle, processes):
     holder = processes.start(HOLD.format(seconds=60), place)
     assert holder.stdout.readline() == "held\n"
     second, began = handle(), time.monotonic()
     with pytest.raises(HeldError, match=rf"'word-count' \(pid {holder.pid} on"):
         second.acquire("second")
-    assert time.monotonic() - began < 30  # not for the length of the lease
+    assert time.monotonic() - began < 30  # it does not wait for the length of the lease
     assert f"pid {holder.pid}" in second.holder()
 
 
 @integration
-def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_up(place, handle, processes):
-    """The waiting process sees no heartbeat for a whole lease period and acquires the lease; the first is fenced."""
+def test_a_frozen_holder_on_another_machine_is_fenced_when_it_resumes(place, handle, processes):
+    """A standby that sees no heartbeat for a lease period acquires the lease; the frozen holder is fenced on resuming."""
     code = (
         ELSEWHERE
         + HOLD.format(seconds=SHORT)
@@ -208,13 +208,13 @@ def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_u
     holder = processes.start(code, place)
     assert holder.stdout.readline() == "held\n"
     second = handle(lease_seconds=SHORT)
-    with pytest.raises(HeldError):  # it gives signs of life
+    with pytest.raises(HeldError):  # its heartbeat continues
         second.acquire("second")
     assert not second.wait_free(2 * SHORT)
     holder.send_signal(signal.SIGSTOP)
     began = steady()
     assert second.wait_free(60)
-    assert steady() - began >= SHORT / 2  # at most a third of a lease had gone by since its last sign
+    assert steady() - began >= SHORT / 2  # at most a third of a lease had passed since its last heartbeat
     second.acquire("second")
     second.commit([Put("a", b"second")])
     holder.send_signal(signal.SIGCONT)
@@ -227,14 +227,14 @@ def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_u
 
 
 @integration
-def test_a_holder_of_another_machine_that_was_killed_is_followed_without_standing_by(place, handle, processes):
-    """A process that has not watched the lease waits for a heartbeat, and acquires the lease if there is none."""
+def test_the_lease_of_a_holder_killed_on_another_machine_is_acquired(place, handle, processes):
+    """A process that has not watched the lease waits for a heartbeat, and acquires the lease if none arrives."""
     holder = processes.start(ELSEWHERE + HOLD.format(seconds=SHORT), place)
     assert holder.stdout.readline() == "held\n"
     holder.kill()
     holder.wait()
     second = handle()
-    assert second.holder() is not None  # nobody can know yet
+    assert second.holder() is not None  # a lost lease cannot be detected yet
     second.acquire("second")
     assert second.get("a") == Entry(b"first", 0)
 
@@ -256,7 +256,7 @@ def test_a_forked_child_has_lost_the_lease(handle):
     assert "'parent'" in ledger.holder()
 
 
-def test_a_quiet_holder_gives_signs_of_life(place, handle):
+def test_an_idle_holder_sends_heartbeats(place, handle):
     holder, other = handle(lease_seconds=1.5), handle()
     holder.acquire("quiet")
     assert not other.wait_free(3.5)
@@ -264,8 +264,8 @@ def test_a_quiet_holder_gives_signs_of_life(place, handle):
     holder.check_lease()
 
 
-def test_an_expired_lease_is_still_the_holders_if_no_other_acquired_it(handle, monkeypatch):
-    """After the machine was suspended, its clock says that the lease has expired, but the store still has it."""
+def test_an_expired_lease_is_kept_if_no_other_process_acquired_it(handle, monkeypatch):
+    """After a suspend, a lease that has expired by the clock stays valid if no other process has acquired it."""
     now = [1000.0]
     ledger = handle(monotonic=lambda: now[0])
     ledger.acquire("sleeper")
@@ -278,8 +278,8 @@ def test_an_expired_lease_is_still_the_holders_if_no_other_acquired_it(handle, m
     ledger.check_lease()
 
 
-def test_a_sleeper_that_reads_before_its_next_sign_takes_nothing_back(handle):
-    """After reading, the handle is at the newest version, where its heartbeat would be the next one."""
+def test_a_fenced_holder_that_reads_before_its_heartbeat_stays_fenced(handle):
+    """A fenced holder that reads the newest version before its next heartbeat does not take the lease back."""
     now = [1000.0, 1000.0]
     first, second = (handle(monotonic=lambda i=i: now[i]) for i in (0, 1))
     first.acquire("first")
@@ -297,7 +297,7 @@ def test_a_sleeper_that_reads_before_its_next_sign_takes_nothing_back(handle):
     second.check_lease()
 
 
-def test_the_store_does_not_answer_for_the_length_of_a_lease(handle, monkeypatch):
+def test_a_store_unreachable_for_a_lease_period_loses_the_lease(handle, monkeypatch):
     now = [1000.0]
 
     def pause(seconds: float) -> None:
@@ -314,7 +314,7 @@ def test_the_store_does_not_answer_for_the_length_of_a_lease(handle, monkeypatch
     with pytest.raises(FencedError, match=r"a store that did not answer for 10 s .network is unreachable"):
         ledger.check_lease()
     monkeypatch.undo()
-    with pytest.raises(FencedError):  # it stays so
+    with pytest.raises(FencedError):  # it remains fenced
         ledger.commit([Put("a", b"")])
     ledger.release()
     ledger.commit([Put("a", b"")])
@@ -332,10 +332,10 @@ def test_only_processes_of_this_machine_are_known_to_have_ended():
     assert not any(map(process_has_ended, (own, "", "x", f"other/pid:[1]/{child}/1", f"{place}/x/1")))
 
 
-# -- a log that stays short -------------------------------------------------------------------------------------
+# -- log truncation ----------------------------------------------------------------------------------------------
 
 
-def test_log_and_snapshots_stay_short_and_everything_is_there(place, handle):
+def test_log_and_snapshots_are_bounded_and_complete(place, handle):
     writer, slow, model = handle(), handle(), {}
     writer.acquire("word-count")
     sizes = []
@@ -347,7 +347,7 @@ def test_log_and_snapshots_stay_short_and_everything_is_there(place, handle):
         sizes.append(len(list((place / "_delta_log").iterdir())))
     assert max(sizes) < 2 * SNAPSHOT_EVERY + 20
     assert len(list((place / "snapshots").iterdir())) == 2
-    # One that has not looked since the beginning, the writer, and a new one.
+    # A handle that has not read since the beginning, the writer, and new handles.
     for reader in (slow, writer, handle(), handle(read_only=True)):
         assert {f"meta/{name}": entry.value for name, entry in reader.scan("meta").items()} == model
         assert "'word-count'" in reader.holder()
@@ -356,7 +356,7 @@ def test_log_and_snapshots_stay_short_and_everything_is_there(place, handle):
     assert set(rows["path"].to_pylist()) <= {f"meta/{number}" for number in range(7)}
 
 
-def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(place, handle, caplog):
+def test_a_failed_snapshot_loses_nothing(place, handle, caplog):
     ledger = handle()
     (place / "snapshots").write_bytes(b"in the way")
     for number in range(SNAPSHOT_EVERY + 3):
@@ -365,7 +365,7 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(place, handle,
     assert handle().get("a").value == str(SNAPSHOT_EVERY + 2).encode()
 
 
-# -- what is no ledger, or damaged ------------------------------------------------------------------------------
+# -- foreign and damaged ledgers --------------------------------------------------------------------------------
 
 
 def refused(place: Path, kind: type[Exception], says: str) -> None:
@@ -373,7 +373,7 @@ def refused(place: Path, kind: type[Exception], says: str) -> None:
         DeltaLedger(str(place), create=False).close()
 
 
-def test_what_is_no_ledger_is_refused(place, tmp_path):
+def test_foreign_content_is_not_accepted_as_a_ledger(place, tmp_path):
     refused(place, DataDirectoryError, f"ledger {place}: expected a ledger in a Delta table, found none")
     deltalake.write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
     refused(tmp_path / "other", DataDirectoryError, "expected a txstorm ledger of format 1, got another Delta table")

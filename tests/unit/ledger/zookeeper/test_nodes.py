@@ -1,4 +1,4 @@
-"""Layout of the ledger's paths and values in ZooKeeper, without a server."""
+"""Layout of the ledger's paths and values in ZooKeeper, tested without a server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\
 
 
 @given(names)
-def test_names_come_back_and_are_such_as_zookeeper_takes(name: str) -> None:
+def test_names_survive_a_round_trip_and_are_valid_in_zookeeper(name: str) -> None:
     node = node_name(name)
     assert entry_name(node) == name
     assert not [
@@ -47,17 +47,17 @@ def test_names_come_back_and_are_such_as_zookeeper_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["coordinator/currtx", "coordinator/meta/17", "user/0/3", "tables/日本"])
-def test_storms_paths_are_as_storm_has_them(path: str) -> None:
+def test_storms_paths_are_unchanged(path: str) -> None:
     assert node_path("/transactional/wc", path) == f"/transactional/wc/{path}"
 
 
 @pytest.mark.parametrize("node", [VALUE, LEASE, EPOCH, WRITERS, "%zz", "%", "%e4%bd", "a%2"])
-def test_other_nodes_are_no_entries(node: str) -> None:
+def test_other_nodes_are_not_entries(node: str) -> None:
     assert entry_name(node) is None
 
 
 @given(st.binary())
-def test_values_come_back_and_are_no_directories(value: bytes) -> None:
+def test_values_survive_a_round_trip_and_differ_from_directories(value: bytes) -> None:
     data = node_data(value)
     assert data != DIRECTORY
     assert entry_of(Node(data, 3, 0, 0, 0)) == Entry(value, 3)
@@ -71,7 +71,7 @@ def leaf(version: int, *, children: bool = False) -> Known:
 FOLDER = Known(0, directory=True, children=True)
 
 
-def test_a_put_names_the_version_it_found_and_makes_what_is_missing_above() -> None:
+def test_a_put_expects_the_version_it_found_and_creates_missing_parents() -> None:
     known = {"/r/a": FOLDER, "/r/a/old": leaf(4)}
     nodes, after = draft("/r", [Put("a/old", b"x"), Put("b/c/new", b"/y"), Check("a/old", 5)], known)
     assert nodes == [
@@ -85,32 +85,32 @@ def test_a_put_names_the_version_it_found_and_makes_what_is_missing_above() -> N
     assert after["/r/b/c"] == FOLDER
 
 
-def test_an_entry_at_a_directory_is_a_node_below_it() -> None:
+def test_an_entry_at_a_directory_path_is_stored_in_a_child_node() -> None:
     nodes, _ = draft("/r", [Put("a", b"x", ABSENT), Put("a", b"y", 0), Delete("a", 1)], {"/r/a": FOLDER})
     below = f"/r/a/{VALUE}"
     assert nodes == [Create(below, b"x"), Change(below, b"y", 0), Remove(below, 1)]
 
 
-def test_an_entry_with_others_below_becomes_a_directory_when_it_is_deleted() -> None:
+def test_a_deleted_entry_with_children_becomes_a_directory() -> None:
     known = {"/r/a": leaf(2, children=True)}
     nodes, after = draft("/r", [Delete("a"), Put("a", b"x", ABSENT)], known)
     assert nodes == [Change("/r/a", DIRECTORY, 2), Create(f"/r/a/{VALUE}", b"x")]
     assert after["/r/a"] == Known(3, directory=True, children=True)
 
 
-def test_what_must_be_absent_is_made_and_removed_at_the_topmost_node_that_is_missing() -> None:
+def test_absence_is_checked_by_creating_and_removing_the_topmost_missing_node() -> None:
     nodes, after = draft("/r", [Delete("a/b/c"), Check("a/x", ABSENT)], {"/r/a": FOLDER})
     assert nodes == [Create("/r/a/b", DIRECTORY), Remove("/r/a/b", 0), Create("/r/a/x", DIRECTORY), Remove("/r/a/x", 0)]
     assert after == {}
 
 
 @pytest.mark.parametrize("op", [Put("a", b"", 3), Put("a", b"", ABSENT), Delete("a", 1), Check("b", 0), Delete("b", 0)])
-def test_what_is_known_to_be_otherwise_is_a_conflict(op: Put | Delete | Check) -> None:
+def test_an_expectation_that_contradicts_known_nodes_is_a_conflict(op: Put | Delete | Check) -> None:
     with pytest.raises(ConflictError, match="expected"):
         draft("/r", [op], {"/r/a": leaf(2), "/r/b": FOLDER})
 
 
-def test_only_what_is_unknown_is_read_and_puts_of_new_nodes_need_nothing() -> None:
+def test_only_unknown_nodes_are_read_and_puts_of_new_nodes_read_nothing() -> None:
     known = {"/r/a": FOLDER}
     assert list(needed("/r", Put("a/b", b"", ABSENT), known, guess=True)) == []
     assert list(needed("/r", Put("a/b", b"", 2), known, guess=True)) == ["/r/a/b"]
@@ -137,8 +137,8 @@ def test_a_missing_certificate_is_named_at_once(name: str) -> None:
         zookeeper_options(Settings.parse({name: "/no/such.pem"}), {})
 
 
-def test_storms_settings_say_where_the_ledger_is() -> None:
-    """Row T44."""
+def test_storms_settings_locate_the_ledger() -> None:
+    """Storm's `transactional.zookeeper.*` settings give the ledger's location (conformance row T44)."""
     keys = {"transactional.zookeeper.servers": ["zk1", "zk2:2191"], "transactional.zookeeper.port": 2190}
     settings = Settings.parse({**keys, "transactional.zookeeper.root": "/storm/tx/"})
     assert zookeeper_spec(settings, "word-count") == "zookeeper:zk1:2190,zk2:2191/storm/tx/word-count"
