@@ -137,7 +137,10 @@ def found_in(cut: Any) -> Tables:
 
 
 class TopologyMachine(RuleBasedStateMachine):
-    """Model: `turns`, committed transactions; `turn`, number of rewinds; `savepoints`, name → turns up to it."""
+    """Model: `turns`, committed transactions; `turn`, number of rewinds; `savepoints`, name → turns up to it.
+
+    `decided` is the last txid that a failed run can have decided without publishing it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,6 +150,7 @@ class TopologyMachine(RuleBasedStateMachine):
         self.data = self.place / "data"
         self.turns: list[int] = []
         self.turn = 0
+        self.decided = 0
         self.savepoints: dict[str, list[int]] = {}
         self.names = (f"point{number}" for number in itertools.count())
 
@@ -166,6 +170,7 @@ class TopologyMachine(RuleBasedStateMachine):
         except InjectedFault:
             done = read_status(self.data)["committed_txid"]
             assert len(self.turns) <= done <= len(self.turns) + more
+            self.decided = done + group
             self._planned(done)
         finally:
             faults.arm("")
@@ -179,6 +184,8 @@ class TopologyMachine(RuleBasedStateMachine):
             made = txstorm.rewind(self.data, txid)
         except StateError as error:
             assert "the layout merge keeps a state at the ends of groups only" in str(error), error
+            # The rewind is refused after the take-over, which has published what a failed run had decided.
+            self._planned(read_status(self.data)["committed_txid"])
             return
         first, last = made["taken_back"]
         assert (made["txid"], first) == (txid, txid + 1)
@@ -248,7 +255,9 @@ class TopologyMachine(RuleBasedStateMachine):
         )
         until = len(self.turns) + more
         run(made, engine="local", data_dir=self.data, until_txid=until).awaitTermination()
-        self._planned(until)
+        done = read_status(self.data)["committed_txid"]
+        assert until <= done <= max(until, self.decided)  # a take-over publishes the whole group that was decided
+        self._planned(done)
 
     def _planned(self, until: int) -> None:
         """Record that all transactions up to `until` that are not in the model yet were planned in the current turn."""

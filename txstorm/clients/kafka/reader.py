@@ -52,7 +52,6 @@ class RangeReader:
         }
         self._consumer = consumer({**_READING, **settings, **own}, self._troubles)
         self._spans: dict[Partition, _Span] = {}
-        self._moved = False
         self._paused = False
 
     def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
@@ -70,11 +69,11 @@ class RangeReader:
         Args:
             ranges: partition → its first offset and the one after its last.
             ids: topic → its id; records fetched under another id are discarded.
-            patience: seconds to wait while no records arrive.
+            patience: seconds to wait while no record of an incomplete range arrives.
 
         Raises:
             Unreadable: the brokers do not have the offset, or do not know the partition.
-            Unavailable: no records arrived for `patience` seconds.
+            Unavailable: no record of an incomplete range arrived for `patience` seconds.
         """
         try:
             return self._read(ranges, ids, patience)
@@ -91,14 +90,14 @@ class RangeReader:
             self._consumer.resume(topic_partitions({partition: span.known for partition, span in self._spans.items()}))
         self._seek(ranges, ids)
         deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
-        while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
-            unknown = self._handle(self._next(ranges))
+        while left := self._left(ranges):
+            unknown = self._handle(self._next(left + len(ranges)))
             if unknown is not None:
                 # A new partition, or a client with stale metadata: it has to ask for the topic again.
                 self._refresh_topic(ranges, unknown, unknown_until)
                 self._spans = {}
                 self._seek(ranges, ids)
-            elif self._moved:
+            elif self._left(ranges) < left:  # records of partitions that are already complete are no progress
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
                 raise Unavailable(self._shortfall(ranges))
@@ -112,9 +111,12 @@ class RangeReader:
             }
             self._consumer.assign(topic_partitions({partition: start for partition, (start, _) in ranges.items()}))
 
-    def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
-        left = sum(max(0, stop - self._spans[partition].known) for partition, (_, stop) in ranges.items())
-        found = self._consumer.consume(min(left + len(ranges), CHUNK), 0)
+    def _left(self, ranges: Mapping[Partition, Range]) -> int:
+        """Return the number of offsets of `ranges` that have not been reached."""
+        return sum(max(0, stop - self._spans[partition].known) for partition, (_, stop) in ranges.items())
+
+    def _next(self, most: int) -> list[Any]:
+        found = self._consumer.consume(min(most, CHUNK), 0)
         if found:
             return list(found)
         message = self._consumer.poll(SLICE)
@@ -122,7 +124,6 @@ class RangeReader:
 
     def _handle(self, messages: Sequence[Any]) -> Partition | None:
         """Buffer the records received; return a partition that the brokers do not know, or None."""
-        self._moved = False
         start = 0
         # Some messages are no records but events of partitions; the records between them are handled by column.
         events = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
@@ -140,7 +141,6 @@ class RangeReader:
             span = self._spans.get(partition)
             if span is not None:
                 span.add(run, offsets)
-                self._moved = True
 
     def _handle_event(self, message: Any) -> Partition | None:
         error = message.error()
@@ -155,7 +155,6 @@ class RangeReader:
     def _reach_end(self, partition: Partition, offset: int) -> None:
         span = self._spans.get(partition)
         if span is not None:
-            self._moved = self._moved or offset > span.known
             span.known = span.end = max(span.known, offset)
 
     def _handle_error(self, message: Any, error: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 
 import pytest
 
-from txstorm.clients.kafka.reader import _runs, _Span
+from txstorm.clients.kafka import reader
+from txstorm.clients.kafka.cluster import Unavailable
+from txstorm.clients.kafka.reader import RangeReader, _runs, _Span
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,9 @@ class Record:
 
     def offset(self):
         return self.at
+
+    def error(self):
+        return None
 
 
 @pytest.mark.parametrize("topics", [["a"], ["a", "b"]])
@@ -58,3 +64,24 @@ def test_a_span_gives_each_record_once_in_order():
     added(span, 14)
     assert [one.at for one in span.cut(12, 20)] == [12, 14]
     assert span.cut(20, 30) == []
+
+
+class BusyConsumer:
+    """A consumer that endlessly receives records of partition 0 of topic ``a``, and none of other partitions."""
+
+    def __init__(self) -> None:
+        self.offsets = itertools.count()
+
+    def assign(self, positions):
+        pass
+
+    def consume(self, most, timeout):
+        return [Record(("a", 0), next(self.offsets)) for _ in range(min(most, 5))]
+
+
+@pytest.mark.timeout(60)
+def test_a_partition_without_records_is_reported_although_records_of_others_keep_arriving(monkeypatch):
+    monkeypatch.setattr(reader, "consumer", lambda settings, troubles: BusyConsumer())
+    busy = RangeReader({})
+    with pytest.raises(Unavailable, match=r"nothing came of a/1 from offset 7 of 7\.\.8"):
+        busy.read({("a", 0): (0, 20), ("a", 1): (7, 9)}, {"a": "id"}, 0.3)
