@@ -1,4 +1,4 @@
-"""Files that survive a power failure, and the consequences of a single failed sync."""
+"""Durable files: they survive a power failure, and a single failed sync is handled correctly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txstorm.errors import TableCorrupt
 
 @pytest.fixture
 def fail(monkeypatch):
-    """Return a function that fails the next sync of a path with this ending; it returns the paths synced so far."""
+    """Return a function that makes the next sync of a path with a given suffix fail, and returns all paths synced."""
     real, ends, synced = os.fsync, [], []
 
     def fsync(handle):
@@ -47,7 +47,7 @@ def test_a_failed_sync_names_the_file(tmp_path, fail):
         sync_file(tmp_path / "a")
 
 
-def test_a_file_whose_sync_fails_is_thrown_away(tmp_path, fail):
+def test_a_file_whose_sync_fails_is_discarded(tmp_path, fail):
     write_durably(tmp_path / "a", b"old")
     fail(".tmp")
     with pytest.raises(OSError, match="synced"):
@@ -55,7 +55,7 @@ def test_a_file_whose_sync_fails_is_thrown_away(tmp_path, fail):
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
 
 
-def test_a_name_is_given_once_more_before_its_directory_is_synced_again(tmp_path, fail):
+def test_a_file_is_renamed_again_before_its_directory_is_synced_again(tmp_path, fail):
     synced = fail(tmp_path.name)
     write_durably(tmp_path / "a", b"new")
     assert synced.count(str(tmp_path)) == 2
@@ -71,7 +71,7 @@ def test_a_directory_that_cannot_be_synced_twice_is_an_error(tmp_path, monkeypat
         sync_names(tmp_path, [])
 
 
-def test_what_is_written_again_is_another_file_with_the_same_time_and_mode(tmp_path):
+def test_a_rewritten_file_is_a_new_inode_with_the_same_time_and_mode(tmp_path):
     file = tmp_path / "a"
     file.write_bytes(b"1")
     file.chmod(0o640)
@@ -94,7 +94,7 @@ def test_directories_and_their_modes(tmp_path, fail):
 
 @pytest.fixture
 def shared(tmp_path):
-    """Create a table with an entry, and a file, as Spark writes them, with Hadoop's checksums."""
+    """Return a handle on a table with a log entry and a data file as written by Spark, with a Hadoop checksum file."""
     handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
     share(handle.path)
     data = bytes(range(256)) * 5
@@ -112,7 +112,7 @@ def inodes(handle: DeltaHandle) -> list[int]:
     return [path.stat().st_ino for path in (handle.path / "part-0.parquet", handle.log_entry(1))]
 
 
-def test_what_spark_wrote_is_written_again_after_a_failure_only(shared, fail):
+def test_files_of_spark_are_rewritten_only_after_a_failed_sync(shared, fail):
     before = inodes(shared)
     synced = fail("part-0.parquet")
     with pytest.raises(OSError, match=r"part-0\.parquet"):
@@ -122,14 +122,14 @@ def test_what_spark_wrote_is_written_again_after_a_failure_only(shared, fail):
     assert Path(synced[-1]) == shared.log_entry(1).parent
 
 
-def test_what_spark_wrote_and_the_disk_lost_is_not_written_again(shared):
+def test_files_of_spark_that_the_disk_lost_are_not_rewritten(shared):
     file = shared.path / "part-0.parquet"
     file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(TableCorrupt, match=r"part-0\.parquet: content differs from what was written.*checksums"):
         make_durable(shared.path, [shared.log_entry(1)], again=True)
 
 
-def test_a_checkpoint_that_cannot_be_synced_is_none(tmp_path, fail):
+def test_a_checkpoint_that_cannot_be_synced_is_discarded(tmp_path, fail):
     handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
     for number in (1, 2):
         handle.commit(Commit({"app": number}, {"kind": "commit"}))
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_synced_is_none(tmp_path, fail):
     assert DeltaHandle.open(handle.path).app_version("app") == 2
 
 
-def test_the_names_of_a_checkpoint_are_given_once_more(tmp_path, fail):
+def test_the_files_of_a_checkpoint_are_renamed_again(tmp_path, fail):
     handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
     handle.commit(Commit({"app": 1}, {"kind": "commit"}))
     synced = fail("_delta_log")

@@ -1,4 +1,4 @@
-"""The local key store: closing it during concurrent calls."""
+"""The local key store (RocksDB): closing it while other threads use it."""
 
 from threading import Event, Thread
 
@@ -25,7 +25,7 @@ def until_closed(store, call, busy, refused):
         busy.set()
 
 
-def test_closing_waits_for_the_calls_of_other_threads(tmp_path):
+def test_closing_waits_for_calls_of_other_threads(tmp_path):
     store = KeyStore.open(tmp_path / "store")
     store.write((key, b"v" * 100) for key in KEYS)
     refused: list[str] = []
@@ -41,12 +41,12 @@ def test_closing_waits_for_the_calls_of_other_threads(tmp_path):
         thread.join(60)
     assert {error.rpartition(": ")[2] for error in refused} == {"it is closed"}
     assert len(refused) == len(CALLS)
-    again = KeyStore.open(tmp_path / "store")  # nothing has kept it open
+    again = KeyStore.open(tmp_path / "store")  # nothing holds it open
     assert again.get(KEYS[:1]) != [None]
     again.close()
 
 
-def test_a_closed_store_says_so(tmp_path):
+def test_a_closed_store_raises_a_clear_error(tmp_path):
     store = KeyStore.open(tmp_path / "store")
     store.close()
     for call in CALLS.values():

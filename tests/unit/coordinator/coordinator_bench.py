@@ -1,4 +1,4 @@
-"""Test bench for the coordinator's state machine: answers plans from a variable, like Storm's test-coordinator."""
+"""Test bench for the coordinator's state machine: plans are answered from a variable, as in Storm's own test."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ ALWAYS = "always"
 
 
 class Bench:
-    """A state machine with a ledger; `value` is the source: the next transaction's metadata, or None if not ready."""
+    """The state machine with a fake ledger; `value` is the metadata of the next transaction, None if it is not ready."""
 
     def __init__(
         self, max_pending: int = 4, max_group: int = 1, opaque: bool = False, currtx: int = 1, stored: Any = None
@@ -20,8 +20,8 @@ class Bench:
         self.metas: dict[int, Any] = dict(stored or {})
         self.value: Any = ALWAYS
         self.next_attempt = 100
-        self.asked: list[int] = []  # txids whose source was asked, by is_ready
-        self.initialized: list[tuple[int, Any]] = []  # (txid, metadata of the one before)
+        self.asked: list[int] = []  # txids for which is_ready was called
+        self.initialized: list[tuple[int, Any]] = []  # (txid, metadata of the previous txid)
         self.attempts: dict[int, int] = {}  # txid → its current attempt
         self.used: list[int] = []
         self.forgotten = 0
@@ -30,7 +30,7 @@ class Bench:
         self.send(Opened(currtx, tuple(sorted(txid for txid in self.metas if txid >= currtx))))
 
     def send(self, event: Event) -> list[str]:
-        """Deliver `event`, answer the plans that follow, and return what was emitted, in Storm's notation."""
+        """Deliver `event`, answer the resulting plans, and return the emitted batches and commits in Storm notation."""
         emitted: list[str] = []
         events = [event]
         self.sent = len(self.log)
@@ -75,7 +75,7 @@ class Bench:
         return self.send(Wake())
 
     def ack(self, txid: int, attempt: int | None = None) -> list[str]:
-        """Acknowledge, as Storm's ack does, the outstanding tuple tree of `txid`, in either phase."""
+        """Acknowledge the outstanding tuple tree of `txid` in either phase, as Storm's ack does; return the emissions."""
         attempt = attempt or self.attempts[txid]
         status = self.state.active.get(txid, (0, None))[1]
         return self.send(Committed(txid, attempt) if status is COMMITTING else Processed(txid, attempt))
@@ -90,7 +90,7 @@ class Bench:
         return after == before and commands == ()
 
     def commands(self) -> list[Command]:
-        """Return the commands caused by the last event sent, including those after answered plans."""
+        """Return the commands caused by the last event sent, including those that follow answered plans."""
         return [one for _, commands in self.log[self.sent :] for one in commands]
 
     def discarded(self) -> list[int]:

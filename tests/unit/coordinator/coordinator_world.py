@@ -1,7 +1,8 @@
-"""A fake world around the machine, driven by one seed: a source, a ledger, a runtime that is late, fails and crashes.
+"""Simulated world around the state machine, driven by one seed: a source, a ledger, and an unreliable runtime.
 
-The source is the row of whole numbers; a batch is a range of it. Exactly once means that the committed ranges tile
-it. Everything drawn comes from the seed, so that a seed names a schedule.
+The runtime delays answers, fails and crashes. The source is the sequence of integers, and a batch is a range of it.
+Exactly once means that the committed ranges are contiguous. All random choices derive from the seed, so a seed
+identifies a schedule.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ Batch = tuple[int, int]
 
 
 class Violation(AssertionError):
-    """An invariant is violated."""
+    """Raised when an invariant is violated."""
 
 
 def demand(holds: bool, what: str, *values: object) -> None:
@@ -38,7 +39,7 @@ def demand(holds: bool, what: str, *values: object) -> None:
 
 
 class Ledger:
-    """Durable state, which survives a crash."""
+    """A fake ledger: the durable state, which survives a crash."""
 
     def __init__(self) -> None:
         self.currtx = 1
@@ -60,7 +61,7 @@ class Ledger:
 
 
 class World:
-    """The simulated world of one schedule."""
+    """The simulated world of one schedule: source, ledger, runtime and the state machine under test."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -77,16 +78,16 @@ class World:
         self.trace: list[tuple[Event, tuple[Command, ...]]] = []
         self.open()
 
-    # --- the life of a process ---
+    # --- life cycle of a process ---
 
     def open(self) -> None:
-        """Start the coordinator, at first or after a crash, from nothing but the ledger."""
+        """Start the coordinator, for the first time or after a crash, with only the ledger as its state."""
         if self.config.opaque:
             self.ledger.metas = {txid: meta for txid, meta in self.ledger.metas.items() if txid < self.ledger.currtx}
-        self.batches: dict[int, Batch] = {}  # attempt → what its plan says
+        self.batches: dict[int, Batch] = {}  # attempt → its planned batch
         self.live: dict[int, int] = {}  # txid → attempt
         self.processed: set[int] = set()  # attempts
-        self.seen: set[int] = set()  # attempts told to process
+        self.seen: set[int] = set()  # attempts that were sent to processing
         self.group: tuple[int, ...] = ()
         self.plan: Plan | None = None
         self.started = set() if self.config.opaque else set(self.ledger.metas)
@@ -98,7 +99,7 @@ class World:
         self.send(Wake())
 
     def send(self, event: Event) -> tuple[Command, ...]:
-        """Deliver one event, execute the resulting commands, and answer plans, unless they are to be late."""
+        """Deliver one event, execute the resulting commands, and answer a plan unless its answer is delayed."""
         self.state, commands = machine.step(self.state, event)
         self.trace.append((event, commands))
         for command in commands:
@@ -173,7 +174,7 @@ class World:
         demand(state.committing_txids == self.group, "committing {}, told {}", state.committing_txids, self.group)
 
     def answer(self) -> None:
-        """Answer a plan from the source and the ledger."""
+        """Answer the pending plan from the source and the ledger, or report that it is not ready."""
         plan, self.plan = self.plan, None
         assert plan is not None
         replayed = plan.replay and not self.config.opaque
@@ -194,10 +195,10 @@ class World:
     def ledger_end(self, txid: int) -> int:
         return self.ledger.end_of(txid - 1)
 
-    # --- what may happen ---
+    # --- random steps ---
 
     def turn(self) -> None:
-        """Take one random step."""
+        """Take one random step: a fault or progress; after a stop, start again."""
         if self.state.stopped:
             self.open()
             return
@@ -229,7 +230,7 @@ class World:
             self.decide(len(self.group))
 
     def decide(self, count: int) -> None:
-        """Decide the first `count` txids of the group: they are published and completed."""
+        """Decide the first `count` txids of the group, which thereby are committed."""
         group, self.group = self.group, ()
         for txid in group[:count]:
             attempt = self.live.pop(txid)
@@ -246,7 +247,7 @@ class World:
             self.send(Failed(txid, self.live[txid], self.random.random() < 0.7))
 
     def fail_in_commit(self) -> None:
-        """Fail a txid of the group: those before it are decided, then the failure is reported."""
+        """Fail a random txid of the committing group, after deciding the txids before it."""
         if not self.group:
             return
         place = self.random.randrange(len(self.group))
@@ -258,13 +259,13 @@ class World:
             self.send(Failed(txid, attempt, self.random.random() < 0.7))
 
     def decide_less(self) -> None:
-        """Decide a part of the group, without any failure."""
+        """Decide only a prefix of the group, without a failure."""
         if len(self.group) > 1:
             self.decide(self.random.randrange(1, len(self.group)))
             self.send(Wake())
 
     def stale(self) -> None:
-        """Deliver a stale or duplicate response, for a superseded or finished attempt: nothing may change."""
+        """Deliver stale and duplicate responses, for superseded or finished attempts; demand that they have no effect."""
         events: list[Event] = []
         if self.dead:
             txid, attempt = self.random.choice(self.dead)
@@ -277,7 +278,7 @@ class World:
             demand(machine.step(self.state, event) == (self.state, ()), "{} is stale, but not without effect", event)
 
     def crash(self) -> None:
-        """Crash the process; a decision in progress becomes durable entirely, in part, or not at all."""
+        """Crash and restart the process; a decision in progress becomes durable completely, partly, or not at all."""
         if self.group and self.random.random() < 0.5:
             for txid in self.group[: self.random.randint(1, len(self.group))]:
                 self.ledger.commit(txid, self.batches[self.live[txid]])
@@ -298,7 +299,7 @@ class World:
     # --- the end of a schedule ---
 
     def heal(self) -> None:
-        """Stop all failures: everything in the source must be committed within a bounded number of turns."""
+        """Stop all faults, and demand that the whole source is committed within a bounded number of turns."""
         self.faults, self.late_plans = 0.0, 0.0
         if self.stop:
             self.finish(lambda: self.state.stopped, "stopping")
@@ -337,7 +338,7 @@ FAULTS = (
 
 
 def run(seed: int, turns: int = 30) -> World:
-    """Run one schedule; an error names its seed."""
+    """Run the schedule of `seed` and return its world; any error is raised as a `Violation` that names the seed."""
     try:
         world = World(seed)
         for _ in range(turns):

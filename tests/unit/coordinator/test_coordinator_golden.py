@@ -1,4 +1,4 @@
-"""Storm's own test-coordinator, from a data file (conformance items 1-13)."""
+"""Storm's own coordinator test, replayed from a data file (conformance items 1 to 13)."""
 
 import json
 from pathlib import Path
@@ -18,15 +18,15 @@ def play(bench: Bench, step: dict) -> list[str]:
 
 
 def test_items_1_to_12_transcript():
-    """T38, T39: emit on the batch stream, commit in order. Also T13, T2."""
+    """Items 1 to 12: the coordinator emits the batches and commits of Storm's transcript (T2, T13, T38, T39)."""
     bench = Bench(GOLDEN["max_pending"])
     got = [{**step, "emits": play(bench, step)} for step in GOLDEN["steps"]]
     assert got == GOLDEN["steps"]
 
 
-def test_item_13_every_emission_carries_an_attempt_of_its_own():
-    # The bench checks at each Process and Commit that the attempt is the one planned last for that txid.
-    """Row T3."""
+def test_item_13_every_emission_has_a_unique_attempt():
+    # For each Process and Commit, the bench checks that the attempt is the last one planned for that txid.
+    """Item 13: every emission of a batch has a new, unique attempt id (conformance row T3)."""
     bench = Bench(GOLDEN["max_pending"])
     batches = sum(emitted.startswith("batch") for step in GOLDEN["steps"] for emitted in play(bench, step))
     assert batches == len(bench.used) == len(set(bench.used)) > 0

@@ -1,4 +1,4 @@
-"""Several consecutive txids under one decision."""
+"""Commit groups: several consecutive txids committed by one decision."""
 
 import pytest
 from coordinator_bench import Bench
@@ -10,7 +10,7 @@ from txstorm.errors import SettingError, TxstormError
 
 
 def grouped() -> Bench:
-    """A bench with 1..5 active and the group 2..5 committing."""
+    """Return a bench in which txid 1 is committed and the group of txids 2 to 5 is committing."""
     bench = Bench(max_pending=5, max_group=4)
     bench.wake()
     bench.value = None
@@ -21,7 +21,7 @@ def grouped() -> Bench:
     return bench
 
 
-def test_a_group_is_what_is_processed_in_a_row_when_the_turn_comes():
+def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit():
     bench = Bench(max_pending=5, max_group=5)
     bench.wake()
     bench.ack(1), bench.ack(2), bench.ack(4), bench.ack(3)
@@ -39,7 +39,7 @@ def test_a_group_is_no_longer_than_max_group():
     assert bench.send(Committed(4, bench.attempts[4])) == ["commit 5+6"]
 
 
-def test_one_group_at_a_time_and_it_does_not_grow():
+def test_one_group_commits_at_a_time_and_does_not_grow():
     bench = Bench(max_pending=3, max_group=3)
     bench.wake()
     assert bench.ack(1) == ["commit 1"]
@@ -47,7 +47,7 @@ def test_one_group_at_a_time_and_it_does_not_grow():
     assert bench.state.committing_txids == (1,)
 
 
-def test_what_follows_is_the_next_group_as_far_as_it_is_processed():
+def test_following_is_the_processed_prefix_of_the_next_group():
     bench = Bench(max_pending=6, max_group=2)
     bench.wake()
     bench.value = None
@@ -58,14 +58,14 @@ def test_what_follows_is_the_next_group_as_far_as_it_is_processed():
     assert bench.state.committing_txids == (1, 2)
     assert bench.state.following == (3,)
     bench.ack(4)
-    assert bench.state.following == (3, 4)  # and not 5: no more than a group
+    assert bench.state.following == (3, 4)  # not 5: a group is limited to two txids
     bench.send(Failed(4, bench.attempts[4]))
     assert bench.state.following == (3,)
     bench.send(Stopping(drain=False))
     assert bench.state.following == ()
 
 
-def test_the_whole_group_committed_forgets_below_its_last_and_plans_on():
+def test_a_committed_group_forgets_metadata_before_its_last_and_plans_more():
     bench = grouped()
     bench.value = "more"
     bench.send(Committed(5, bench.attempts[5]))
@@ -73,7 +73,7 @@ def test_the_whole_group_committed_forgets_below_its_last_and_plans_on():
     assert (bench.state.currtx, bench.forgotten, bench.state.committed) == (6, 5, 5)
 
 
-def test_a_prefix_committed_then_the_failure_that_ended_the_group():
+def test_a_committed_prefix_followed_by_a_failure():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert bench.send(Committed(3, attempts[3])) == []
@@ -83,7 +83,7 @@ def test_a_prefix_committed_then_the_failure_that_ended_the_group():
     assert bench.state.currtx == 4
 
 
-def test_a_prefix_committed_without_a_failure_commits_the_rest_at_the_next_wake():
+def test_after_a_committed_prefix_the_rest_commits_at_the_next_wake():
     bench = grouped()
     assert bench.send(Committed(3, bench.attempts[3])) == []
     assert [status for _, status in bench.state.active.values()] == [PROCESSED, PROCESSED]
@@ -99,13 +99,13 @@ def test_a_failure_reported_before_the_prefix_is_committed():
     assert bench.state.currtx == 4
 
 
-def test_the_first_of_a_group_fails():
+def test_the_first_txid_of_a_group_fails():
     bench = grouped()
     assert bench.fail(2) == [f"batch {txid}(always)" for txid in (2, 3, 4, 5)]
     assert bench.state.committing_txids == ()
 
 
-def test_a_failure_behind_the_group_leaves_the_group_alone():
+def test_a_failure_after_the_group_does_not_affect_the_group():
     bench = Bench(max_pending=3, max_group=3)
     bench.wake()
     bench.ack(2), bench.ack(1)
@@ -122,7 +122,7 @@ def test_commit_and_discard_name_the_attempts():
     assert expected in [one for _, commands in bench.log for one in commands]
 
 
-def test_committed_without_a_commit_is_a_fault_not_a_guess():
+def test_committed_without_a_commit_is_an_error():
     bench = Bench(max_pending=2)
     bench.wake()
     bench.ack(1)

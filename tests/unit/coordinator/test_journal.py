@@ -11,7 +11,7 @@ from txstorm.errors import InputError
 
 
 def session(**kwargs) -> tuple[Bench, list[str]]:
-    """A bench with a short life behind it, and its journal."""
+    """Return a bench that has processed a short session, and the lines of its journal."""
     bench = Bench(max_pending=2, max_group=2, **kwargs)
     bench.wake()
     bench.ack(2), bench.ack(1), bench.fail(2), bench.ack(1), bench.ack(2)
@@ -28,7 +28,7 @@ def test_a_journal_replays_to_the_same_state():
     assert replay(line + "\n" for line in lines) == Replayed(len(bench.log), bench.state)
 
 
-def test_lines_are_json_objects_that_a_person_can_read():
+def test_lines_are_readable_json_objects():
     assert json.loads(record(Failed(3, 7, resume=False), (Discard((3, 4), (7, 8)), Plan(3, replay=True)))) == {
         "event": ["Failed", {"txid": 3, "attempt_id": 7, "resume": False}],
         "commands": [
@@ -54,11 +54,11 @@ def test_the_first_difference_is_named():
     assert f"journal line {place + 1}: after Processed" in str(found)
 
 
-def test_another_configuration_shows_where_it_would_differ():
+def test_another_configuration_gives_the_first_difference():
     _, lines = session()
     found = replay(lines, Config(max_pending=1)).difference
     assert isinstance(found, Difference)
-    assert found.got == found.expected[:1]  # the first batch starts, the plan of the second does not follow
+    assert found.got == found.expected[:1]  # the first batch starts, but no plan for the second follows
 
 
 def test_several_runs_in_one_journal():
@@ -130,7 +130,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("lines", "message"), BAD.values(), ids=BAD)
-def test_what_is_no_journal_is_refused_with_the_line(lines, message):
+def test_malformed_journals_are_rejected_with_their_line(lines, message):
     with pytest.raises(InputError, match=message):
         replay(lines)
 

@@ -1,4 +1,4 @@
-"""Opening, back-off, deactivation, stopping, and answers to plans that come too late."""
+"""Life cycle of the coordinator: opening, back-off, deactivation, stopping, and late answers to plans."""
 
 import pytest
 from coordinator_bench import Bench
@@ -28,7 +28,7 @@ def started(count: int, **kwargs) -> Bench:
 
 
 def asking(count: int) -> State:
-    """1 to `count` are processing (attempts 11, 12, …) and the plan of the next one is unanswered."""
+    """Return a state in which txids 1 to `count` are processing (attempts 11, 12, …) and the next plan is pending."""
     state, _ = step(initial(Config(count + 1)), Opened(1))
     state, _ = step(state, Wake())
     for txid in range(1, count + 1):
@@ -69,7 +69,7 @@ def test_opaque_metadata_must_be_dropped_before_opening():
 # --- back-off ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_held_failure_holds_it_and_later_ones_while_earlier_ones_go_on():
+def test_back_off_holds_a_failed_txid_and_later_ones_but_not_earlier_ones():
     bench = started(4)
     assert bench.fail(3, resume=False) == []
     assert bench.discarded() == [3, 4]
@@ -91,7 +91,7 @@ def test_an_earlier_failure_does_not_end_the_back_off_of_a_later_one():
     assert bench.send(Resume(3)) == ["batch 3(always)", "batch 4(always)"]
 
 
-def test_resume_of_what_is_not_held_changes_nothing():
+def test_resuming_a_txid_that_is_not_held_changes_nothing():
     assert started(2).ignores(Resume(1))
 
 
@@ -117,7 +117,7 @@ def test_not_ready_holds_new_transactions_until_a_wake_but_no_replays():
     assert bench.wake() == ["batch 4(now)"]
 
 
-def test_a_replay_that_cannot_be_planned_is_asked_for_again_at_the_next_wake_only():
+def test_a_replay_that_is_not_ready_is_planned_again_only_at_the_next_wake():
     state, commands = step(asking(2), NotReady(3))
     state, commands = step(state, Failed(1, 11))
     assert commands == (Discard((1, 2), (11, 12)), Plan(1, replay=True))
@@ -127,7 +127,7 @@ def test_a_replay_that_cannot_be_planned_is_asked_for_again_at_the_next_wake_onl
     assert step(state, Wake())[1] == (Plan(1, replay=True),)
 
 
-# --- answers that come late -------------------------------------------------------------------------------------------
+# --- late answers to plans --------------------------------------------------------------------------------------------
 
 
 def test_one_plan_at_a_time():
@@ -136,13 +136,13 @@ def test_one_plan_at_a_time():
     assert not any(isinstance(one, Plan) for one in step(state, Processed(1, 11))[1])
 
 
-def test_a_plan_answered_after_a_failure_before_it_is_discarded():
+def test_a_plan_answered_after_the_failure_of_an_earlier_txid_is_discarded():
     state, commands = step(asking(2), Failed(2, 12))
     assert commands == (Discard((2,), (12,)),)  # the plan of 3 is still unanswered
     state, commands = step(state, Planned(3, 13))
     assert commands == (Discard((3,), (13,)), Plan(2, replay=True))
     state, commands = step(state, Planned(2, 22))
-    assert commands == (Process(2, 22), Plan(3, replay=True))  # its metadata is stored: it is a replay now
+    assert commands == (Process(2, 22), Plan(3, replay=True))  # its metadata is stored, so it is now a replay
 
 
 def test_a_plan_answered_with_not_ready_after_a_failure_does_not_hold_the_replay():
@@ -168,7 +168,7 @@ def test_a_plan_answered_after_stopping_is_discarded():
 # --- deactivation -----------------------------------------------------------------------------------------------------
 
 
-def test_deactivated_starts_nothing_new_and_finishes_what_was_started():
+def test_a_deactivated_coordinator_starts_nothing_and_finishes_started_txids():
     bench = started(3)
     bench.send(Deactivated())
     bench.ack(1)
@@ -181,7 +181,7 @@ def test_deactivated_starts_nothing_new_and_finishes_what_was_started():
     assert bench.send(Activated()) == [f"batch {txid}(always)" for txid in (4, 5, 6)]
 
 
-def test_a_plan_on_its_way_when_deactivated_was_started():
+def test_a_plan_in_flight_at_deactivation_counts_as_started():
     state, _ = step(asking(1), Deactivated())
     assert step(state, Planned(2, 12))[1] == (Process(2, 12),)
 
@@ -189,7 +189,7 @@ def test_a_plan_on_its_way_when_deactivated_was_started():
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-def test_stopping_drops_everything_but_the_committing_group():
+def test_stopping_discards_everything_except_the_committing_group():
     bench = started(4, max_group=2)
     bench.ack(1), bench.ack(2), bench.ack(3)
     attempts = dict(bench.attempts)
@@ -230,7 +230,7 @@ def test_stopping_with_nothing_active_is_stopped_at_once():
     assert bench.commands() == []
 
 
-def test_draining_commits_what_was_started_replays_included():
+def test_draining_commits_all_started_txids_and_their_replays():
     bench = started(3)
     bench.send(Stopping(drain=True))
     assert bench.fail(1, resume=False) == []
@@ -241,7 +241,7 @@ def test_draining_commits_what_was_started_replays_included():
     assert (bench.state.currtx, bench.state.stopped, bench.wake()) == (4, True, [])
 
 
-def test_draining_can_be_cut_short_but_not_taken_back():
+def test_draining_can_be_shortened_but_not_revoked():
     bench = started(2)
     bench.send(Stopping(drain=True))
     assert bench.ignores(Activated())

@@ -1,6 +1,6 @@
-"""Random schedules of the shipped machine in a fake world, and mutants of it that the world must notice.
+"""Random schedules of the coordinator's state machine in a simulated world, which must detect every mutant of it.
 
-TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones.
+TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES set the seed and the number of schedules.
 """
 
 import os
@@ -45,7 +45,7 @@ def test_a_seed_gives_the_same_trace_twice_and_its_journal_replays():
 
 
 def literal_storm_fail(state, event, original=machine._failed):
-    """Defect: a stale failure drops the current attempt but not the later ones, and the gap is planned again."""
+    """Mutant: a stale failure drops the current attempt but not later ones, and the gap is planned again."""
     index = event.txid - state.currtx
     if 0 <= index < len(state.entries) and state.entries[index].attempt_id != event.attempt_id:
         entries = state.entries[:index] + state.entries[index + 1 :]
@@ -69,7 +69,7 @@ def group_of_whatever_is_there(state, original=machine._due):
 
 
 def commits_n_plus_1_before_n(state, original=machine._sync):
-    """Defect: commits any processed txid, whatever its position in the window."""
+    """Mutant: commits any processed txid, whatever its position in the window."""
     for index, entry in enumerate(state.entries):
         if not state.committing and entry.status is machine.PROCESSED:
             return original(state)[0], (Commit((state.currtx + index,), (entry.attempt_id,)),)
@@ -127,7 +127,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[mutant.__name__ for _, mutant in MUTANTS])
-def test_the_world_notices_a_mutant(monkeypatch, name, mutant):
+def test_the_world_detects_a_mutant(monkeypatch, name, mutant):
     monkeypatch.setattr(machine, name, mutant)
     with pytest.raises(Violation, match=r"seed \d+"):
         for seed in range(FIRST, FIRST + 1000):

@@ -1,4 +1,4 @@
-"""Storm's conformance items that concern the coordinator alone, with the numbers of the reference list."""
+"""Items of Storm's conformance list that concern only the coordinator, by their numbers in that list."""
 
 import pytest
 from coordinator_bench import Bench
@@ -16,7 +16,7 @@ def started(count: int, **kwargs) -> Bench:
 
 
 def test_item_14_one_pending_starts_the_next_only_after_the_commit():
-    """Rows T6, T45."""
+    """Item 14: with one pending transaction allowed, the next starts only after the commit (rows T6, T45)."""
     bench = Bench(max_pending=1)
     assert bench.wake() == ["batch 1(always)"]
     assert bench.ack(1) == ["commit 1"]
@@ -53,7 +53,7 @@ def test_items_15_16_answers_for_txids_outside_the_window_are_ignored():
         assert bench.ignores(Failed(txid, 101))
 
 
-def test_item_17_initialized_once_with_the_metadata_of_the_one_before():
+def test_item_17_initialized_once_with_the_metadata_of_the_previous_txid():
     bench = Bench(max_pending=3)
     bench.value = "a"
     bench.wake()
@@ -77,7 +77,7 @@ def test_item_17_first_transaction_has_no_metadata_before_it():
 
 def test_item_18_a_failing_source_starts_nothing_and_is_asked_again():
     bench = Bench(max_pending=2)
-    bench.value = None  # the runtime answers NotReady for FailedException
+    bench.value = None  # the runtime answers a FailedException with NotReady
     assert bench.wake() == []
     assert bench.wake() == []
     bench.value = 7
@@ -96,7 +96,7 @@ def test_item_19_stops_at_the_first_slot_that_is_not_ready():
     state, commands = step(state, NotReady(3))
     assert commands == ()
     state, commands = step(state, Processed(2, 12))
-    assert commands == ()  # slot 4 would be ready, but 3 is not, and nobody asks before the next wake
+    assert commands == ()  # slot 4 would be ready, but slot 3 is not, and the source is not asked before the next wake
     _, commands = step(state, Wake())
     assert commands == (Plan(3, replay=False),)
 
@@ -120,7 +120,7 @@ def test_item_21_only_the_lowest_uncommitted_commits():
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 1, 3)])
 def test_item_22_commits_in_txid_order_whatever_the_order_of_processing(order):
-    """Row T7."""
+    """Item 22: transactions commit in txid order, whatever the order in which they are processed (row T7)."""
     bench = started(3)
     bench.value = None
     emitted = [text for txid in order for text in bench.ack(txid)]
@@ -137,7 +137,7 @@ def test_item_22_the_commit_comes_before_the_batches_of_the_same_sync():
     assert [type(one) for one in bench.commands()] == [Forget, Commit, Plan, Process]
 
 
-def test_item_28_commit_of_n_forgets_what_is_below_n():
+def test_item_28_commit_of_n_forgets_metadata_below_n():
     bench = started(3)
     bench.ack(1), bench.ack(1)
     assert sorted(bench.metas) == [1, 2, 3, 4]
@@ -163,7 +163,7 @@ def test_failed_exception_in_the_processing_phase_replays_at_once(item):
 
 
 def test_item_44_failed_exception_in_the_commit_phase_runs_both_phases_again():
-    """Rows T8, T29."""
+    """Item 44: a FailedException in the commit phase replays the transaction through both phases (rows T8, T29)."""
     bench = started(2)
     bench.ack(1)
     assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
@@ -188,7 +188,7 @@ def test_item_48_retries_have_no_limit():
 
 
 def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
-    """Row T35."""
+    """Item 57: failed opaque batches are planned again in txid order, without calling is_ready (row T35)."""
     bench = started(3, opaque=True)
     bench.value = "other"
     assert bench.fail(2) == ["batch 2(other)", "batch 3(other)"]
@@ -201,20 +201,20 @@ def test_item_57_opaque_discards_before_it_plans_again():
     assert [type(one) for one in bench.commands()] == [Discard, Plan, Process, Plan, Process]
 
 
-def test_item_58_a_commit_nobody_remembers_fails_and_is_replayed():
+def test_item_58_an_unknown_commit_fails_and_is_replayed():
     bench = started(2, opaque=True)
     bench.ack(1), bench.ack(2)
     assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
 
 
-def test_item_63_restart_emits_what_is_stored_in_order_without_asking():
+def test_item_63_restart_emits_stored_txids_in_order_without_asking():
     bench = Bench(max_pending=4, currtx=5, stored={4: "d", 5: "e", 6: "f"})
     bench.value = None
     assert bench.wake() == ["batch 5(e)", "batch 6(f)"]
     assert bench.asked == [7]
 
 
-def test_item_63_restart_with_a_narrower_window_emits_the_stored_ones_as_it_moves():
+def test_item_63_restart_with_a_narrower_window_emits_stored_txids_as_it_advances():
     bench = Bench(max_pending=1, currtx=2, stored={1: "a", 2: "b", 3: "c"})
     bench.value = None
     assert bench.wake() == ["batch 2(b)"]
@@ -239,7 +239,7 @@ def test_item_65_a_crash_before_currtx_is_written_runs_the_transaction_again():
     assert bench.wake()[0] == "batch 1(always)"
 
 
-def test_item_66_the_attempt_after_a_failed_commit_is_another_one():
+def test_item_66_a_failed_commit_is_replayed_with_a_new_attempt():
     bench = started(1)
     bench.ack(1)
     first = bench.attempts[1]
@@ -259,7 +259,7 @@ def test_item_81_stale_failure_of_an_old_tree_changes_nothing():
     assert bench.state.active[2][0] == bench.attempts[2] != old[2]
 
 
-def test_item_82_a_processed_transaction_waits_any_time_for_its_turn():
+def test_item_82_a_processed_transaction_waits_indefinitely_for_its_turn():
     bench = started(2)
     bench.ack(2)
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""The log of a table stays short, and archiving loses none of it."""
+"""Archiving the log of a Delta table keeps the log short and loses no entry."""
 
 import time
 
@@ -17,7 +17,7 @@ LAST = 60
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """Create a table of LAST one-row commits, with a checkpoint every fifth and a log of some ten versions."""
+    """Return a handle on a table of LAST one-row commits, a checkpoint every five, and about ten unarchived versions."""
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 10)
     schema = pa.schema([("n", pa.int64())])
     handle = DeltaHandle.create(tmp_path, schema, {}, Commit({}, {"kind": "create"}))
@@ -35,13 +35,13 @@ def entries(path, where):
     return sorted(int(file.name[:20]) for file in (path / where).glob("*.json") if file.name[0] == "0")
 
 
-def test_the_log_is_short_and_every_version_is_there(table):
+def test_the_log_is_short_and_no_version_is_lost(table):
     logged, archived = entries(table.path, LOG), entries(table.path, ARCHIVE)
     assert 10 < len(logged) < 35
     assert [*archived, *logged] == list(range(LAST + 1))
 
 
-def test_it_reads_as_before(table):
+def test_the_table_reads_as_before(table):
     again = DeltaHandle.open(table.path)
     assert (again.version, again.app_version("app")) == (LAST, LAST)
     assert sorted(again.read()["n"].to_pylist()) == list(range(1, LAST + 1))
@@ -56,7 +56,7 @@ def test_every_version_can_be_opened(table, version):
     assert sorted(old.read()["n"].to_pylist()) == list(range(1, version + 1))
 
 
-def test_the_history_goes_on_in_the_archive(table):
+def test_the_history_continues_in_the_archive(table):
     assert [entry.info.get("n", 0) for entry in table.history()] == list(range(LAST, -1, -1))
 
 
@@ -67,6 +67,6 @@ def test_a_damaged_archived_entry_is_named(table):
         list(table.history())
 
 
-def test_a_version_that_never_existed_is_refused(table):
+def test_a_version_that_never_existed_is_rejected(table):
     with pytest.raises(TableCorrupt, match="at version 1000"):
         DeltaHandle.open(table.path, 1000)

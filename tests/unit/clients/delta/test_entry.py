@@ -1,4 +1,4 @@
-"""Log entries written by txstorm: equal to those of delta-rs, with the same compare-and-set."""
+"""Delta log entries written by txstorm: equal to those of delta-rs, with the same compare-and-set."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table(path, links: bool = True) -> DeltaHandle:
 
 
 def actions(handle: DeltaHandle, version: int) -> list[tuple[str, dict]]:
-    """Return the actions of a version, without their author and time, and without null values."""
+    """Return the (kind, content) pairs of a version's actions, without author, time and null values."""
     lines = [json.loads(line) for line in handle.log_entry(version).read_text().splitlines()]
     return [
         (kind, {name: value for name, value in content.items() if value is not None and name not in THEIRS})
@@ -47,7 +47,7 @@ def actions(handle: DeltaHandle, version: int) -> list[tuple[str, dict]]:
     ]
 
 
-def test_an_entry_says_what_that_of_delta_rs_does(tmp_path):
+def test_an_entry_equals_that_of_delta_rs(tmp_path):
     ours, theirs = table(tmp_path / "ours"), table(tmp_path / "theirs", links=False)
     for version, commit in enumerate(COMMITS, start=1):
         for handle in (ours, theirs):
@@ -64,7 +64,7 @@ def test_an_entry_says_what_that_of_delta_rs_does(tmp_path):
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_of_several_that_commit_the_same_version_one_wins(tmp_path, links):
+def test_of_several_commits_of_the_same_version_one_wins(tmp_path, links):
     handles = [table(tmp_path / "t", links), *(DeltaHandle.open(tmp_path / "t") for _ in range(3))]
     for version in range(1, 9):
         won: list[int] = []
@@ -89,7 +89,7 @@ def test_of_several_that_commit_the_same_version_one_wins(tmp_path, links):
             assert (handle.version, handle.app_version("app"), handle.app_version("round")) == (version, *won, version)
 
 
-def test_one_that_slept_while_its_version_was_archived_conflicts(tmp_path):
+def test_a_stale_writer_whose_version_was_archived_conflicts(tmp_path):
     sleeper = table(tmp_path / "t")
     sleeper.commit(COMMITS[0])
     other = DeltaHandle.open(tmp_path / "t")
@@ -100,7 +100,7 @@ def test_one_that_slept_while_its_version_was_archived_conflicts(tmp_path):
     other.checkpoint(1)
     list(archive_entries(tmp_path / "t", 60, time.time() + 7200, 2))
     log = sorted(path.name for path in sleeper.log_entry(0).parent.iterdir())
-    assert sleeper.log_entry(2).name not in log  # the name is free
+    assert sleeper.log_entry(2).name not in log  # the file name is free
     with pytest.raises(ConflictError):
         sleeper.commit(COMMITS[1])
     assert sorted(path.name for path in sleeper.log_entry(0).parent.iterdir()) == log
@@ -108,8 +108,8 @@ def test_one_that_slept_while_its_version_was_archived_conflicts(tmp_path):
     assert (sleeper.version, sleeper.app_version("app")) == (13, 21)
 
 
-def test_an_entry_that_was_put_where_an_archived_one_had_been_is_taken_back(tmp_path, monkeypatch):
-    """The writer pauses between the check and the link."""
+def test_an_entry_in_place_of_an_archived_one_is_removed(tmp_path, monkeypatch):
+    """A new entry is removed again if its version was archived between the writer's check and its hard link."""
     sleeper, link = table(tmp_path / "t"), os.link
 
     def late(source, target):

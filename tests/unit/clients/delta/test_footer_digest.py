@@ -1,4 +1,4 @@
-"""Footers of Parquet files: no corrupted bit may lead to different rows being read."""
+"""Parquet footers: a flipped bit is detected and never changes the rows that are read."""
 
 import random
 
@@ -23,12 +23,12 @@ def rows_of(file):
     return Selected(file.parent, ROWS.schema, actions, Wanted()).table()
 
 
-def test_what_was_written_is_read(staged):
+def test_written_rows_are_read_back(staged):
     check_seal(staged)
     assert rows_of(staged).equals(ROWS)
 
 
-def test_no_flipped_bit_is_read_as_other_rows(staged):
+def test_a_flipped_bit_never_changes_the_rows_read(staged):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng, data, refused = random.Random(seed), staged.read_bytes(), 0
@@ -52,13 +52,13 @@ def test_a_renamed_column_is_refused_and_not_read_as_null(staged):
 
 
 @pytest.mark.parametrize("left", [0, 5, 11, 300])
-def test_a_file_that_was_cut_off(staged, left):
+def test_a_truncated_file_is_rejected(staged, left):
     staged.write_bytes(staged.read_bytes()[:left])
     with pytest.raises(pa.ArrowInvalid, match="its footer is not the one that was written"):
         rows_of(staged)
 
 
-def test_a_footer_longer_than_what_is_read_at_first(tmp_path):
+def test_a_footer_longer_than_the_first_read(tmp_path):
     wide = pa.table({f"column_{number}": [number] for number in range(2000)} | {"_txid": [1]})
     file = tmp_path / stage(tmp_path, wide, NAME).path
     check_seal(file)
@@ -69,7 +69,7 @@ def test_a_footer_longer_than_what_is_read_at_first(tmp_path):
         check_seal(file)
 
 
-def test_files_without_a_seal_are_read_as_they_are(staged):
+def test_files_without_a_footer_digest_are_read_unchecked(staged):
     data = staged.read_bytes()
     for name in ("part-00000-4f3c.c000.snappy.parquet", "3-7-12345-my.count-all-0123456789abcdef.parquet"):
         other = staged.with_name(name)

@@ -1,4 +1,4 @@
-"""The Delta client: compare-and-set, its cache of a version, checkpoints, and reading parts of a table."""
+"""The Delta table handle: compare-and-set, caching of one version, checkpoints, and reading parts of a table."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +34,7 @@ def test_created_with_properties_and_transactions(tmp_path, handle):
         DeltaHandle.create(tmp_path / "t", SCHEMA, {}, Commit({}, {}))
 
 
-def test_what_a_handle_remembers_is_never_older_than_its_version(handle):
+def test_cached_data_is_never_older_than_the_version_of_the_handle(handle):
     other = DeltaHandle.open(handle.path)
     assert (handle.app_version("app"), other.app_version("app")) == (0, 0)
     add(handle, 1)
@@ -44,11 +44,11 @@ def test_what_a_handle_remembers_is_never_older_than_its_version(handle):
     handle.commit(Commit({"app": 2}, {}))
     other.refresh()
     other.commit(Commit({"app": 3, "epoch": 1}, {}))
-    handle.refresh()  # its own commit, and another one after it
+    handle.refresh()  # its own commit, and a later one by another handle
     assert (handle.app_version("app"), handle.app_version("epoch")) == (3, 1)
 
 
-def test_a_handle_moves_with_its_own_commits_and_not_with_those_of_others(handle):
+def test_a_handle_advances_with_its_own_commits_only(handle):
     other = DeltaHandle.open(handle.path)
     for version in (1, 2):
         handle.commit(Commit({"app": version}, {}))
@@ -68,19 +68,19 @@ def test_a_handle_never_sees_files_of_a_later_version_than_its_own(handle):
     other.refresh()
     other.commit(Commit({"app": 3}, {}, [DataFile("3.parquet", 1)]))
     assert [file.path for file in handle.files()] == ["2.parquet", "1.parquet"]
-    with pytest.raises(ConflictError):  # what was read is what the next commit is compared with
+    with pytest.raises(ConflictError):  # the next commit expects the version that was read
         handle.commit(Commit({"app": 3}, {}))
 
 
-def test_history_has_our_infos_newest_first_and_nothing_of_others(handle):
-    for txid in range(1, 21):  # more than one step of reading
+def test_history_has_only_txstorms_commits_newest_first(handle):
+    for txid in range(1, 21):  # more than one read step
         add(handle, txid)
     entries = list(handle.history())
     assert [entry.version for entry in entries] == list(range(20, -1, -1))
     assert [entry.info.get("last") for entry in entries] == [*range(20, 0, -1), None]
 
 
-def test_a_checkpoint_is_what_the_next_handle_starts_from(handle):
+def test_a_new_handle_starts_from_the_checkpoint(handle):
     add(handle, 1)
     assert handle.checkpoint(2) == []
     add(handle, 2)
@@ -91,14 +91,14 @@ def test_a_checkpoint_is_what_the_next_handle_starts_from(handle):
         handle.log_entry(version).unlink()
     again = DeltaHandle.open(handle.path)
     assert (again.version, again.app_version("app"), again.checkpoint(1)) == (2, 2, [])
-    add(handle, 3)  # and the handle that wrote it goes on
+    add(handle, 3)  # the handle that wrote the checkpoint continues
     assert sorted(again.logged_paths()) == ["1.parquet", "2.parquet", "3.parquet"]
 
 
-def test_parts_of_a_table(handle):
+def test_reading_parts_of_a_table(handle):
     for txid in range(1, 6):
         add(handle, txid, stats=txid % 2 == 0)
-    (handle.path / "4.parquet").unlink()  # not opened when its statistics say it has nothing to give
+    (handle.path / "4.parquet").unlink()  # not opened if its statistics exclude it
     assert sorted(handle.read(["_txid"], ("_txid", 1), ("_txid", 3))["_txid"].to_pylist()) == [2, 3]
     assert handle.read(low=("_txid", 4))["_txid"].to_pylist() == [5]
     with pytest.raises(TableCorrupt, match=r"t: a file of version 5 cannot be read: .*4\.parquet"):
@@ -106,7 +106,7 @@ def test_parts_of_a_table(handle):
     assert handle.read(low=("_txid", 9)).num_rows == 0
 
 
-def test_files_leave_and_old_versions_stay_readable(handle):
+def test_old_versions_stay_readable_after_files_are_removed(handle):
     add(handle, 1)
     handle.commit(Commit({}, {}, removes=handle.files(), removed_at=1))
     handle.refresh()
@@ -124,7 +124,7 @@ def test_is_table(tmp_path, handle):
     assert not is_table(tmp_path / "half")
 
 
-def test_types_delta_has_not_are_named():
+def test_types_not_supported_by_delta_are_named():
     with pytest.raises(StateError, match="state 's': column 'x': Delta cannot store duration"):
         stored_schema("state 's'", pa.schema([("a", pa.int64()), ("x", pa.duration("us"))]))
     assert stored_schema("s", SCHEMA) == SCHEMA

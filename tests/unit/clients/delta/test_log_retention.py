@@ -1,4 +1,4 @@
-"""Log retention: retained and archived entries; only opening a table lists its log."""
+"""Log retention: old entries of a table's log are archived and stay readable; only opening a table lists its log."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Create a table of LAST one-row commits, with a checkpoint every fifth and nothing archived."""
+    """Return the path of a table of LAST one-row commits, with a checkpoint every five and no archived entries."""
     path = tmp_path_factory.mktemp("log") / "table"
     handle = DeltaHandle.create(path, SCHEMA, {}, Commit({}, {"kind": "create"}))
     for n in range(1, LAST + 1):
@@ -46,7 +46,7 @@ def table(made, tmp_path):
 
 
 def age(table, seconds, until=LAST, only=""):
-    """Set the modification times of log files back by `seconds`."""
+    """Age log files by `seconds`: those up to version `until` whose names contain `only`."""
     for file in (table / LOG).iterdir():
         if file.name[0] == "0" and int(file.name[:20]) <= until and only in file.name:
             os.utime(file, (time.time() - seconds,) * 2)
@@ -66,7 +66,7 @@ def checkpoints(table):
 
 
 def check_readable(table, versions=range(LAST + 1)):
-    """Check that txstorm can read every version, and deltalake the newest."""
+    """Check that no entry is lost or duplicated; read each of `versions` with txstorm, and the newest with deltalake."""
     assert sorted([*entries(table, ARCHIVE), *entries(table, LOG)]) == list(range(LAST + 1))
     for version in versions:
         rows = DeltaHandle.open(table, version).read()["n"].to_pylist()
@@ -91,43 +91,43 @@ def check_readable(table, versions=range(LAST + 1)):
         ("", float("inf")),
     ],
 )
-def test_what_a_table_promises(text, seconds):
+def test_retention_properties_of_a_table(text, seconds):
     assert log_retention({} if text is None else {"delta.logRetentionDuration": text}) == seconds
 
 
-def test_nothing_moves_within_the_retention(table):
+def test_nothing_is_archived_within_the_retention_period(table):
     age(table, DAY - 60)
     assert archive(table) == (list(range(LAST + 1)), [])
 
 
-def test_only_what_is_older_moves_and_the_log_begins_with_a_checkpoint(table):
+def test_only_older_entries_are_archived_and_the_log_starts_at_a_checkpoint(table):
     age(table, 2 * DAY, until=33)
     assert archive(table) == (list(range(30, LAST + 1)), list(range(30)))
     assert checkpoints(table)[0] == 30
     check_readable(table)
 
 
-def test_so_many_versions_stay_however_old(table):
+def test_a_minimum_number_of_versions_is_kept_regardless_of_age(table):
     age(table, 2 * DAY)
     assert archive(table, keep=17) == (list(range(40, LAST + 1)), list(range(40)))
 
 
-def test_no_checkpoint_of_the_last_hour_moves(table):
-    """With a short retention: a reader may have started from such a checkpoint."""
+def test_checkpoints_of_the_last_hour_are_not_archived(table):
+    """Checkpoints of the last hour are not archived, even with a short retention: a reader may be using them."""
     age(table, 2 * HOUR, only=".json")
     age(table, 2 * HOUR, until=20)
     assert archive(table, seconds=60) == (list(range(25, LAST + 1)), list(range(25)))
     check_readable(table)
 
 
-def test_an_entry_with_a_time_from_the_future_stays_and_all_after_it(table):
+def test_an_entry_dated_in_the_future_and_all_later_ones_are_kept(table):
     age(table, 2 * DAY)
     os.utime(table / LOG / f"{22:020d}.json", (time.time() + DAY,) * 2)
     assert archive(table)[0][0] == 20
 
 
 def in_parts(table, version, missing=None):
-    """Replace a single-file checkpoint with one in three parts, the part `missing` left out."""
+    """Replace a single-file checkpoint with a three-part one; leave out part `missing` (None: no part)."""
     file = table / LOG / f"{version:020d}.checkpoint.parquet"
     content = pq.read_table(file)
     for part in (1, 2, 3):
@@ -138,7 +138,7 @@ def in_parts(table, version, missing=None):
 
 
 @pytest.mark.parametrize(("missing", "begin"), [(None, 50), (1, 45), (2, 45), (3, 45)])
-def test_a_checkpoint_in_parts_counts_when_all_are_there(table, missing, begin):
+def test_a_multipart_checkpoint_counts_only_if_complete(table, missing, begin):
     in_parts(table, 50, missing)
     age(table, 2 * DAY)
     assert archive(table) == (list(range(begin, LAST + 1)), list(range(begin)))
@@ -147,7 +147,7 @@ def test_a_checkpoint_in_parts_counts_when_all_are_there(table, missing, begin):
 
 
 def with_sidecars(table, version, missing=False):
-    """Replace a single-file checkpoint with one of version 2, whose files are listed in a sidecar."""
+    """Replace a single-file checkpoint with a V2 checkpoint that has a sidecar file; `missing`: delete the sidecar."""
     file = table / LOG / f"{version:020d}.checkpoint.parquet"
     (table / LOG / "_sidecars").mkdir()
     side = table / LOG / "_sidecars" / "s.parquet"
@@ -160,15 +160,15 @@ def with_sidecars(table, version, missing=False):
 
 
 @pytest.mark.parametrize(("missing", "begin"), [(False, 50), (True, 45)])
-def test_a_checkpoint_of_version_2_counts_when_its_sidecars_are_there(table, missing, begin):
+def test_a_v2_checkpoint_counts_only_with_its_sidecars(table, missing, begin):
     with_sidecars(table, 50, missing=missing)
     age(table, 2 * DAY)
     assert archive(table) == (list(range(begin, LAST + 1)), list(range(begin)))
 
 
 @pytest.mark.parametrize("nth", [1, 2, 17, 35])
-def test_killed_while_entries_move(table, nth):
-    """No entry is lost or duplicated, every version is readable, and the next pass continues."""
+def test_killed_while_archiving_entries(table, nth):
+    """After a kill while entries are archived, no entry is lost or duplicated, and the next pass continues."""
     age(table, 2 * DAY)
     code = (
         "import pathlib, sys, time\n"
@@ -186,7 +186,7 @@ def test_killed_while_entries_move(table, nth):
     check_readable(table, [0, 11, 49, 50])
 
 
-def test_versions_are_read_while_entries_move(table):
+def test_versions_are_readable_while_entries_are_archived(table):
     age(table, 2 * DAY)
     steps = iter(sorted((table / LOG).glob("0*")))
     (table / ARCHIVE).mkdir(parents=True)
@@ -204,7 +204,7 @@ def test_versions_are_read_while_entries_move(table):
 
 
 class Listed:
-    """Records, by the access time, whether a directory was listed, including by delta-rs."""
+    """Context manager that detects listings of a directory, even by delta-rs, from its access time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -246,7 +246,7 @@ def test_only_opening_a_table_lists_its_log(table):
     assert DeltaTable(str(table)).version() == LAST + 9
 
 
-def test_a_handle_that_slept_while_its_version_was_archived_finds_the_newest_one(table):
+def test_a_stale_handle_whose_version_was_archived_finds_the_newest(table):
     sleeper = DeltaHandle.open(table, 20)
     age(table, 2 * DAY)
     archive(table)
@@ -257,7 +257,7 @@ def test_a_handle_that_slept_while_its_version_was_archived_finds_the_newest_one
 # -- windows ------------------------------------------------------------------------------------------------------
 
 
-def test_a_window_goes_with_its_handle_and_with_its_process(table, tmp_path, monkeypatch):
+def test_a_window_is_removed_with_its_handle_or_process(table, tmp_path, monkeypatch):
     handle = DeltaHandle.open(table)
     place = handle._window.path
     assert place.is_dir()
@@ -276,13 +276,13 @@ def test_a_window_goes_with_its_handle_and_with_its_process(table, tmp_path, mon
 
 
 def plain_log(table):
-    """Return the log with entries, checkpoints and hint only."""
+    """Remove all files from the log except entries, single-file checkpoints and the `_last_checkpoint` hint."""
     for file in (table / LOG).iterdir():
         if not re.fullmatch(r"\d{20}\.(json|checkpoint\.parquet)|_last_checkpoint", file.name):
             file.unlink()
 
 
-def test_a_reader_of_a_short_log_makes_no_directory(table, monkeypatch):
+def test_a_reader_of_a_short_log_creates_no_directory(table, monkeypatch):
     plain_log(table)
     monkeypatch.setattr(delta_window, "mkdtemp", None)
     handle = DeltaHandle.open(table, once=True)
@@ -293,7 +293,7 @@ def test_a_reader_of_a_short_log_makes_no_directory(table, monkeypatch):
     assert len(list(handle.history())) == LAST + 1
 
 
-def test_it_goes_on_with_what_others_commit_and_writes_a_checkpoint_beside_the_log(table):
+def test_a_reader_follows_commits_and_writes_its_checkpoint_outside_the_log(table):
     plain_log(table)
     reader, writer = DeltaHandle.open(table, once=True), DeltaHandle.open(table)
     for n in range(LAST + 1, LAST + 4):
@@ -340,13 +340,13 @@ def test_any_other_log_is_read_through_a_window(table, monkeypatch, change):
     plain_log(table)
     change(table)
     handle = DeltaHandle.open(table, once=True)
-    if change is not hint_to_parts:  # delta-rs may read it all the same
+    if change is not hint_to_parts:  # delta-rs may still read it
         assert handle._window.path != table
     assert sorted(handle.read()["n"].to_pylist()) == list(range(1, LAST + 1))
     assert handle.app_version("app") == LAST
 
 
-def test_a_forked_child_removes_nothing_of_its_parent(table):
+def test_a_forked_child_does_not_remove_its_parents_window(table):
     handle = DeltaHandle.open(table)
     if (child := os.fork()) == 0:
         handle._window._end()
@@ -356,7 +356,7 @@ def test_a_forked_child_removes_nothing_of_its_parent(table):
     assert delta_window._place_of_process() == handle._window.path.parent
 
 
-def test_a_lost_entry_is_not_passed_over(table):
+def test_a_lost_entry_is_not_skipped(table):
     (table / LOG / f"{58:020d}.json").unlink()
     (table / LOG / f"{60:020d}.checkpoint.parquet").unlink()
     with pytest.raises(Exception, match=re.compile("cannot be read|lost|gap", re.IGNORECASE)):
@@ -369,7 +369,7 @@ def test_windows_of_versions(table):
     assert newest_complete(table, [f"{LOG}/{name}" for name in os.listdir(table / LOG)])[0] == 60
 
 
-def test_a_run_whose_log_becomes_too_long_for_readers_warns_once(table, caplog):
+def test_a_log_that_grows_too_long_for_readers_is_warned_about_once(table, caplog):
     now = [0.0]
     archiving = Archiving(wall=lambda: now[0])
     for seconds, version in ((0, 0), (100, 1000), (200, 2400), (300, 4000)):

@@ -1,4 +1,4 @@
-"""The lock of tables that Spark commits to: who holds it, whom it excludes, and when it is released."""
+"""Writer lock of tables that Spark commits to: it excludes other processes and threads, and is released on exit."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def table(tmp_path):
 
 @contextmanager
 def holder(path):
-    """Start another process that holds the lock."""
+    """Context manager: start another process that holds the lock at `path`; kill it at the end."""
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -38,14 +38,14 @@ def holder(path):
             child.kill()
 
 
-def test_a_table_that_spark_never_writes_has_no_lock(table):
+def test_a_table_never_written_by_spark_has_no_lock(table):
     table.commit(Commit({"app": 1}, {"n": 1}))
     assert not is_shared(table.path)
     assert not (table.path / LOCK).exists()
     assert [share(table.path), share(table.path)] == [True, False]
 
 
-def test_a_commit_waits_for_the_process_that_holds_the_lock_and_for_its_death(table, monkeypatch):
+def test_a_commit_waits_until_the_lock_holder_exits(table, monkeypatch):
     share(table.path)
     with holder(table.path) as child, monkeypatch.context() as patched:
         with one_thread(table.path):
@@ -60,7 +60,7 @@ def test_a_commit_waits_for_the_process_that_holds_the_lock_and_for_its_death(ta
     assert table.version == 1
 
 
-def test_threads_of_a_process_hold_each_other_off(table):
+def test_threads_of_a_process_exclude_each_other(table):
     share(table.path)
     entered, leave, raised = threading.Event(), threading.Event(), []
 
@@ -82,7 +82,7 @@ def test_threads_of_a_process_hold_each_other_off(table):
     assert raised[0] is not None
 
 
-def test_waiting_ends_with_the_patience():
+def test_waiting_ends_at_the_time_limit():
     times, slept = iter(range(10)), []
     with pytest.raises(BlockedError):
         wait_for(lambda: False, Path("t"), 3, slept.append, lambda: next(times))

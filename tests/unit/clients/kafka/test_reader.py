@@ -1,4 +1,4 @@
-"""Records of several partitions that arrive interleaved, with gaps and repetitions, are sorted into place."""
+"""The Kafka reader orders records of several partitions that arrive interleaved, with gaps and duplicates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def added(span: _Span, *offsets: int) -> None:
         span.add(run, at)
 
 
-def test_a_span_gives_each_record_once_in_order():
+def test_a_span_returns_each_record_once_in_order():
     span = _Span("id", 5, 5)
     added(span, 3, 4, 5, 6, 9)
     added(span, 6, 9, 10, 10, 7, 12)

@@ -1,4 +1,4 @@
-"""The password of a schema registry is sent only to the host that the topology's code names."""
+"""The password of a schema registry is sent only to the host configured in the topology's code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.clients.kafka.schema_registry import SchemaRegistry
 
 
 class Server(HTTPServer):
-    """An HTTP server that answers with no subjects or redirects to `elsewhere`; records the credentials received."""
+    """A fake registry that returns no subjects or redirects to `elsewhere`, and records the credentials it receives."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

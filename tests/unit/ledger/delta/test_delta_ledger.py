@@ -195,7 +195,7 @@ def test_a_second_process_on_this_machine_is_rejected_at_once(place, handle, pro
 
 @integration
 def test_a_frozen_holder_on_another_machine_is_fenced_when_it_resumes(place, handle, processes):
-    """A standby that sees no heartbeat for a lease period acquires the lease; the frozen holder is fenced on resuming."""
+    """A standby that sees no heartbeat for a lease period acquires the lease; the frozen holder resumes fenced."""
     code = (
         ELSEWHERE
         + HOLD.format(seconds=SHORT)
