@@ -11,8 +11,8 @@ class TransactionAttempt(NamedTuple):
     """One attempt at one transaction, that is, one emission of its batch; Storm's class of the same name.
 
     Attributes:
-        txid: the transaction, numbered from 1 without gaps; every replay of its batch has the same one.
-        attempt_id: different for every emission of the batch, also across restarts.
+        txid: the number of the transaction, from 1 without gaps; the same for every replay of its batch.
+        attempt_id: unique to each emission of the batch, even across restarts.
     """
 
     txid: int

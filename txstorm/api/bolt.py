@@ -1,4 +1,4 @@
-"""Bolts: base classes of the user's processing steps, from single tuples to committers."""
+"""Bolts: base classes of user-defined processing steps, from bolts on single tuples to committers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txstorm.api.tuples import Tuple
 
 
 class Component(StormNames):
-    """Base of spouts and bolts: declares output streams.
+    """Base class of spouts and bolts: declares output streams.
 
     Attributes:
         fields: the fields of the default stream; leave empty if the component emits nothing to it.
@@ -46,15 +46,15 @@ class BasicBolt(Component):
         raise TypeError(msg)
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Handle a `pyarrow.RecordBatch` from one source task; an override is called instead of `execute`.
+        """Handle a `pyarrow.RecordBatch` from one source task; if overridden, called instead of `execute`.
 
-        A bolt that overrides both still gets tuples where Arrow columns would change values (ints mixed with floats,
-        Python tuples).
+        A bolt that overrides both methods still receives single tuples where a conversion to Arrow would change values
+        (ints mixed with floats, Python tuples).
         """
 
 
 class BatchBolt(Component):
-    """A bolt that sees a task's whole share of a batch; each task works with a fresh copy for every batch.
+    """A bolt that processes a task's whole share of a batch; each task uses a fresh copy of the bolt for every batch.
 
     Order of calls: `prepare`, then `execute` for each tuple (or `execute_batch` for each record batch), then
     `finish_batch` once, even if no tuple arrived.
@@ -83,14 +83,14 @@ class BatchBolt(Component):
         raise TypeError(msg)
 
     def execute_batch(self, batch: Any) -> None:
-        """Handle a `pyarrow.RecordBatch` from one source task; an override is called instead of `execute`.
+        """Handle a `pyarrow.RecordBatch` from one source task; if overridden, called instead of `execute`.
 
-        A bolt that overrides both still gets tuples where Arrow columns would change values (ints mixed with floats,
-        Python tuples).
+        A bolt that overrides both methods still receives single tuples where a conversion to Arrow would change values
+        (ints mixed with floats, Python tuples).
         """
 
     def finish_batch(self) -> None:
-        """Finish the batch; called once all its tuples have arrived, for a committer in strict txid order."""
+        """Finish the batch; called once all its tuples have arrived and, for a committer, in strict txid order."""
 
 
 class Committer:

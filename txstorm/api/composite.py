@@ -18,7 +18,7 @@ SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTr
 
 
 class CompositeSpout(Component):
-    """A spout that reads several sources of any kind; each transaction takes a batch of each and stores all positions.
+    """A spout that reads several sources of any kind; a transaction takes a batch from each and stores all positions.
 
     Example::
 
@@ -29,7 +29,7 @@ class CompositeSpout(Component):
     position. Every task of the spout is a task of every source.
 
     Args:
-        sources: name → spout. Positions are stored by name: a source that is renamed starts from its beginning.
+        sources: name → spout. Positions are stored by name, so a renamed source starts from its beginning.
 
     Attributes:
         opaque: whether any source is opaque; if so, an undecided transaction may be planned again, for all sources.
@@ -59,7 +59,7 @@ class CompositeSpout(Component):
                 _declare(name, source, declarer)
 
     def streams_of(self, name: str) -> dict[str, str]:
-        """Return the streams of source `name`, as name in the source → name in this spout."""
+        """Return the streams of source `name`, as a mapping from their names in the source to those in this spout."""
         made = OutputFieldsDeclarer()
         self.sources[name].declare_output_fields(made)
         return {stream: stream_name(name, stream) for stream in made.streams}

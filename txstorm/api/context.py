@@ -15,16 +15,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CommitResources(Protocol):
-    """Access of a committer to its tables, for one txid and task."""
+    """A committer's access to its tables, for one txid and task."""
 
     def state(self, component: str, task: int, name: str) -> StateHandle:
-        """The handle of the state `name` declared by `component`."""
+        """Return the handle of the state `name` declared by `component`."""
 
     def collection(self, component: str, task: int, name: str) -> CollectionHandle:
-        """The handle of the collections `name` declared by `component`."""
+        """Return the handle of the collection state `name` declared by `component`."""
 
     def sink(self, component: str, task: int, name: str) -> SinkHandle:
-        """The handle of the sink `name` declared by `component`."""
+        """Return the handle of the sink `name` declared by `component`."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class TaskContext:
         component: the component's id.
         task: index of this task within its component, from 0.
         parallelism: number of tasks of the component.
-        settings: the topology's settings, and the component's own configuration over them.
+        settings: the topology's settings, overridden by the component's own configuration.
         attempt: the current attempt; for spouts None while no batch is being emitted.
         stamp: processing time of this txid in UTC microseconds since 1970, the same on every replay of a recorded
             plan. Use it instead of the clock, which would differ between attempts.
@@ -62,20 +62,20 @@ class TaskContext:
         return EPOCH + timedelta(microseconds=self.stamp)
 
     def random(self) -> random.Random:
-        """Return a generator seeded with topology, component, task and txid, so that replays draw the same numbers."""
+        """Return a random generator seeded with topology, component, task and txid: replays draw the same numbers."""
         txid = getattr(self.attempt, "txid", self.attempt) or 0  # an attempt of another type is its own seed
         return random.Random(f"{self.topology}/{self.component}/{self.task}/{txid}")  # noqa: S311 - not for secrets
 
     def state(self, name: str) -> StateHandle:
-        """Return the handle of the `KeyedState` that this committer declares as `name`; for `finish_batch` only."""
+        """Return the handle of this committer's `KeyedState` named `name`; usable in `finish_batch` only."""
         return self._resources("state", name).state(self.component, self.task, name)
 
     def collection(self, name: str) -> CollectionHandle:
-        """The handle of the `CollectionState` that this committer declares as `name`; usable in `finish_batch` only."""
+        """Return the handle of this committer's `CollectionState` named `name`; usable in `finish_batch` only."""
         return self._resources("state", name).collection(self.component, self.task, name)
 
     def sink(self, name: str) -> SinkHandle:
-        """The handle of the `SinkTable` or `Outlet` that this committer declares as `name`; for `finish_batch` only."""
+        """Return the handle of this committer's `SinkTable` or `Outlet` named `name`; usable in `finish_batch` only."""
         return self._resources("sink", name).sink(self.component, self.task, name)
 
     def _resources(self, kind: str, name: str) -> CommitResources:

@@ -23,7 +23,7 @@ class Mark:
     Attributes:
         topology: id of the owning topology.
         incarnation: identity of that topology's data directory.
-        epoch: epoch of the coordinator that may write; one with a lower epoch is fenced.
+        epoch: epoch of the coordinator that may write; a coordinator with a lower epoch is fenced.
         timeline: number of rewinds so far.
         txid: the last transaction written.
         content: digest of the rows written with it.
@@ -95,8 +95,8 @@ class MarkedMapBackend(MapBackend, Protocol):
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
         """Compare-and-set: if the stored mark equals `expected`, store `rows` (as `multi_put`) and `mark` atomically.
 
-        Returns False, and changes nothing, if the stored mark is another one. If the call raises (its answer was
-        lost), the caller reads the mark to find out whether it succeeded.
+        Returns False, and changes nothing, if the stored mark differs from `expected`. If the call raises (its response
+        was lost), the caller reads the mark to find out whether it succeeded.
         """
 
 
@@ -135,12 +135,12 @@ OUTLET_METHODS = ("open", "published", "publish", "close")
 
 @runtime_checkable
 class OutletWriter(Protocol):
-    """Port to an external system that takes rows exactly once; implement it for your own system.
+    """Port to an external system that receives rows exactly once; implement it for your own system.
 
     Everything rests on one primitive: `publish` atomically appends rows and replaces the mark, provided that the mark
     has not changed since `published` returned it. Fencing is a `publish` without rows that raises the mark's epoch.
     Calls come from one thread at a time. An exception while a decided transaction is being written appears in the
-    status as the cause of a block, and the call is retried; if the answer of a `publish` is lost, the mark tells
+    status as the cause of a block, and the call is retried; if the response to a `publish` is lost, the mark shows
     whether it succeeded.
     """
 
@@ -162,7 +162,7 @@ class OutletWriter(Protocol):
         """Compare-and-set: if the mark equals `expected`, append `rows` in order and store `mark`, atomically, durably.
 
         `rows` has the declared columns and ``_txid``, and is sorted by txid. Returns False, and changes nothing, if
-        the mark is another one.
+        the stored mark differs from `expected`.
         """
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 
 class CustomStreamGrouping(Protocol):
-    """A user-defined grouping; its choices must depend on the arguments of its methods only.
+    """A user-defined grouping; its choices must depend only on the arguments of its methods.
 
     Every task uses a fresh copy of the object for every batch, so no attribute outlives the batch.
     """

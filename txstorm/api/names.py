@@ -35,7 +35,7 @@ def counted(number: int, word: str) -> str:
 
 
 def near(word: str, known: list[str]) -> str:
-    """Return a hint such as ``" (did you mean 'x'?)"`` with words of `known` like `word`; empty if none is close."""
+    """Return a hint such as ``" (did you mean 'x'?)"`` with words of `known` similar to `word`; empty if none is."""
     from difflib import get_close_matches
 
     found = get_close_matches(word, known, n=3, cutoff=0.6)

@@ -18,7 +18,7 @@ class StreamDeclaration:
 
 
 class OutputFieldsDeclarer:
-    """Collects the streams that a component declares in `declare_output_fields`, and faults of these declarations."""
+    """Collects the streams declared in a component's `declare_output_fields`, and the faults of these declarations."""
 
     def __init__(self) -> None:
         self.streams: dict[str, StreamDeclaration] = {}
@@ -49,14 +49,14 @@ def declared(fields: Iterable[str], streams: Mapping[str, Iterable[str]]) -> Out
 
 
 class Collector(Protocol):
-    """Output port of bolts and spouts. The framework takes care of grouping, anchoring and the attempt.
+    """Output port of bolts and spouts; the framework takes care of grouping, anchoring and the attempt.
 
     Emitted values, and the memory of emitted batches, must not be changed after the call, since not all of them are
     copied. The test driver raises `EmitError` if they are.
     """
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple, its `values` in the order of the declared fields; raises `EmitError` for another number."""
+        """Emit one tuple, `values` in the order of the declared fields; raise `EmitError` for a wrong number."""
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple on a direct stream, to the task with index `task` of every direct subscriber."""
@@ -68,12 +68,12 @@ class Collector(Protocol):
         """Report `error` in the log and the status without failing the batch."""
 
     def digest(self, partition: str, digest: str) -> None:
-        """For spouts: record a digest of the data read from `partition` for this batch, to verify a replay against."""
+        """For spouts: record a digest of the data read from `partition` for this batch; replays are verified by it."""
 
     def refuse(self, error: BaseException, record: Any) -> None:
         """For spouts: skip one bad record of the source.
 
-        If the error policy has dead letters, `record` (JSON) becomes one; otherwise raises `error`.
+        If the error policy allows dead letters, `record` (JSON) is stored as one; otherwise `error` is raised.
         """
 
     def emitDirect(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:  # noqa: N802

@@ -30,7 +30,7 @@ NOT_READY: Final = _NotReady()
 class SpoutCoordinator(StormNames):
     """Plans the transactions of a spout; one object per run, in the driver, on one thread.
 
-    Metadata and marks are copied on the way in and out, so a coordinator may modify its arguments and its results.
+    Metadata and marks are copied when passed in or returned, so a coordinator may modify its arguments and results.
     """
 
     storm_names: ClassVar[Mapping[str, str]] = {
@@ -53,7 +53,7 @@ class SpoutCoordinator(StormNames):
     def payload(self, metadata: Any) -> Any:
         """Return data to ship to the emitters with this batch without storing it, for sources in the driver's memory.
 
-        It is shared between tasks: neither the coordinator nor an emitter may change it afterwards.
+        The data is shared between tasks: neither the coordinator nor an emitter may change it afterwards.
         """
         return None
 
@@ -72,8 +72,8 @@ class SpoutCoordinator(StormNames):
     def committed(self, metadata: Any) -> None:
         """React to the commit of all transactions up to the one with `metadata`.
 
-        Called some time after the commit, and not for each one: of several commit groups perhaps only for the last,
-        and not for transactions that were committed just before the process died. Exceptions are logged.
+        Called some time after a commit, but not after every one: for several commit groups perhaps only after the
+        last, and never for transactions committed just before the process died. Exceptions are logged.
         """
 
     def close(self) -> None:
@@ -81,12 +81,12 @@ class SpoutCoordinator(StormNames):
 
 
 class Emitter(StormNames):
-    """Emits the batch that metadata describes; one object per task of the spout, in the workers."""
+    """Emits the batch described by a transaction's metadata; one object per task of the spout, in the workers."""
 
     storm_names: ClassVar[Mapping[str, str]] = {"emitBatch": "emit_batch", "cleanupBefore": "cleanup_before"}
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        """Emit this task's share of the batch. For the same metadata the tasks together must emit the same batch."""
+        """Emit this task's share of the batch; for the same metadata, the tasks together must emit the same batch."""
         raise NotImplementedError
 
     def cleanup_before(self, txid: int) -> None:
@@ -123,7 +123,7 @@ class CommitterEmitter(Emitter):
     """Emitter of a `CommitterTransactionalSpout`: emits in the workers, takes part in commits in the driver."""
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> Any:
-        """Emit this task's share of the batch, as `Emitter` does; return the argument `emitted` of `commit` (JSON)."""
+        """Emit this task's share of the batch, as `Emitter` does; return a JSON value to be passed to `commit`."""
         raise NotImplementedError
 
     def commit(self, attempt: TransactionAttempt, emitted: Any) -> None:
@@ -156,11 +156,11 @@ class PartitionedCoordinator(StormNames):
     storm_names: ClassVar[Mapping[str, str]] = {"isReady": "is_ready", "numPartitions": "num_partitions"}
 
     def num_partitions(self) -> int:
-        """The current number of partitions, which must never shrink; recorded with the txid and the same in replays."""
+        """Return the current number of partitions, which must never shrink; replays use the recorded number."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:
-        """Whether a new transaction may be started now."""
+        """Return whether a new transaction may be started now."""
         return True
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class PartitionedEmitter(StormNames):
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, last_metadata: Any
     ) -> Any:
-        """Emit a new batch of `partition`, starting after `last_metadata` (None: the first); return its metadata."""
+        """Emit a new batch of `partition`, the one after `last_metadata` (None: the first); return its metadata."""
         raise NotImplementedError
 
     def emit_partition_batch(
@@ -215,7 +215,7 @@ class OpaquePartitionedCoordinator(StormNames):
     storm_names: ClassVar[Mapping[str, str]] = {"isReady": "is_ready"}
 
     def is_ready(self) -> bool:
-        """Whether a new transaction may be started now."""
+        """Return whether a new transaction may be started now."""
         return True
 
     def close(self) -> None:
@@ -231,13 +231,13 @@ class OpaquePartitionedEmitter(StormNames):
     }
 
     def num_partitions(self) -> int:
-        """The current number of partitions; called for every emission, including replays."""
+        """Return the current number of partitions; called for every emission, including replays."""
         raise NotImplementedError
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, last_metadata: Any
     ) -> Any:
-        """Emit a batch of `partition`, starting after `last_metadata` (None: the first); return its metadata (JSON).
+        """Emit a batch of `partition`, the one after `last_metadata` (None: the first); return its metadata (JSON).
 
         Return None for "no new position": the next call gets the last metadata that was not None.
         """
@@ -248,7 +248,7 @@ class OpaquePartitionedEmitter(StormNames):
 
 
 class OpaquePartitionedTransactionalSpout(Component):
-    """Storm's ``IOpaquePartitionedTransactionalSpout``: replays may differ; each tuple commits in one batch only."""
+    """Storm's ``IOpaquePartitionedTransactionalSpout``: replays may differ; each tuple is committed only once."""
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",

@@ -49,8 +49,8 @@ class KeyedState:
             after the stamp of the txid that last wrote it; None: it never expires. Fixed by the first run, like the
             columns.
         layout: ``changes`` (commits append the changed rows to ``changes/<name>``; compaction updates ``state/<name>``
-            now and then) or ``merge`` (copy-on-write: a commit rewrites the files of ``state/<name>`` that
-            hold its keys, so every version of the table is exact). Fixed by the first run.
+            from time to time) or ``merge`` (copy-on-write: a commit rewrites the files of ``state/<name>`` that
+            contain its keys, so every version of the table is exact). Fixed by the first run.
         writer: the library that commits: ``deltalake``, in the driver, or ``spark``, through delta-spark.
     """
 
@@ -102,7 +102,7 @@ class StateHandle(Protocol):
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of `key`, or `default` if it has none."""
+        """Return the value of `key`; `default` if it has none."""
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Return ``{key: value}`` for those of `keys` that have a value."""
@@ -143,8 +143,8 @@ class CollectionHandle(Protocol):
     Usable in `finish_batch` only.
 
     Raises:
-        StateError: (every method) if it is used elsewhere, if a key, an order value or another value does not fit its
-            column, or if `start` is after `end`.
+        StateError: (every method) the handle is used elsewhere; a key, order value or other value does not fit its
+            column; or `start` is after `end`.
     """
 
     def append(self, key: Any, at: Any, *values: Any) -> None:

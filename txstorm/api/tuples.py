@@ -16,7 +16,7 @@ class Fields(tuple[str, ...]):
     __slots__ = ()
 
     def __new__(cls, *names: str) -> Fields:
-        """Create from names, one argument each."""
+        """Create the fields from their names, one argument each."""
         return super().__new__(cls, names)
 
 
@@ -53,7 +53,7 @@ class Tuple:
         return self._sliced(key)
 
     def _sliced(self, key: Any) -> Any:
-        """Look up by negative index or slice, as in a list; raises KeyError for an unknown field."""
+        """Look up values by negative index or slice, as in a list; raise `KeyError` for an unknown field."""
         if not isinstance(key, str):
             with suppress(IndexError):
                 return self.values[key]

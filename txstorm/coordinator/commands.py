@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Make the metadata of `txid` durable and answer `Planned`, or answer `NotReady`.
+    """Plan `txid`: make its metadata durable and answer `Planned`, or answer `NotReady`.
 
     Every `Plan` must be answered; at most one is unanswered at any time.
 
     Attributes:
-        replay: True if `txid` was started before: do not call `is_ready`; use the stored metadata or, for an opaque
-            spout, plan the txid again from the end of ``txid - 1``.
+        replay: True if `txid` was started before. Then do not call `is_ready`; use the stored metadata or, for an
+            opaque spout, plan the txid again from the end of ``txid - 1``.
     """
 
     txid: int
@@ -46,7 +46,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete the metadata of the txids below `before`, which is no longer needed."""
+    """Delete the metadata, no longer needed, of the txids below `before`."""
 
     before: int
 

@@ -11,7 +11,7 @@ class Opened:
 
     Attributes:
         currtx: the next txid to commit.
-        stored: consecutive txids from `currtx` on whose metadata is stored: they are replayed without asking
+        stored: consecutive txids from `currtx` on whose metadata is stored; they are replayed without calling
             the spout. Empty for opaque spouts, whose undecided metadata the runtime has dropped.
     """
 
@@ -21,7 +21,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Something may have changed (Storm's ``nextTuple``): ask the source again."""
+    """The source may have new data (Storm's ``nextTuple``): poll it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Answer to `Plan`: the source has no batch, or raised `FailedException`; it is asked again after a `Wake`."""
+    """Answer to `Plan`: the source has no batch, or raised `FailedException`; it is polled again after a `Wake`."""
 
     txid: int
 
@@ -61,7 +61,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """This attempt failed, in either phase.
+    """This attempt failed, in the processing or the commit phase.
 
     Attributes:
         resume: if False, neither `txid` nor a later one is replayed until ``Resume(txid)``.
@@ -81,17 +81,17 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Deactivated:
-    """New transactions must not be started; those already started finish."""
+    """The topology was deactivated: no new transactions may be started; those already started finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """New transactions may be started again after `Deactivated`; ignored after `Stopping`."""
+    """The topology was activated again: new transactions may be started. Ignored after `Stopping`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Finish the group that is committing, then stop.
+    """The run is stopping: finish the group that is committing, then stop.
 
     Attributes:
         drain: first commit all transactions already started, including replays, but start no new ones.

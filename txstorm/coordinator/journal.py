@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Outcome of `replay`: the number of steps, the state after the last one, and the difference that ended it."""
+    """Outcome of `replay`: number of steps, state after the last one, and the difference that ended it, if any."""
 
     steps: int
     state: State
@@ -116,7 +116,7 @@ def _parse(lines: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _config(number: int, value: dict[str, Any]) -> Config:
-    """Return the configuration given by a header line."""
+    """Return the configuration recorded in a header line."""
     if value.get("format") != FORMAT:
         raise _bad(number, f"a header of format {FORMAT!r}", value)
     version = _int(number, value.get("version"))

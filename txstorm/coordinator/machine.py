@@ -1,4 +1,4 @@
-"""State machine of a topology's transactions: Storm's coordinator without its defects, and with commit groups.
+"""State machine of a topology's transactions: Storm's coordinator, without its defects and with commit groups.
 
 The active txids are always consecutive and begin at `currtx`: txids are planned in order, and a failure discards
 every later attempt. The window is therefore a tuple, and the next txid to plan is the one after it.
@@ -31,14 +31,14 @@ from txstorm.errors import LedgerCorrupt, SettingError, TxstormError
 
 
 class AttemptStatus(Enum):
-    """Status of a txid's current attempt, in Storm's terms; a txid without an attempt is not started, or committed."""
+    """Status of a txid's current attempt, in Storm's terms; a txid without one is not started, or already committed."""
 
     PROCESSING = "processing"
     PROCESSED = "processed"
     COMMITTING = "committing"
 
     def to(self, new: AttemptStatus) -> AttemptStatus:
-        """Return `new` if it may follow this status; raises `TxstormError` otherwise."""
+        """Return `new` if it may follow this status; raise `TxstormError` otherwise."""
         if (self, new) not in _LEGAL:
             allowed = ", ".join(after.value for before, after in _LEGAL if before is self)
             msg = f"an attempt in status {self.value} may become {allowed}, got {new.value}; this is a fault of txstorm"
@@ -49,7 +49,7 @@ class AttemptStatus(Enum):
 _LEGAL = (
     (AttemptStatus.PROCESSING, AttemptStatus.PROCESSED),
     (AttemptStatus.PROCESSED, AttemptStatus.COMMITTING),
-    # The group was decided only up to an earlier txid: this one goes back to waiting for its turn.
+    # The group was decided only up to an earlier txid: this txid waits for its turn again.
     (AttemptStatus.COMMITTING, AttemptStatus.PROCESSED),
 )
 
@@ -93,14 +93,14 @@ class Mode(Enum):
 
 
 class Entry(NamedTuple):
-    """The current attempt at one active txid, with its status."""
+    """The current attempt of one active txid, with its status."""
 
     attempt_id: int
     status: AttemptStatus
 
 
 class State(NamedTuple):
-    """The complete, immutable state of the machine; a named tuple, since every step creates a modified copy.
+    """The complete, immutable state of the machine; a named tuple because every step creates a modified copy.
 
     Attributes:
         config: the limits given to `initial`.
@@ -111,7 +111,7 @@ class State(NamedTuple):
         started: every txid below this one has been started before, so planning it again is a replay.
         planning: the txid of the unanswered `Plan`; None if there is none.
         void: whether the answer to that `Plan` is to be discarded.
-        not_ready: the txid for which the source has had no batch since the last `Wake`; None if there is none.
+        not_ready: the txid for which the source had no batch when polled since the last `Wake`; None if there is none.
         held: the failed txids that await their `Resume`.
     """
 
@@ -128,7 +128,7 @@ class State(NamedTuple):
 
     @property
     def committed(self) -> int | None:
-        """The last committed txid, which Storm sends along with every batch; None before the first commit."""
+        """The last committed txid, which Storm sends with every batch; None before the first commit."""
         return self.currtx - 1 if self.currtx > FIRST_TXID else None
 
     @property
@@ -138,7 +138,7 @@ class State(NamedTuple):
 
     @property
     def committing_txids(self) -> tuple[int, ...]:
-        """The group that is committing; empty if there is none."""
+        """The txids of the group that is committing; empty if there is none."""
         return tuple(range(self.currtx, self.currtx + self.committing))
 
     @property
@@ -181,8 +181,8 @@ def initial(config: Config) -> State:
 def step(state: State, event: Event) -> Result:
     """Return the next state, and the commands to carry out in order.
 
-    Every `Plan` must be answered by `Planned` or `NotReady`. Late answers for attempts that are no longer the
-    current attempt of their txid change nothing: the attempt id is compared first.
+    Every `Plan` must be answered by `Planned` or `NotReady`. Late answers for attempts that are no longer
+    current change nothing: the attempt id is compared first.
 
     Raises:
         TxstormError: an event that no correct runtime sends: one before `Opened`, or `Committed` for a current
@@ -306,7 +306,7 @@ def _stopping(state: State, *, drain: bool) -> Result:
 
 
 def _cut(state: State, index: int) -> tuple[State, tuple[Command, ...]]:
-    """Drop the active txids from `index` on, and void an unanswered `Plan`, which would follow them."""
+    """Discard the active txids at `index` and after it, and void an unanswered `Plan`, whose txid comes after them."""
     dead, first = state.entries[index:], state.currtx + index
     after = state._replace(
         entries=state.entries[:index], committing=min(state.committing, index), void=state.planning is not None
@@ -321,12 +321,12 @@ def _is_current(state: State, index: int, attempt_id: int) -> bool:
 
 
 def _forget(committed: int) -> Forget:
-    """Delete the metadata below `committed`; its own stays, since the next txid is planned from it."""
+    """Delete the metadata of txids below `committed`, whose own is kept because the next txid is planned from it."""
     return Forget(committed)
 
 
 def _sync(state: State) -> Result:
-    """Storm's sync: first start a commit that is due, then plan the next batch."""
+    """Do what Storm's ``sync`` does: first start a commit that is due, then plan the next batch."""
     size = _due(state)
     if not size:
         return _then_plan(state)

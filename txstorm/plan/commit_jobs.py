@@ -1,4 +1,4 @@
-"""Commit jobs: the committers whose large transactions the engine can commit as a job, divided among tasks by key."""
+"""Commit jobs: committers whose large transactions the engine can commit as a job, divided among tasks by key."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Tables = tuple[KeyedState | SinkTable, ...]
 def commit_job_tables(plan: Plan) -> Mapping[str, Tables]:
     """Return committer → its tables, for each committer of `plan` whose large transactions a job can commit.
 
-    All its input comes from the processing phase, grouped by exactly the key of each of its states, so that a key
-    is in the input of one task only and is known before `finish_batch`. Its other tables are sinks, whose rows have
-    no key; it has no effects elsewhere. Tuples that it emits to downstream bolts go back to the driver.
+    All input of such a committer comes from the processing phase, grouped by exactly the key that all its states
+    have, so that each key is in the input of one task only and is known before `finish_batch`. Its other tables are
+    sinks, whose rows have no key; it has no effects elsewhere. Tuples that it emits to downstream bolts go back to
+    the driver.
     """
     topology = plan.topology
     return {

@@ -1,4 +1,4 @@
-"""The compiled plan drawn as an indented tree: where each component runs and finishes, and in which order."""
+"""Text form of the compiled plan, an indented tree: where each component runs and finishes, and in which order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from txstorm.topology.pictures.model import kind_word, plural, printable
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of the tree, with the branches below it."""
+    """One line of the tree, with the branches below it."""
 
     line: str
     below: Sequence[Branch] = field(default_factory=tuple)
 
 
 def explain(plan: Topology | Plan) -> str:
-    """Describe the plan of a topology, or a compiled plan, in words."""
+    """Describe the plan of a topology, or an already compiled plan, as a tree of text lines."""
     compiled = plan if isinstance(plan, Plan) else compile_plan(plan)
     roots = [_processing(compiled), *_crossing(compiled), _commit(compiled)]
     head = f"plan of topology {printable(compiled.topology.id)}"
@@ -80,7 +80,7 @@ def _step(plan: Plan, place: int, name: str) -> Branch:
 
 
 def _large(plan: Plan, name: str) -> Branch:
-    """Return a branch that says whether a job can commit the committer's large transactions and, if not, why."""
+    """Return a branch that states whether a job can commit the committer's large transactions and, if not, why."""
     reasons = obstacles(plan, name)
     if reasons:
         return Branch("large commits: in the driver, not as a job", [Branch(reason) for reason in reasons])

@@ -14,15 +14,15 @@ class Edge:
     """One subscription of a compiled topology, resolved to source, stream, target and numbers of tasks.
 
     Attributes:
-        index: its number in the plan, by which cargo names its edge.
+        index: its number in the plan, by which the engine's cargo refers to its edge.
         source: the component that emits.
         stream: the stream it emits to.
         target: the component that receives.
         grouping: how tuples are divided among the tasks of `target`.
         sources: the number of tasks of `source`.
         targets: the number of tasks of `target`.
-        local: task i of `source` sends to task i of `target` only, which needs no exchange within one stage.
-        boundary: the edge leads from the processing phase into the commit phase.
+        local: whether task i of `source` sends only to task i of `target`, which needs no exchange within one stage.
+        boundary: whether the edge leads from the processing phase into the commit phase.
     """
 
     index: int
@@ -38,7 +38,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the engine's job: components without an exchange between them.
+    """One stage of the engine's job: components with no exchange between them.
 
     Attributes:
         level: 0 for the stage of the spout; a stage reads only from stages of lower levels.
@@ -53,13 +53,13 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A compiled topology; made by `compile_plan`.
+    """A compiled topology; created by `compile_plan`.
 
     Attributes:
         topology: the compiled topology.
         stages: the processing phase: one chain of stages, run as one job however deep the graph is.
         commit: the components of the commit phase, in topological order.
-        edges: numbered in the order of their targets, then of the targets' inputs.
+        edges: all edges, numbered in the order of their targets, then of the targets' inputs.
     """
 
     topology: Topology
@@ -72,15 +72,15 @@ class Plan:
         return self._levels.get(self.topology.component(component).id, len(self.stages))
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
-        """The edges that leave `component`."""
+        """Return the edges that leave `component`."""
         return tuple(edge for edge in self.edges if edge.source == component)
 
     def in_edges(self, component: str) -> tuple[Edge, ...]:
-        """The edges that arrive at `component`, in the order of its inputs."""
+        """Return the edges that arrive at `component`, in the order of its inputs."""
         return tuple(edge for edge in self.edges if edge.target == component)
 
     def fused(self, edge: Edge) -> bool:
-        """Whether `edge` stays within one task: local, and both ends in one stage."""
+        """Return whether `edge` stays within one task: it is local, and both its ends are in one stage."""
         return edge.local and self.level(edge.source) == self.level(edge.target)
 
     @cached_property
@@ -89,10 +89,11 @@ class Plan:
 
 
 def compile_plan(topology: Topology) -> Plan:
-    """Compile `topology`.
+    """Compile `topology` into stages, commit order and edges.
 
-    A processing-phase component is on the level of its furthest source, or on the next one if it reads that source
-    over an exchange; the spout is on level 0. Commit-phase components (committers and all they feed) have no level.
+    A processing-phase component is on the level of its furthest source, or on the next level if it reads that source
+    through an exchange; the spout is on level 0. Commit-phase components (committers and all components downstream
+    of them) have no level.
     """
     edges = _edges(topology)
     levels = _levels(topology, edges)

@@ -45,7 +45,7 @@ class TransactionalTopologyBuilder:
     ) -> BoltDeclarer:
         """Add a batch bolt as a committer: its `finish_batch` runs in strict txid order. Return its declarer.
 
-        `external` tells whether it has effects outside the transaction; None: as its class declares
+        `external`: whether the bolt has effects outside the transaction; None: as its class declares
         (see `txstorm.api.bolt.BatchBolt`).
         """
         return self._add(id, bolt, parallelism, "committer", external)
@@ -55,7 +55,7 @@ class TransactionalTopologyBuilder:
         return SpoutDeclarer(self._declarations[0], self._settings)
 
     def set_setting(self, key: str, value: Any) -> TransactionalTopologyBuilder:
-        """Set one setting of the topology, by its name or Storm's key; checked by `build_topology`."""
+        """Set one setting of the topology, by its name or Storm's key; `build_topology` checks it."""
         self._settings[key] = value
         return self
 

@@ -19,12 +19,12 @@ from txstorm.user_code import misfits
 
 @dataclass
 class ComponentInfo:
-    """A declared component after inspection: the declaration, and the kind, streams and tables of its object.
+    """A declared component after inspection: its declaration, and the kind, streams and tables of its object.
 
     Attributes:
         kind: kind of component; None if the object is not a spout or bolt, as `faults` explains.
-        streams: the declared output streams; None if `declare_output_fields` raised, which `faults` reports already.
-        faults: faults of the object itself, as sentences.
+        streams: the declared output streams; None if `declare_output_fields` raised an error, which is in `faults`.
+        faults: faults of the object itself, one sentence each.
     """
 
     id: Any
@@ -58,7 +58,7 @@ class ComponentInfo:
 
 
 def inspect(declaration: Declaration) -> ComponentInfo:
-    """Inspect one declaration; call the object's `declare_output_fields` once. Never raises."""
+    """Inspect one declaration, calling the object's `declare_output_fields` once; never raises."""
     faults: list[str] = []
     kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
     usable = kind is not None

@@ -28,7 +28,7 @@ class Declaration:
         role: spout, bolt or committer, by the builder call: constructor, `set_bolt` or `set_committer_bolt`.
         inputs: the subscriptions declared so far.
         configuration: the component's own configuration.
-        external: whether it has effects outside the transaction; None: as its class declares.
+        external: whether the component has effects outside the transaction; None: as its class declares.
     """
 
     id: Any
@@ -83,7 +83,7 @@ class BoltDeclarer:
         *,
         stream: str = DEFAULT_STREAM,
     ) -> BoltDeclarer:
-        """Send tuples with equal `fields` to one of two tasks, so that two tasks share the load of a frequent key."""
+        """Send tuples with equal `fields` to one of the same two tasks, which thus share the load of a frequent key."""
         names, source = _fields_and_stream(fields, then, stream)
         return self.grouping(component, Grouping("partial_key", names), source)
 
@@ -104,19 +104,19 @@ class BoltDeclarer:
         return self.grouping(component, Grouping("direct"), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Keep tuples in their worker if source and bolt have equal parallelism; otherwise shuffle."""
+        """Keep tuples in their worker if source and bolt have the same parallelism; otherwise shuffle them."""
         return self.grouping(component, Grouping("local_or_shuffle"), stream)
 
     def custom_grouping(
         self, component: str, grouping: CustomStreamGrouping | str, stream: str | CustomStreamGrouping = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """Let a `CustomStreamGrouping` choose the tasks; also takes Storm's order (component, stream, grouping)."""
+        """Let a `CustomStreamGrouping` choose the tasks; Storm's order (component, stream, grouping) also works."""
         if isinstance(grouping, str) and not isinstance(stream, str):
             grouping, stream = stream, grouping
         return self.grouping(component, Grouping("custom", custom=grouping), str(stream))
 
     def add_configuration(self, key: str, value: Any) -> BoltDeclarer:
-        """Set a key of this component's own configuration, which its tasks read from ``context.settings``."""
+        """Set a key of this component's own configuration, which is part of its tasks' ``context.settings``."""
         self._declaration.configuration[key] = value
         return self
 

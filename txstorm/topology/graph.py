@@ -99,7 +99,7 @@ class Topology:
 
     @property
     def spout(self) -> Component:
-        """The spout."""
+        """The topology's spout."""
         return self.components[0]
 
     def component(self, id: str) -> Component:
@@ -113,7 +113,7 @@ class Topology:
 
     @cached_property
     def commit_phase(self) -> frozenset[str]:
-        """Ids of the committers and of all components downstream of them."""
+        """The ids of the committers and of all components downstream of them."""
         inside: set[str] = set()
         for component in self.components:
             if component.kind == "committer" or any(one.component in inside for one in component.inputs):
@@ -147,7 +147,7 @@ class Topology:
 
     @property
     def outside(self) -> bool:
-        """Whether commits have effects in other systems, so that all earlier transactions are committed first."""
+        """Whether commits have effects in other systems, so that all earlier transactions must be committed first."""
         return self.external or bool(self.maps) or bool(self.outlets)
 
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
@@ -155,7 +155,7 @@ class Topology:
         return replace(self, settings=self.settings.updated(changes))
 
     def fingerprint(self) -> str:
-        """Return a digest of the graph's shape, which is the same for every build of the topology in any process.
+        """Return a digest of the graph's shape; it is the same for every build of the topology, in any process.
 
         It covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks, maps and outlets, but neither the
         code nor the settings.
@@ -164,7 +164,7 @@ class Topology:
         return blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def describe(self, format: str = "text") -> str:  # noqa: A002 - the public word
-        """The topology as ``text``, ``mermaid``, ``dot``, ``json`` or ``svg``; raises `InputError` otherwise."""
+        """Return the topology as ``text``, ``mermaid``, ``dot``, ``json`` or ``svg``; raise `InputError` otherwise."""
         from txstorm.topology.pictures.describe import describe
 
         return describe(self, format)
@@ -172,7 +172,7 @@ class Topology:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        """The display of the topology in a notebook; see `txstorm.topology.pictures.describe.mimebundle`."""
+        """Return the notebook display of the topology; see `txstorm.topology.pictures.describe.mimebundle`."""
         from txstorm.topology.pictures.describe import mimebundle
 
         return mimebundle(self)
@@ -194,7 +194,7 @@ class Topology:
         maps = [[one.name, one.kind] for one in self.maps.get(component.id, ())]
         outlets = [[one.name, _columns_shape(one.columns)] for one in self.outlets.get(component.id, ())]
         return {
-            **({"maps": maps} if maps else {}),  # without maps: the fingerprint of versions that had none
+            **({"maps": maps} if maps else {}),  # none: same fingerprint as before maps existed
             **({"outlets": outlets} if outlets else {}),
             "id": component.id,
             "kind": component.kind,
@@ -210,7 +210,7 @@ class Topology:
 
 
 def _grouping_shape(grouping: Grouping) -> list[Any]:
-    """The parts of a grouping that are equal in all processes; of a custom grouping the name of its class."""
+    """Return the parts of a grouping that are equal in all processes; for a custom grouping, the name of its class."""
     custom = None if grouping.custom is None else type(grouping.custom).__qualname__
     return [grouping.kind, list(grouping.fields), custom]
 
@@ -246,7 +246,7 @@ def topological(components: Sequence[Component]) -> tuple[Component, ...]:
 
 
 def cycles(sources: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Cycles of the graph `sources`: component → components that it reads from.
+    """Return the cycles of the graph `sources`, a mapping of components to the components that they read from.
 
     A cycle is a path in the direction of the tuples whose last component is its first. One edge of each cycle is
     removed before the search for the next, so all independent cycles are found.

@@ -17,12 +17,13 @@ log = logging.getLogger("txstorm.topology")
 
 
 def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
-    """Return `topology` with the numbers of tasks in `chosen` (component → number); other components keep theirs.
+    """Return `topology` with the parallelism in `chosen` (component → number of tasks); other components keep theirs.
 
     Keyed state needs no migration: the task of a key is computed from the key and the number of tasks.
 
     Raises:
-        InputError: lists all faults: unknown components, numbers out of range, components with a fixed number.
+        InputError: `chosen` has faults, all of which are listed: unknown components, numbers out of range, components
+            whose number is fixed.
     """
     faults = [fault for name, tasks in chosen.items() for fault in _faults(topology, name, tasks)]
     if faults:
@@ -34,7 +35,7 @@ def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
 def rebalanced_before(topology: Topology, known: Mapping[str, Mapping[str, int]]) -> Topology:
     """Re-apply an earlier rebalance; an override is dropped if the code's own parallelism has changed since.
 
-    All overrides are dropped if the topology in its present form does not allow them.
+    All overrides are dropped if the current topology does not allow them.
 
     Args:
         topology: the topology as built by its code.
@@ -76,7 +77,7 @@ def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
 
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
-    """Return the reason why `component` cannot have `tasks` tasks; None if it can."""
+    """Return the reason why `component` cannot run with `tasks` tasks; None if it can."""
     if tasks == 1:
         return None
     if component.inputs and all(one.grouping.kind == "global" for one in component.inputs):

@@ -22,7 +22,7 @@ STORM_KEYS: dict[str, tuple[str, float]] = {
     "transactional.zookeeper.root": ("zookeeper_root", 1),
     "storm.zookeeper.session.timeout": ("zookeeper_session_timeout", 1000),
 }
-"""Storm's key → the setting's name, and the number of Storm's units in one unit of the setting."""
+"""Storm's key → the setting's name, and the factor to divide Storm's value by (1000: milliseconds to seconds)."""
 
 _SET_ELSEWHERE = {
     "topology.transactional.id": "the id is the first argument of TransactionalTopologyBuilder; set it there",
@@ -77,7 +77,7 @@ Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_n
 
 
 class SettingInfo(NamedTuple):
-    """One setting with its default, description and Storm key, for listings."""
+    """One setting with its default, description and Storm key, as an entry of a listing."""
 
     name: str
     default: Any
@@ -86,7 +86,7 @@ class SettingInfo(NamedTuple):
 
 
 class Settings(BaseModel):
-    """The settings of one topology; immutable. Sizes are bytes, times are seconds.
+    """The settings of one topology; immutable. Sizes are in bytes, times in seconds.
 
     `Settings.parse` accepts text and Storm's dotted keys; the constructor takes typed values by name.
     """
@@ -214,7 +214,7 @@ class Settings(BaseModel):
         """Parse settings; values may be text such as ``"4"`` or ``"true"``, keys may be Storm's dotted ones.
 
         Raises:
-            SettingError: names all unknown keys (with suggestions) and invalid values at once.
+            SettingError: a key is unknown or a value is invalid; lists all faults at once, with suggestions for keys.
         """
         settings, faults = cls.read(values)
         if settings is None:
@@ -223,7 +223,7 @@ class Settings(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
-        """Parse settings like `parse`, but return the faults instead of raising; with faults the settings are None."""
+        """Parse settings like `parse`, but return the faults instead of raising; if there are any, settings are None."""
         named, faults = _named(values)
         try:
             settings = cls.model_validate(named)
@@ -252,7 +252,7 @@ class Settings(BaseModel):
 
 
 def _named(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`values` by the names of the settings (Storm's keys translated), and the faults of the keys."""
+    """Return `values` keyed by the settings' names (Storm's keys translated), and the faults of the keys."""
     named: dict[str, Any] = {}
     faults = []
     for key, value in values.items():
@@ -286,7 +286,7 @@ def _unknown(key: str) -> str:
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """Return one sentence per invalid setting, even for a union type, each alternative of which reports an error."""
+    """Return one sentence per invalid setting, even for a union type, whose every alternative reports an error."""
     tried: dict[str, tuple[Any, list[str]]] = {}
     for one in error.errors(include_url=False):
         name = str(one["loc"][0])

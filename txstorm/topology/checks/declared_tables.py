@@ -38,8 +38,8 @@ _SCALARS = (
 def column_fault(declared: Any, *, key: bool) -> str | None:
     """Return the reason why a column cannot have the type `declared`, with a suggestion; None if it can.
 
-    Allowed are the types that Delta tables store without loss and, for keys, only those with one representation per
-    value.
+    Only types that Delta tables store without loss are allowed and, for keys, only those with a unique
+    representation of each value.
     """
     found = arrow_type(declared) if isinstance(declared, Hashable) else None
     if found is None:
@@ -139,7 +139,7 @@ def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iter
 
 
 def one_task_per_key(given: Input, key: Sequence[str]) -> bool:
-    """Return whether tuples with equal `key` go to one task; custom and direct groupings are assumed to do it."""
+    """Return whether tuples with equal `key` go to one task; custom and direct groupings are assumed to ensure that."""
     if given.grouping.kind == "fields":
         return set(given.grouping.fields) <= set(key)
     return given.grouping.kind in ("global", "custom", "direct")
@@ -260,7 +260,7 @@ def _column_faults(where: str, columns: Mapping[str, Any], *, key: bool) -> Iter
 
 
 def _twins(where: str, names: Sequence[Any]) -> Iterator[str]:
-    """Yield a fault for columns with equal names; Delta tables do not distinguish names that differ only in case."""
+    """Yield a fault for each duplicate column name; names that differ only in case are the same to Delta tables."""
     first: dict[str, Any] = {}
     for name in names:
         twin = first.get(str(name).casefold())

@@ -14,7 +14,7 @@ _METHODS = ("multi_get", "multi_put")
 
 
 def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Yield the faults of all maps; a transactional map with an opaque spout requires `allow_opaque_spout`."""
+    """Yield the faults of all maps; a transactional map fed by an opaque spout requires `allow_opaque_spout`."""
     opaque = is_opaque(components[0].object)
     for one in components:
         for state in one.maps:

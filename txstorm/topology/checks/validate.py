@@ -1,4 +1,4 @@
-"""Validation of a topology: runs all checks, and reports every fault with its remedy."""
+"""Validation of a topology: all checks are run, and every fault is reported with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of a topology as text, JSON or a picture, by the name of the format."""
+"""Descriptions of a topology as text, JSON or a picture, selected by the name of the format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON_VERSION = 1
 
 
 def describe(topology: Topology, format: str = "text") -> str:  # noqa: A002 - the public word
-    """`topology` in `format`; raises `InputError`, which lists the formats, if it is unknown."""
+    """Describe `topology` in `format`; raise `InputError`, which lists the formats, if the format is unknown."""
     render = FORMATS.get(format)
     if render is None:
         msg = f"describe: format {format!r} is unknown; use one of {', '.join(FORMATS)}"
@@ -26,7 +26,7 @@ def describe(topology: Topology, format: str = "text") -> str:  # noqa: A002 - t
 
 
 def mimebundle(topology: Topology) -> dict[str, str]:
-    """Representations of `topology` for a notebook, by media type.
+    """Return the representations of `topology` for a notebook, keyed by media type.
 
     HTML with the SVG inline is included because JupyterLab prefers Mermaid to an SVG image, but HTML to both, and
     because only an inline SVG can follow the notebook's theme.
@@ -42,7 +42,7 @@ def mimebundle(topology: Topology) -> dict[str, str]:
 
 
 def text(topology: Picture) -> str:
-    """A text table with at least one row per component, more if it has several inputs, streams or tables."""
+    """Format as a text table: a row per component, and more rows for several inputs, streams or tables."""
     rows: list[Sequence[str]] = [("component", "kind", "tasks", "reads", "emits", "tables")]
     split = len(topology.nodes) - len(topology.committing)
     for node in (one for one in topology.nodes if not one.commits):
@@ -78,7 +78,7 @@ def _ruled(title: str, width: int) -> str:
 
 
 def as_json(topology: Topology) -> str:
-    """The topology as a JSON object for other programs; `version` is raised when a key changes its meaning."""
+    """Format the topology as a JSON object for other programs; `version` increases when a key's meaning changes."""
     described = {
         "version": JSON_VERSION,
         "topology": topology.id,
@@ -126,7 +126,7 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
 
 
 def _more(state: KeyedState) -> dict[str, Any]:
-    """Optional properties of a state: its order column, its time to live in seconds."""
+    """Return the optional properties of a state: its order column, and its time to live in seconds."""
     order = {"order": list(state.order)} if isinstance(state, CollectionState) else {}
     return order if state.ttl is None else {**order, "ttl": state.ttl.total_seconds()}
 

@@ -1,4 +1,4 @@
-"""Layered graph layout, left to right (Sugiyama's method): layers, order within layers, vertical positions."""
+"""Layered graph layout from left to right (Sugiyama's method): layers, order within layers, vertical positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
     Attributes:
         layers: the points of each layer, from top to bottom.
         centers: the vertical centre of every point; the topmost edge is at 0.
-        routes: for each link of the picture the points it passes through, including its ends.
+        routes: for each link of the picture, the points that it passes through, including its ends.
         height: the total height.
     """
 
@@ -35,7 +35,7 @@ class Layout:
     height: float
 
     def layer(self, node: str) -> int:
-        """The layer of a node."""
+        """Return the layer of a node."""
         return next(i for i, layer in enumerate(self.layers) if (node,) in layer)
 
 
@@ -60,7 +60,7 @@ def lay_out(topology: Picture, height_of: Callable[[str], float]) -> Layout:
 
 
 def _depths(topology: Picture) -> dict[str, int]:
-    """The layer of each node: the longest path from the spout; commit-phase nodes come after all others."""
+    """Return the layer of each node: its longest path from the spout; commit-phase nodes come after all others."""
     depth: dict[str, int] = {}
     for commits in (False, True):
         first = max(depth.values(), default=-1) + 1 if commits else 0
@@ -88,7 +88,7 @@ def _neighbours(links: Links) -> tuple[dict[Point, list[Point]], dict[Point, lis
 
 
 def _ordered(layers: Sequence[Sequence[Point]], links: Links) -> list[list[Point]]:
-    """Sort layers by the mean position of neighbours, sweeping to and fro; return the order with fewest crossings."""
+    """Sort layers by the mean position of neighbours, sweeping back and forth; return the order with fewest crossings."""
     before, after = _neighbours(links)
     current = [list(layer) for layer in layers]
     best, fewest = [list(layer) for layer in current], _crossings(current, links)
@@ -143,7 +143,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _offsets(layer: Sequence[Point], heights: Mapping[Point, float]) -> list[float]:
-    """The distance of each point below the first when all are packed as closely as allowed."""
+    """Return the distance of each point below the first one if all are packed as closely as allowed."""
     offsets = [0.0]
     for upper, lower in pairwise(layer):
         offsets.append(offsets[-1] + (heights[upper] + heights[lower]) / 2 + GAP)
@@ -156,7 +156,7 @@ def _stacked(layer: Sequence[Point], heights: Mapping[Point, float]) -> list[flo
 
 
 def _spread(layer: Sequence[Point], wanted: Sequence[float], heights: Mapping[Point, float]) -> list[float]:
-    """The positions nearest to `wanted` (least squares) that keep order and gaps, by pooling adjacent violators."""
+    """Return the positions nearest to `wanted` (least squares) that keep order and gaps: pool adjacent violators."""
     offsets = _offsets(layer, heights)
     blocks: list[tuple[float, int]] = []
     for value, offset in zip(wanted, offsets, strict=True):

@@ -21,7 +21,7 @@ KIND_WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A state, sink, map or outlet: its name, and its columns (``word → n``), or its kind and store, as text."""
+    """A state, sink, map or outlet as text: its name, and its columns (``word → n``) or its kind and store."""
 
     kind: Literal["state", "sink", "map", "outlet"]
     name: str
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def kind_word(self) -> str:
-        """The kind as words."""
+        """The node's kind in words."""
         return kind_word(self.kind, external=self.external)
 
 
@@ -65,7 +65,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Picture:
-    """A topology: nodes in topological order, links in the order of targets and their inputs."""
+    """A topology as printable text: nodes in topological order, links in the order of targets and their inputs."""
 
     id: str
     nodes: tuple[Node, ...]
@@ -73,7 +73,7 @@ class Picture:
 
     @property
     def tasks(self) -> int:
-        """The number of all tasks."""
+        """The total number of tasks."""
         return sum(node.parallelism for node in self.nodes)
 
     @property
@@ -83,24 +83,24 @@ class Picture:
 
 
 def view(topology: Topology) -> Picture:
-    """The picture of `topology`."""
+    """Return the picture of `topology`."""
     nodes = tuple(_node(topology, component) for component in topology.components)
     links = tuple(_link(topology, target, one) for target in topology.components for one in target.inputs)
     return Picture(printable(topology.id), nodes, links)
 
 
 def printable(text: object) -> str:
-    """`text` with control characters and lone surrogates escaped, so that every output format can hold it."""
+    """Escape control characters and lone surrogates in `text`, so that every output format can contain it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
 
 
 def kind_word(kind: Kind, *, external: bool) -> str:
-    """The kind as words, with ", external" for a component with effects outside the transaction."""
+    """Return the kind in words, with ", external" for a component with effects outside the transaction."""
     return KIND_WORDS[kind] + (", external" if external else "")
 
 
 def plural(count: int, word: str) -> str:
-    """``1 task``, ``2 tasks``."""
+    """Return a number with its inflected noun: ``1 task``, ``2 tasks``."""
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 

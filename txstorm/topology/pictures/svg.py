@@ -1,4 +1,4 @@
-"""SVG picture of a topology: spout on the left, a band per phase, committers with a double border.
+"""SVG picture of a topology: the spout on the left, one band per phase, committers with a double border.
 
 Its colours follow the theme of the page, light or dark.
 """
@@ -53,7 +53,7 @@ GLYPHS = {
 
 
 def paint(fill: str | None = None, stroke: str | None = None) -> str:
-    """Attributes that colour an element by role: the light colour, and a class for the rules of dark pages."""
+    """Return the attributes that colour an element by role: the light colour, and a class for the dark theme."""
     roles = [("fill", "f", fill), ("stroke", "s", stroke)]
     names = " ".join(f"txs-{short}-{role}" for _, short, role in roles if role)
     colours = " ".join(f'{name}="{PALETTE[role][0]}"' for name, _, role in roles if role)
@@ -61,7 +61,7 @@ def paint(fill: str | None = None, stroke: str | None = None) -> str:
 
 
 def style() -> str:
-    """The style sheet: dark colours if the theme of Jupyter or VS Code, or else the system, is dark."""
+    """Return the style sheet: dark colours if the theme of Jupyter or VS Code, or else of the system, is dark."""
     dark = _rules(1, "")
     themed = _rules(1, '[data-jp-theme-light="false"] ') + _rules(1, ".vscode-dark ")
     light = _rules(0, '[data-jp-theme-light="true"] ') + _rules(0, ".vscode-light ")
@@ -86,7 +86,7 @@ class Words:
     bold: bool = False
 
     def drawn(self, space: int) -> str:
-        """The run as SVG, `space` after the previous one."""
+        """Return the run as SVG, `space` pixels after the previous one."""
         look = f'font-family="{MONO if self.mono else SANS}" font-size="{self.size:g}"'
         weight = ' font-weight="700"' if self.bold else ""
         spacing = ' letter-spacing="0.8"' if self.bold and not self.mono else ""
@@ -95,19 +95,19 @@ class Words:
 
 
 def line(x: float, y: float, *runs: Words) -> str:
-    """A line of text with its baseline at (x, y); the renderer places each run after the previous one."""
+    """Draw a line of text with its baseline at (x, y); the renderer places each run after the previous one."""
     drawn = "".join(run.drawn(10 if i else 0) for i, run in enumerate(runs))
     return f'<text x="{x:.1f}" y="{y:.1f}">{drawn}</text>'
 
 
 def glyph(name: str, x: float, y: float, role: str) -> str:
-    """One of `GLYPHS`, centred on (x, y)."""
+    """Draw one of `GLYPHS`, centred on (x, y)."""
     drawn = GLYPHS[name].format(fill=paint(fill=role), stroke=paint(stroke=role))
     return f'<g transform="translate({x:.1f} {y:.1f})">{drawn}</g>'
 
 
 def box(x: float, y: float, width: float, height: float, radius: float, painted: str, stroke: float = 1) -> str:
-    """A rectangle with rounded corners."""
+    """Draw a rectangle with rounded corners."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:g}" '
         f'stroke-width="{stroke:g}" {painted}/>'
@@ -115,13 +115,13 @@ def box(x: float, y: float, width: float, height: float, radius: float, painted:
 
 
 def wide(text: str, size: float, *, mono: bool = False) -> float:
-    """A generous estimate of the width of `text`; East Asian characters count double."""
+    """Return a generous estimate of the width of `text`; East Asian characters count double."""
     cells = sum(2 if ord(c) >= 0x1100 else 1 for c in text)
     return cells * size * (0.61 if mono else 0.56)
 
 
 def clipped(text: str, limit: int) -> str:
-    """`text`, cut to `limit` characters with an ellipsis if it is longer."""
+    """Return `text`, cut to `limit` characters with an ellipsis if it is longer."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -141,7 +141,7 @@ BAND_TITLES = {False: ("PROCESSING PHASE", "many txids at once"), True: ("COMMIT
 
 
 def svg(topology: Picture) -> str:
-    """The SVG of `topology`, self-contained; its colours follow the page's theme."""
+    """Draw `topology` as a self-contained SVG, whose colours follow the page's theme."""
     return _Drawing(topology).svg()
 
 
@@ -154,7 +154,7 @@ class _Size:
 
 
 class _Drawing:
-    """Draws one picture: computes sizes, then columns, then the SVG elements."""
+    """Drawing of one picture: computes sizes, then columns, then the SVG elements."""
 
     def __init__(self, topology: Picture) -> None:
         self._topology = topology
@@ -178,7 +178,7 @@ class _Drawing:
 
     @cached_property
     def _columns(self) -> list[tuple[float, float]]:
-        """Left edge and width of every layer."""
+        """Return the left edge and width of every layer."""
         x = MARGIN + BAND_PAD
         columns: list[tuple[float, float]] = []
         for i, layer in enumerate(self._layout.layers):
@@ -197,7 +197,7 @@ class _Drawing:
         return min(commits, default=len(self._layout.layers))
 
     def _commit_left(self, processing_right: float) -> float:
-        """The left edge of the commit band; the last processing layer ends at `processing_right`."""
+        """Return the left edge of the commit band; the last processing layer ends at `processing_right`."""
         return max(processing_right + BAND_PAD, MARGIN + _band_title_width(False)) + BETWEEN_BANDS
 
     def _label_room(self, layer: int) -> float:
@@ -212,7 +212,7 @@ class _Drawing:
 
     @cached_property
     def _band_boxes(self) -> list[tuple[float, float, bool]]:
-        """Left edge, width and phase of each band."""
+        """Return the left edge and width of each band, and whether it is that of the commit phase."""
         split, columns = self._first_commit, self._columns
         lefts = {False: MARGIN, True: self._commit_left(sum(columns[split - 1]))}
         boxes = []
@@ -267,7 +267,7 @@ class _Drawing:
             yield line(start, end - 5, Words(_label(link), "muted", LABEL))
 
     def _path(self, route: tuple[Point, ...], end: float) -> str:
-        """The SVG path of a link: curves between layers, straight lines through layers and along labels."""
+        """Return the SVG path of a link: curves between layers, straight lines through layers and along labels."""
         y = self._middle(route[0])
         x = self._left(route[0][0]) + self._sizes[route[0][0]].width
         parts = [f"M{x:.1f} {y:.1f}"]
@@ -296,7 +296,7 @@ class _Drawing:
         return sum(link.target == node for link in self._topology.links)
 
     def _port(self, link: Link) -> float:
-        """The offset below the centre of its target at which a link arrives; links from above arrive above others."""
+        """Return the offset below the centre of its target at which a link arrives; links from above arrive higher."""
         routes = zip(self._topology.links, self._layout.routes, strict=True)
         rivals = [(self._layout.centers[route[-2]], i, one) for i, (one, route) in enumerate(routes)]
         ordered = [one for _, _, one in sorted(rivals, key=lambda rival: rival[:2]) if one.target == link.target]
@@ -304,7 +304,7 @@ class _Drawing:
 
 
 def _head(node: Node, x: float, y: float, width: float) -> Iterator[str]:
-    """The content of a node: icon, id, class, kind, number of tasks, and tables."""
+    """Draw the content of a node: icon, id, class, kind, number of tasks, and tables."""
     yield box(x + 14, y + 12, 24, 24, 7, paint(fill=node.kind), 0)
     yield glyph(node.kind, x + 26, y + 24, "glyph")
     yield line(x + 48, y + 22, Words(_name(node), "ink", 13, mono=True, bold=True))

@@ -17,7 +17,7 @@ _DOT_STYLES = {
 
 
 def mermaid(topology: Picture) -> str:
-    """A Mermaid flowchart with one subgraph per phase; thick arrows lead into the commit phase."""
+    """Format as a Mermaid flowchart with one subgraph per phase; thick arrows lead into the commit phase."""
     places = {node.id: f"n{i}" for i, node in enumerate(topology.nodes)}
     lines = ["flowchart LR"]
     for commits, name, title in PHASES:
@@ -42,12 +42,12 @@ def _mermaid_arrow(link: Link) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """`text` escaped for Mermaid: all characters but letters, digits and safe punctuation as numeric entities."""
+    """Escape `text` for Mermaid: all characters but letters, digits and safe punctuation become numeric entities."""
     return "".join(c if c.isalnum() or c in " _-.,:×→()" else f"#{ord(c)};" for c in text)
 
 
 def dot(topology: Picture) -> str:
-    """A Graphviz digraph with one cluster per phase; committers have a double border."""
+    """Format as a Graphviz digraph with one cluster per phase; committers have a double border."""
     lines = [f"digraph {_quoted(topology.id)} {{", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     lines.append('  edge [fontname="sans-serif", fontsize=10];')
     for commits, name, title in PHASES:
