@@ -88,7 +88,7 @@ def _neighbours(links: Links) -> tuple[dict[Point, list[Point]], dict[Point, lis
 
 
 def _ordered(layers: Sequence[Sequence[Point]], links: Links) -> list[list[Point]]:
-    """Sort layers by the mean position of neighbours, sweeping back and forth; return the order with fewest crossings."""
+    """Sort layers by mean position of neighbours, sweeping back and forth; return the order with fewest crossings."""
     before, after = _neighbours(links)
     current = [list(layer) for layer in layers]
     best, fewest = [list(layer) for layer in current], _crossings(current, links)
