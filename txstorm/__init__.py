@@ -1,8 +1,8 @@
 """txstorm: Storm 0.7's transactional topologies on Spark micro-batches, with exactly-once state in Delta tables.
 
-Start with `TransactionalTopologyBuilder` and `run`. The names below are the public API besides the packages `bolts`,
-`spouts`, `sinks` and `testing`. They are imported on first use, so that ``import txstorm`` needs neither Java nor Spark
-and costs nothing in Spark's Python workers.
+Start with `TransactionalTopologyBuilder` and `run`. The names below are the public API, together with the packages
+`bolts`, `spouts`, `sinks` and `testing`. They are imported on first use, so that ``import txstorm`` needs neither Java
+nor Spark and costs nothing in Spark's Python workers.
 
 The packages are layers, and import lower ones only; see ARCHITECTURE.md.
 """
@@ -124,7 +124,7 @@ _HOME = {
 }
 
 _EXTRA = {"SqlAlchemyBackend"}
-"""Names that need an extra of the installation: ``import *`` leaves them out."""
+"""Names that need an optional extra to be installed; ``import *`` omits them."""
 
 __all__ = [  # noqa: PLE0604 - the names of _HOME, spelt once
     "__version__",

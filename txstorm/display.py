@@ -1,4 +1,4 @@
-"""Values that print as short tables in a session, and remain dicts for code."""
+"""Results that print as short tables in an interactive session, and are dicts in code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Facts(dict[str, Any]):
-    """A dict that prints as a table of two columns."""
+    """A dict that prints as a table with two columns: name and value."""
 
     def __init__(self, title: str, values: Mapping[str, Any]) -> None:
         super().__init__(values)
@@ -24,7 +24,7 @@ class Facts(dict[str, Any]):
 
 
 def facts(title: str, values: Mapping[str, Any]) -> str:
-    """Format `title` followed by one line, name and value, for each entry of `values` that is not None."""
+    """Format `title`, then one line with name and value for each entry of `values` that is not None."""
     texts = {name: _text(value) for name, value in values.items() if value is not None}
     width = max(map(len, texts), default=0)
     return "\n".join([title, *(f"  {name:<{width}}  {text}".rstrip() for name, text in texts.items())])

@@ -1,4 +1,4 @@
-"""Exceptions of txstorm.
+"""Exceptions that txstorm raises, or that user code raises to fail a batch.
 
 ::
 
@@ -52,7 +52,7 @@ class InputError(TxstormError):
 
 
 class TopologyError(InputError):
-    """All faults of one topology, each with what to do about it.
+    """A topology has faults; the message lists all of them, each with its remedy.
 
     Attributes:
         faults: one sentence per fault.
@@ -71,7 +71,7 @@ class SettingError(InputError):
 
 
 class SpoutError(InputError):
-    """The input of a spout is missing, unreadable, or not what was planned."""
+    """The source of a spout is missing, unreadable, or has changed since its batch was planned."""
 
 
 class MetadataError(InputError):
@@ -79,7 +79,7 @@ class MetadataError(InputError):
 
 
 class EmitError(InputError):
-    """A tuple was emitted with the wrong arity, to an unknown stream, or with a value that cannot be sent.
+    """A tuple was emitted with the wrong number of values, to an unknown stream, or with a value that cannot be sent.
 
     Attributes:
         late: whether the fault was found after `emit` had returned, so that the traceback does not show the call.
@@ -104,7 +104,7 @@ class AwayError(InputError):
 
 
 class DataDirectoryError(InputError):
-    """A data directory belongs to something else, is incomplete, or has a format this version does not know."""
+    """A data directory is foreign or incomplete, or has a format that this version does not know."""
 
 
 class LedgerCorrupt(DataDirectoryError):
@@ -136,7 +136,7 @@ class FencedError(TxstormError):
 
 
 class ConflictError(TxstormError):
-    """A compare-and-set found another version than expected; read again and retry if still appropriate."""
+    """A compare-and-set found a version other than the expected one; read again, and retry if still appropriate."""
 
 
 class OrderError(TxstormError):
@@ -173,7 +173,7 @@ class KilledError(StoppedError):
 
 
 class EngineError(TxstormError):
-    """The engine could not run a job: a worker died, or the job was cancelled."""
+    """The engine could not complete a job: a worker died, or the job was cancelled."""
 
 
 class SessionLost(TxstormError):
@@ -191,8 +191,8 @@ class MissingDependency(TxstormError):
 
 
 class FailedException(Exception):
-    """Raised by a bolt or spout: the batch fails at once and is replayed, without limit and without an error log."""
+    """Raised by a bolt or spout to fail its batch at once; the batch is replayed, with no retry limit or error log."""
 
 
 class ReportedFailedException(FailedException):
-    """A `FailedException` whose cause is also logged and shown in the status."""
+    """A `FailedException` whose cause is also logged and shown in the topology's status."""

@@ -2,9 +2,9 @@
 
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
 where *action* is ``kill`` (SIGKILL to this process), ``freeze`` (SIGSTOP: SIGCONT wakes it up), ``raise``
-(`InjectedFault`) or ``hang`` (sleep for an hour), and *nth* counts the passages of that point from 1. ``*`` for the
-point matches every point. A number in the name of a point counts tables from 1, maps and outlets after them.
-``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
+(`InjectedFault`) or ``hang`` (sleep for an hour), and *nth* is the number of the passage, counted from 1, at which the
+point acts. ``*`` for the point matches every point. A number in the name of a point counts tables from 1, then maps and
+outlets. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ POINTS = {
     "kafka.sent": "Kafka sink: the records and the mark of a transaction are sent, not committed",
     "kafka.committed": "Kafka sink: a transaction is committed, the answer is lost",
 }
-"""All fault points, and the state of the run when each is passed."""
+"""All fault points: name → the state of the run when the point is passed."""
 
 
 class InjectedFault(Exception):
@@ -129,7 +129,7 @@ def arm(text: str) -> None:
 
 
 def point(name: str) -> None:
-    """Pass the point `name`; a no-op unless it is armed."""
+    """Pass the fault point `name`: do nothing unless it is armed."""
     if _trace:
         with open(_trace, "a", encoding="utf-8") as file:
             file.write(name + "\n")

@@ -29,12 +29,12 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def task_of(key_group: int, parallelism: int) -> int:
-    """Return the number of the task, of `parallelism`, that serves `key_group`."""
+    """Return the index of the task, among `parallelism` tasks, that `key_group` is assigned to."""
     return key_group * parallelism // KEY_GROUPS
 
 
 def tasks_of(key_groups: npt.NDArray[np.int64], parallelism: int) -> npt.NDArray[np.int64]:
-    """Apply `task_of` to many key groups."""
+    """Return `task_of` for each of many key groups."""
     return key_groups * parallelism // KEY_GROUPS
 
 
@@ -51,7 +51,7 @@ def canonical_value(value: Any) -> tuple[bytes, bytes]:
 
 
 def canonical(values: Sequence[Any]) -> bytes:
-    """Return the canonical bytes of a key of several columns: tag, length and content of each part."""
+    """Return the canonical bytes of a key with several columns: tag, length and content of each part."""
     parts = (canonical_value(value) for value in values)
     return b"".join(tag + struct.pack("<I", len(content)) + content for tag, content in parts)
 
@@ -91,14 +91,14 @@ _TEXTUAL = (b"s", b"b", b"D")
 
 
 _LONGEST = 400
-"""Digits up to which a whole number is written without an exponent."""
+"""Maximum number of digits of a whole number that is written without an exponent."""
 
 
 def plain_decimal(value: Decimal) -> Decimal:
     """Return the canonical form of `value` among equal decimals, exactly: ``1.5`` for ``1.50``, ``0`` for ``-0``."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        return value  # NaN or infinity: there is no other form
+        return value  # NaN or infinity, which have only one form
     kept = len(digits)
     while kept and not digits[kept - 1]:
         kept -= 1
@@ -110,7 +110,7 @@ def plain_decimal(value: Decimal) -> Decimal:
 
 
 def decimal_text(value: Decimal) -> str:
-    """Return the canonical text of a number, so that ``1.50`` and ``1.5`` are the same key."""
+    """Return the canonical text of a decimal, which makes ``1.50`` and ``1.5`` the same key."""
     return format(plain_decimal(value), "f")
 
 
@@ -135,7 +135,7 @@ def hash_value(value: Any) -> int:
 
 
 def hash_values(values: Sequence[Any]) -> int:
-    """Return the stable 64-bit hash of a key of several columns."""
+    """Return the stable 64-bit hash of a key with several columns."""
     result = 0
     for value in values:
         result = _mix((result * 31 + hash_value(value)) & _MASK)
@@ -203,7 +203,7 @@ def _hash_array(column: Any) -> Hashes:
 
 
 def _words(column: Any) -> tuple[bytes, Hashes] | None:
-    """Return tag and 64 bits per value of a fixed-width column; None for types that are hashed value by value."""
+    """Return the type tag and 64 bits per value of a fixed-width column; None for types hashed value by value."""
     kind = column.type
     if pa.types.is_integer(kind):
         return b"i", _bits(column.cast(pa.int64()))

@@ -1,4 +1,4 @@
-"""Live display of a run in a notebook. Topologies, handles and tables have their own displays."""
+"""Live display of a run in a notebook; topologies, handles and tables have their own displays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def watch(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show the run of `handle` as a live table, until the run ends or `seconds` have passed.
+    """Show the run of `handle` as a live table until the run ends or `seconds` have passed.
 
     Interrupting the cell stops the display, not the run. If output cannot be updated (in a script,
     or a notebook executed by a program), the run is shown once: at its end if it ends by itself (`available_now`,
@@ -59,7 +59,7 @@ LEAVE = "Interrupt the cell to stop watching; the run continues. handle.stop() e
 
 
 def _is_live() -> bool:
-    """Return whether the notebook is interactive: a program that executes a notebook cannot be asked for input."""
+    """Return whether the notebook is interactive: only then can its user be asked for input."""
     return bool(getattr(getattr(_shell(), "kernel", None), "_allow_stdin", False))
 
 

@@ -1,7 +1,8 @@
 """Threads that txstorm starts itself: one call on a daemon thread, or a worker with a queue of calls.
 
-Not `concurrent.futures.ThreadPoolExecutor`: the interpreter joins its threads at exit, so user code or a server that
-hangs would keep the process alive. The executor serves where every call ends by itself: Spark, Kafka brokers.
+This replaces `concurrent.futures.ThreadPoolExecutor`, whose threads the interpreter joins at exit, so that hanging
+user code or a hanging server would keep the process alive. The executor is used only where every call returns by
+itself: Spark, Kafka brokers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ A = TypeVar("A")
 def start_thread(
     call: Callable[..., object], *args: Any, name: str | None = None, daemon: bool = True
 ) -> threading.Thread:
-    """Call `call` with `args` on a new thread; unless it is a daemon thread, the interpreter joins it at exit."""
+    """Call `call` with `args` on a new thread; the interpreter joins it at exit unless it is a daemon thread."""
     thread = threading.Thread(target=call, args=args, name=name, daemon=daemon)
     thread.start()
     return thread
@@ -42,20 +43,20 @@ def on_thread(call: Callable[[], A], name: str) -> Future[A]:
 
 
 class Worker:
-    """A daemon thread that runs queued calls one after another, and can be abandoned in the middle of a call."""
+    """A daemon thread that runs queued calls one after another; it can be abandoned in the middle of a call."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = start_thread(self._body, name=name)
 
     def submit(self, call: Callable[[], A], answer: Future[A] | None = None) -> Future[A]:
-        """Queue `call`; return the future of its result: `answer` if given."""
+        """Queue `call`; return the future of its result, which is `answer` if given."""
         completed: Future[A] = Future() if answer is None else answer
         self.queue(lambda: complete(completed, call))
         return completed
 
     def queue(self, call: Callable[[], None]) -> None:
-        """Queue `call`, which must not raise."""
+        """Queue `call`, which must not raise an exception; its result is ignored."""
         self._calls.put(call)
 
     def end(self) -> None:
@@ -85,4 +86,4 @@ class Worker:
     def _body(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-            del call  # it may hold the rows of a group
+            del call  # release it before waiting: it may refer to the rows of a group

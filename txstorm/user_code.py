@@ -1,6 +1,6 @@
-"""User code: its frames in tracebacks and on the stack, copies of values that it shares with txstorm, its signatures.
+"""User code: its frames in tracebacks and on the stack, copies of values passed to or from it, its signatures.
 
-Values that pass between user code and the framework are copied, so that neither side holds an object of the other.
+Values that pass between user code and the framework are copied, so that neither side can change the other's objects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_own(filename: str) -> bool:
 def line_of(trace: TracebackType | None) -> str:
     """Return the innermost user frame as ``file:line in function``; empty if there is none.
 
-    If the user's code is itself an installed package, it is the frame that txstorm called.
+    If the user's code is itself an installed package, the line of the frame that txstorm called is returned.
     """
     return _line((one.tb_frame, one.tb_lineno) for one in _links(trace))
 
@@ -83,7 +83,7 @@ def _is_installed(filename: str) -> bool:
 
 
 def _is_standard(filename: str) -> bool:
-    # Compiled modules name their sources, by a path within their package.
+    # Compiled modules report their source file as a path within their package.
     return filename.startswith((*_STANDARD, "<frozen ", "<__array_function__")) or filename.endswith((".pyx", ".pxi"))
 
 
@@ -107,10 +107,10 @@ def copied(value: Any) -> Any:
 
 
 def misfits(given: object, base: type) -> Iterator[str]:
-    """Describe, one sentence each, the methods of `given` that do not accept the positional calls of `base`.
+    """Yield one sentence for each method of `given` that does not accept the positional arguments of the one in `base`.
 
-    A method that can take the call passes: with default values, ``*args``, decorators, partials, and
-    methods that cannot be inspected.
+    A method that can accept the call passes: default values, ``*args``, decorators and partials are allowed, and so
+    are methods that cannot be inspected.
     """
     for name, method in inspect.getmembers(base, inspect.isfunction):
         if name.startswith("_") or name in getattr(base, "storm_names", {}):
@@ -145,7 +145,7 @@ def _misfit(found: Any, method: Any) -> str:
         return "contains yield, so that calling it does nothing; emit with collector.emit(…) instead"
     try:
         signature = inspect.signature(found, follow_wrapped=False)
-    except (ValueError, TypeError):  # not made in Python
+    except (ValueError, TypeError):  # not implemented in Python
         return ""
     try:
         signature.bind(*names)

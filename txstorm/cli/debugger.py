@@ -1,4 +1,4 @@
-"""Debugger (pdb) for replays that stops where user code raises, or at breakpoints in bolts."""
+"""Debugger (pdb) for replays; it stops where user code raises an exception, and at breakpoints in bolts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Debugger:
             raise StoppedError(msg) from None
 
     def caught(self, error: BaseException) -> None:
-        """Start the debugger for `error`, raised by user code, in the innermost frame of user code."""
+        """Start the debugger for `error`, which user code raised, in the innermost frame of user code."""
         if isinstance(error, BdbQuit):
             raise error
         tracing = sys.gettrace()
@@ -71,7 +71,7 @@ class Debugger:
 
 
 class _Pdb(pdb.Pdb):
-    """pdb that continues to the first breakpoint without stopping, and starts in the innermost frame of user code."""
+    """A pdb that runs to the first breakpoint without stopping, and starts in the innermost frame of user code."""
 
     def __init__(self) -> None:
         super().__init__(nosigint=True, readrc=False)
@@ -83,11 +83,11 @@ class _Pdb(pdb.Pdb):
         results: list[Result] = []
         self.runcall(lambda: results.append(function()))
         if not results:
-            raise BdbQuit  # which `runcall` swallows
+            raise BdbQuit  # `runcall` swallows this exception
         return results[0]
 
     def user_line(self, frame: FrameType) -> None:
-        """Stop at a line; the very first stop, inside `traced` itself, is skipped."""
+        """Stop at a line, except for the very first stop, which is inside `traced` itself."""
         if self._started:
             super().user_line(frame)
         else:

@@ -64,7 +64,7 @@ class Ending:
 
 
 def execute(topology: Topology, request: Request, console: Console | None = None) -> Ending:
-    """Run `topology` to its end, with progress on `console` (default: standard error); signals stop it.
+    """Run `topology` to its end, showing progress on `console` (default: standard error); signals stop the run.
 
     Raises:
         TxstormError: the run could not start: bad input, or another run holds the data directory.
@@ -111,7 +111,7 @@ def _follow(handle: RunHandle, screen: Screen, interrupts: Interrupts, moment: W
 
 
 def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
-    """Return the result that ``--json`` prints: committed txid, counts of this run, and paths of the tables."""
+    """Return the result of a run as ``--json`` prints it: committed txid, counts of this run, and table paths."""
     now = handle.progress
     states = sorted(one.name for found in handle.topology.states.values() for one in found)
     sinks = sorted(one.name for found in handle.topology.sinks.values() for one in found)

@@ -23,8 +23,8 @@ SKIPPING = "skipping the compaction (interrupt again to exit at once; the next s
 class Interrupts:
     """Handler of Ctrl-C and SIGTERM during a run.
 
-    The handler only counts signals, because it may interrupt any code; `act` then acts on them, on the main thread.
-    `stop` blocks, so it is called on a separate thread, and the main thread can act on a second signal.
+    The handler only counts signals, because it may interrupt any code; `act` then handles them on the main thread.
+    `stop` blocks, so it is called on a separate thread, and the main thread can handle a second signal.
 
     Args:
         say: callback that shows a message to the user.
@@ -53,11 +53,11 @@ class Interrupts:
             signal.signal(one, handler)
 
     def attach(self, handle: RunHandle) -> None:
-        """From now on, let signals stop the run of `handle`; before this call they raise `KeyboardInterrupt`."""
+        """Make signals stop the run of `handle` from now on; before this call they raise `KeyboardInterrupt`."""
         self._handle = handle
 
     def act(self) -> None:
-        """Act on the signals received since the last call; called frequently from the main thread."""
+        """Handle the signals received since the last call; called frequently from the main thread."""
         while self._acted < min(self._count, 2) and self._handle is not None:
             self._acted += 1
             if self._acted == 1:

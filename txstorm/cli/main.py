@@ -127,7 +127,7 @@ def execute(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     _print_anything()
     try:
-        # A command returns its exit code, or None for 0; so does typer for `--help` and `--version`.
+        # A command returns its exit code, or None for 0; typer does the same for `--help` and `--version`.
         code = app(arguments, prog_name="txstorm", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -16,7 +16,7 @@ class EngineName(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """Lowest level of txstorm's log that is shown on standard error."""
+    """Lowest level of log messages from txstorm shown on standard error."""
 
     debug = "debug"
     info = "info"

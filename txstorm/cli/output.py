@@ -29,13 +29,13 @@ from txstorm.errors import KilledError, TopologyError, TxstormError
 WIDE = 1 << 20
 INTERRUPTED = 130
 _CONTROLS = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
-"""C0 except tab and line feed, DEL, C1, characters that change text direction or end a line, lone surrogates."""
+"""Escaped characters: C0 except tab and line feed, DEL, C1, changes of text direction, line ends, lone surrogates."""
 _UNSAFE = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROLS}]")
 
 
 class Interrupted(Exception):
-    """A signal has ended the command.
+    """A signal ended the command.
 
     Attributes:
         run: the result of the run so far.
@@ -117,7 +117,7 @@ def print_text(text: str) -> None:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print `document` to standard output as one line."""
+    """Print `document` to standard output as one line of JSON."""
     print_json_text(json.dumps(document, ensure_ascii=False, default=str))
 
 
@@ -127,7 +127,7 @@ def print_json_text(text: str) -> None:
 
 
 def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """Build a table without rules: with column titles or, if `titles` is None, of names and values.
+    """Build a table without ruled lines: with column titles or, if `titles` is None, with names and values.
 
     Args:
         titles: the column titles; None: two untitled columns, name and value.
@@ -171,7 +171,7 @@ def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted()
     with contextlib.suppress(OSError):
-        sys.stdout.flush()  # so that output of user code precedes the error if both go to one place
+        sys.stdout.flush()  # output of user code must precede the error if both have the same destination
     console = stderr()
     for text in _error_texts(error, debug=debug):
         console.print(text, soft_wrap=True)

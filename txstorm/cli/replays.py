@@ -1,6 +1,6 @@
 """Helpers of ``replay`` and ``replay-batch``: code of a recorded topology, replay of journals, verdicts as text.
 
-Separate from those commands' modules, which every command imports, because it imports everything a replay needs.
+Separate from the modules of those commands, which every command imports, because it imports all that a replay needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Code:
 
 
 def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) -> Code:
-    """Load the code of the topology of `data_dir`: that named by `option`, or the recorded one after confirmation.
+    """Load the code of the topology in `data_dir`: as named by `option`, or the recorded one after confirmation.
 
     Importing a module runs it, and the recorded name could be chosen by anyone who can write to the data directory. So
     it is imported only after confirmation at a terminal, and a recorded factory call is never executed.
@@ -74,7 +74,7 @@ def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) ->
 
 
 def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Sequence[str]) -> Topology:
-    """Import the recorded topology after confirmation at a terminal; raise `InputError` without it."""
+    """Import the recorded topology after confirmation at a terminal; raise `InputError` without confirmation."""
     ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
     exact = shell_command([*command, "--topology", target.text])
     refused = InputError(

@@ -39,7 +39,7 @@ class LiveScreen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        # Output of user code goes above the table, too, but only if standard output is the terminal.
+        # Output of user code also goes above the table, but only if standard output is the terminal.
         shared = sys.stdout.isatty()
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=shared)
 

@@ -1,4 +1,4 @@
-"""Tables without rules: fitted to the width of a terminal; elsewhere one line per row, never folded."""
+"""Text tables without ruled lines: fitted to the width of a terminal; elsewhere one line per row, never wrapped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 ALIGNED = 60
-"""Widest cell, in characters, that counts for the width of a column in a file or pipe, so that one long value does not
-push the other rows apart."""
+"""Width in characters up to which a cell widens its column in a file or pipe, so that one long value does not widen
+all other rows."""
 
 
 class PlainTable(Table):

@@ -84,7 +84,7 @@ def load(text: str) -> Topology:
 
 
 def held(target: Target) -> Topology | None:
-    """Return the topology that a module's attribute holds, without calling anything; None if it is a function.
+    """Return the topology that `target` names as an attribute, without calling anything; None if it is a function.
 
     Raises:
         InputError: see `load`.
@@ -153,7 +153,7 @@ def _called(target: Target, factory: Any) -> Any:
     except TypeError as error:
         raise InputError(f"{target}{inspect.signature(factory)} does not take these arguments: {error}") from None
     except ValueError:
-        pass  # a builtin, which has no signature
+        pass  # a builtin has no signature
     try:
         return factory(*target.arguments, **target.keywords)
     except TxstormError as error:

@@ -14,7 +14,7 @@ from txstorm.storage.tables.table import open_table
 def check_not_behind(
     data_dir: Path, owner: TopologyIdentity, recorded: Mapping[str, int], names: Collection[str] | None = None
 ) -> tuple[int, int]:
-    """Check that tables are not older than the ledger as read before; return the newest timeline and txid in any table.
+    """Check that no table is older than the ledger, read earlier; return the newest timeline and txid of any table.
 
     Beside a live run a table may be ahead, or on a later timeline, if a run or a rewind was faster than the reader.
 
@@ -47,7 +47,7 @@ def check_not_behind(
 
 
 def check_not_ahead(data_dir: Path, newest: tuple[int, int], known: tuple[int, int]) -> None:
-    """Check that the `newest` timeline and txid of tables are not ahead of the ledger, as read after opening them.
+    """Check that the tables' `newest` timeline and txid are not ahead of the ledger, read after opening the tables.
 
     Raises:
         TableCorrupt: the ledger is older than the tables.

@@ -35,7 +35,7 @@ _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
 @dataclass(frozen=True)
 class StateParts:
-    """Parts of a state as of one txid: a version of ``state/<name>``, and the later changes to apply on top.
+    """Parts of a state as of one txid: a version of ``state/<name>``, and the later changes to apply to it.
 
     Attributes:
         base: the state table, at a version that is not ahead of `txid`.
@@ -76,8 +76,8 @@ def read_state(
 ) -> pa.Table:
     """Read the key and value columns of a state: one row per key, sorted by key with None first.
 
-    Equal states have equal rows in the same order. The table's metadata names state and txid. Keys that have expired
-    at the stamp of the transaction are left out.
+    Equal states have equal rows in the same order. The table's metadata contains the state's name and the txid.
+    Keys that have expired at the stamp of the transaction are omitted.
 
     Args:
         data_dir: the data directory.
@@ -95,7 +95,7 @@ def read_state(
     parts = state_parts(data_dir, name, txid, committed)
     try:
         rows = _rows(parts)
-    except TableCorrupt:  # the version of a reader paused for minutes may have been superseded and removed
+    except TableCorrupt:  # if this reader paused for minutes, its version may have been superseded and removed
         stood, parts = parts, state_parts(data_dir, name, parts.txid, committed)
         if parts.base.version == stood.base.version:
             raise
@@ -122,7 +122,7 @@ def state_parts(
 ) -> StateParts:
     """Find the parts from which the state `name` as of `txid` is read; see `read_state`.
 
-    With `stays`, use a version whose files are kept, for readers that use the parts later.
+    With `stays`, choose a version whose files are retained, for readers that use the parts later.
     """
     # Open the state table first: rows published in between are then in the changes, and never missing from both.
     kept = _open(data_dir, STATE, name)
@@ -161,8 +161,8 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
         committed: the topology's last committed txid; if given, the range is checked against it.
 
     Raises:
-        StateError: there is no such state; `last` is not committed; `first` is after it, or below 1; or the state has
-            the layout ``merge``.
+        StateError: there is no such state; `last` is not committed; `first` is greater than `last`, or below 1; or the
+            state has the layout ``merge``.
     """
     if keeps_no_changes(data_dir, name):
         raise no_changes(name)
@@ -187,7 +187,7 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
 
 
 def keeps_no_changes(data_dir: Path, name: str) -> bool:
-    """Whether there is a state `name` of the layout ``merge``, which has no table of changes."""
+    """Return whether there is a state `name` with the layout ``merge``, which has no table of changes."""
     path = data_dir / TableRef(STATE, name).uri
     return is_table(path) and is_merged(DeltaHandle.open(path, once=True).properties)
 
@@ -217,7 +217,7 @@ def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
 
 
 def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
-    """Return table (``state/…``, ``sinks/…``) → reason why a cut at `txid` (None: the last one) must omit it."""
+    """Return table (``state/…``, ``sinks/…``) → why a consistent cut at `txid` (None: the last one) must omit it."""
     refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
     found = {}
     for ref in [*refs, *(TableRef(SINK, name) for name in list_sinks(data_dir))]:
@@ -227,7 +227,7 @@ def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
 
 
 def has_letters(data_dir: Path) -> bool:
-    """Whether there is a table of dead letters in a data directory."""
+    """Return whether a data directory contains a table of dead letters."""
     return is_table(data_dir / LETTERS_REF.uri)
 
 

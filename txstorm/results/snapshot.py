@@ -22,7 +22,7 @@ class TopologySnapshot:
         data_dir: the data directory.
         txid: the transaction.
         states, sinks: names of the tables that are complete at that transaction.
-        left_out: table → why it is left out: it begins later, or was dropped before.
+        left_out: table → the reason why it is omitted: it begins later, or was dropped before.
     """
 
     def __init__(self, data_dir: Path, txid: int) -> None:
@@ -59,7 +59,7 @@ class TopologySnapshot:
     def to_json(self) -> str:
         """Format as one line ``{"txid": …, "tables": {"state/<name>": [row, …], …}}``; equal cuts give equal bytes.
 
-        If tables are left out, ``left_out`` gives the reasons: ``{"sinks/<name>": …}``.
+        If tables are omitted, ``left_out`` gives the reasons: ``{"sinks/<name>": …}``.
         """
         rows = {name: [json_value(row) for row in table.to_pylist()] for name, table in self.to_arrow().items()}
         others = {"left_out": self.left_out} if self.left_out else {}

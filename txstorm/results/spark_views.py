@@ -47,16 +47,16 @@ class View:
 def views(
     data_dir: Path, txid: int | None, committed: int, prefix: str = "", stamps: Stamps = lambda txid: None
 ) -> list[View]:
-    """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>``, ``dead_letters``, in that order.
+    """Return one view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>``, ``dead_letters``, in order.
 
     A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
 
-    With `txid` all of them stay at that transaction; without one they follow what is published. A state is read
-    from a version of its table that stays, with the changes since over it: right for as long as that version is in
-    the log (twelve hours at least, with the `log_retention` of a day) and the topology is not rewound to before it.
-    Keys expire by the stamp of the last transaction when the view is created, or a newer stamp of a row; see
-    `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no
-    view, which is logged.
+    With `txid`, all views are fixed at that transaction; without it, they always show what is published. A state is
+    read from a retained version of its table with the later changes applied. The view is correct for as long as that
+    version is in the log (at least twelve hours, with a `log_retention` of one day) and the topology is not rewound
+    to before it. Keys expire by the stamp of the last transaction at the time the view is created, or by a newer stamp
+    of a row; see `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no view; this is
+    logged.
 
     Raises:
         StateError: `txid` is not committed, or no longer kept.
@@ -83,14 +83,14 @@ def quoted(name: str) -> str:
 
 
 def _parts(data_dir: Path, name: str, txid: int | None, committed: int) -> StateParts:
-    """Read from a version that stays and is in the log; if there is none, from the newest one, valid for minutes."""
+    """Return the parts with a retained version in the log as base; if there is none, the newest, valid for minutes."""
     parts = state_parts(data_dir, name, txid, committed, stays=True)
     in_log = parts.base.log_entry(parts.base.version).exists()
     return parts if in_log else state_parts(data_dir, name, txid, committed)
 
 
 def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
-    """Build the query for the newest row of every key, omitting removed keys; base rows have the txid of the change."""
+    """Build the query for the newest row of every key, omitting removed keys; base rows carry their own txid."""
     shown = ", ".join(map(quoted, [*parts.keys, *parts.values]))
     if parts.changes is None:
         return f"SELECT {shown} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
@@ -146,8 +146,8 @@ def register_views(spark: Any, data_dir: str | Path, txid: int | None = None, na
     """Create the views in the session `spark`, which must have been started with Delta; return their names.
 
     ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, each with the prefix `name_prefix`. With
-    `txid` they stay at that transaction, one consistent cut; without one they show whatever is published. A new call
-    replaces earlier views.
+    `txid`, they are fixed at that transaction, one consistent cut; without it, they always show what is published. A
+    new call replaces earlier views.
 
     Raises:
         InputError: Spark refuses a view, for example because the session lacks Delta.

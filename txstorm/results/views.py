@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 class TableView:
-    """Base class of the views of states and sinks, which return their rows in several forms.
+    """Base class of the views of states and sinks: returns the rows in several forms.
 
     Every call reads the current content of the directory.
     """
@@ -91,7 +91,7 @@ class StateView(TableView):
 
     @property
     def txid(self) -> int:
-        """The txid as of which a call reads."""
+        """The txid as of which rows are read: the given one or, by default, the last committed one."""
         return committed_txid(self.data_dir) if self._txid is None else self._txid
 
     def as_of(self, txid: int) -> StateView:
@@ -199,15 +199,15 @@ class DeadLettersView(_AppendedView):
 
 
 def committed_txid(data_dir: str | Path) -> int:
-    """Return the last committed txid of the topology in `data_dir`; 0 before the first, and without a ledger."""
+    """Return the last committed txid of the topology in `data_dir`; 0 before the first one, or without a ledger."""
     return _ask(Path(data_dir), Books.committed, 0)
 
 
 def checked_txid(data_dir: str | Path, *names: str) -> int:
-    """Like `committed_txid`, after checking that ledger and tables match: the tables `names`, or all if it is empty.
+    """Check that the ledger matches the tables `names` (all if none is given); return the last committed txid.
 
     Raises:
-        TableCorrupt: a table is missing, damaged, or not from the same moment as the ledger.
+        TableCorrupt: a table is missing, damaged, or inconsistent with the ledger.
         DataDirectoryError: a table is foreign or of another incarnation.
     """
     directory = Path(data_dir)
@@ -222,7 +222,7 @@ def checked_txid(data_dir: str | Path, *names: str) -> int:
 def _check_newest(directory: Path, standing: _Standing | None, newest: tuple[int, int]) -> None:
     """Raise `TableCorrupt` if the `newest` timeline and txid of tables are ahead of the ledger."""
     if standing is not None and newest > standing.newest:
-        # Beside a live run tables may be ahead of an earlier reading; but the ledger, read now, must include them.
+        # Beside a live run, tables may be ahead of the ledger as read earlier, but not of the ledger as read now.
         then = _ask(directory, _Standing.read, standing)
         check_not_ahead(directory, newest, then.newest)
 
@@ -285,7 +285,7 @@ def read_directory_history(data_dir: str | Path) -> pa.Table:
     """
     directory = Path(data_dir)
     standing = _ask(directory, _Standing.read, None)
-    # Read the ledger first: rows that move to the table in between are then seen twice, and never missed.
+    # Read the ledger first: rows that move to the table in between are then read twice, but never missed.
     kept = history_table(_kept_rows(directory))
     moved = read_history(directory)
     known = set(zip(moved["timeline"].to_pylist(), moved["txid"].to_pylist(), strict=True))
@@ -307,7 +307,7 @@ def _kept_rows(directory: Path) -> list[dict[str, Any]]:
     try:
         groups = _ask(directory, Books.history, nothing)
     except LedgerCorrupt:
-        # A run that ends moves its rows and then sweeps the files of long ones, maybe between our scan and our look.
+        # A run that ends moves its rows and then deletes the files of long ones, perhaps after our scan of the ledger.
         groups = _ask(directory, Books.history, nothing)
     return [row for rows in groups.values() for row in rows]
 

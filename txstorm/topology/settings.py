@@ -223,7 +223,7 @@ class Settings(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
-        """Parse settings like `parse`, but return the faults instead of raising them; with faults, settings are None."""
+        """Parse settings like `parse`, but return faults instead of raising them; if there are any, no settings."""
         named, faults = _named(values)
         try:
             settings = cls.model_validate(named)

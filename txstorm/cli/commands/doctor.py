@@ -51,7 +51,7 @@ def engines(checks: Sequence[Check]) -> list[str]:
 
 
 def verdict(working: Sequence[str]) -> str:
-    """Return the overall result, given the names of the working engines, as a sentence."""
+    """Return the overall result as a sentence, given the names of the working engines."""
     if not working:
         return "Topologies cannot run here yet."
     if len(working) == len(ENGINES):
@@ -75,7 +75,7 @@ BREW_JAVA = "brew install openjdk@17"
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check.
+    """Result of one check of ``txstorm doctor``.
 
     Attributes:
         name: the subject of the check.
@@ -173,7 +173,7 @@ def _java_version(path: str) -> str | None:
 
 
 def delta_jars() -> Check:
-    """Check for Delta's jars, which Spark needs to read tables, and to write tables whose writer is ``spark``."""
+    """Check that Delta's jars exist: Spark needs them to read tables, and to write tables whose writer is ``spark``."""
     jars = sorted(jar.name for place in _jar_places() for jar in place.glob("*delta-spark*.jar"))
     extra = "pip install 'txstorm[delta-spark]', spark.jars.packages fetches them"
     remedy = f"only to read the tables with Spark, or to write them: {extra}"

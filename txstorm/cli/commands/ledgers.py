@@ -1,4 +1,4 @@
-"""Commands ``txstorm ledger copy`` and ``txstorm recover``, and the check of other commands' ``--ledger`` option."""
+"""Commands ``txstorm ledger copy`` and ``txstorm recover``, and the check of the option ``--ledger`` elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Life-cycle commands: list, status, inspect, deactivate, activate, rebalance, kill, repair.
 
-They work from any process, beside a live run, through the ledger of the data directory.
+They work from any process, even beside a live run, through the ledger of the data directory.
 """
 
 from __future__ import annotations

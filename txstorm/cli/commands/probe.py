@@ -1,6 +1,6 @@
 """The small topology that ``txstorm doctor`` runs on both engines.
 
-It is separate from `doctor`, which every command imports, because it imports everything that a run needs.
+It is separate from `doctor`, which every command imports, because this module imports everything that a run needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Count(BatchBolt, Committer):
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._counts: Any = context.state("counts")
         self._batch: Counter[str] = Counter()
 
@@ -56,7 +56,7 @@ def try_engine(engine: str, directory: Path) -> None:
     """Run the test topology on `engine` in `directory`, and compare its counts.
 
     Raises:
-        TxstormError: the run failed, took too long, or gave other counts.
+        TxstormError: the run failed, took too long, or produced wrong counts.
     """
     handle = run(topology(), engine=engine, data_dir=directory / "data", available_now=True)
     try:

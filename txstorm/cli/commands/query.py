@@ -1,6 +1,6 @@
 """Commands that read tables: state, history, dead-letters, snapshot, changes, and views (for Spark SQL).
 
-They work beside a live run, and without Java.
+They need no Java, and also work beside a live run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch replay, the command behind jobs/replay.py: audit a range of committed txids, or backfill new tables from it."""
+"""Batch replay, the command run by jobs/replay.py: audit a range of committed txids, or backfill new tables from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txstorm.topology.graph import Topology
 
 LINE_SECONDS = 5.0
 SHOWN_TXIDS = 10
-"""Number of differing txids that are shown row by row; the result lists all."""
+"""Maximum number of differing txids shown row by row; the result lists all of them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class BatchRequest:
         data_dir: the data directory of the topology.
         from_txid, to_txid: the first and last transaction to replay; default: all committed ones.
         into: the new data directory of a backfill; None for an audit.
-        topology: the target of the code; None: the one recorded by the run, after confirmation at a terminal.
+        topology: the target that names the code; None: the recorded one, after confirmation at a terminal.
         dry_run: check code, source and tables, but run nothing.
         engine: ``spark`` or ``local``.
     """
@@ -53,7 +53,7 @@ class BatchRequest:
 
     @property
     def command(self) -> list[str]:
-        """The command line of jobs/replay.py for this request, without the option for the code."""
+        """The command line of jobs/replay.py for this request, without the option that names the code."""
         options = {
             "--data-dir": self.data_dir,
             "--from-txid": self.from_txid,
@@ -98,7 +98,7 @@ def _replayed(request: BatchRequest, console: Console) -> Result:
 
 
 def _check(topology: Topology, recording: Recording, span: Span, into: Path | None) -> None:
-    """Check source and tables; raise the errors that a replay would raise before it runs anything."""
+    """Check source and tables; raise the errors that a replay would raise before running anything."""
     with opened_source(topology, program_of(compile_plan(topology)), recording):
         if into is None:
             ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed)

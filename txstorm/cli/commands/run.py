@@ -115,7 +115,7 @@ def settings_of(
     min_interval: float | None = None,
     max_dead_letters: str | None = None,
 ) -> dict[str, Any]:
-    """Merge the settings from ``KEY=VALUE`` pairs and separate options; values stay text, for `Settings` to parse.
+    """Merge the settings from ``KEY=VALUE`` pairs and from separate options; values remain text, to be parsed later.
 
     Raises:
         SettingError: a pair has no ``=``, or a key is given twice.

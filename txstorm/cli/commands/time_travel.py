@@ -1,7 +1,7 @@
 """Commands ``txstorm savepoint`` and ``txstorm rewind``.
 
-A savepoint names the content of all tables as of a transaction, to restore it in a new data directory. A rewind undoes
-the last transactions of a topology in place, for example after a faulty release or bad input.
+A savepoint names the content of all tables as of a transaction, so that it can be restored in a new data directory.
+A rewind undoes the last transactions of a topology in place, for example after a faulty release or bad input.
 """
 
 from __future__ import annotations
