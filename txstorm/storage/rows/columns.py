@@ -1,8 +1,8 @@
 """Column values: check Python values against the declared type, and convert them to Arrow and back.
 
-Checks go column by column: the set of Python types shows quickly that all values are right; only if it does not is the
-offending value searched for. Stored values are canonical (built-in types, UTC, decimals at the column's scale), so a
-value reads the same before and after a round trip through a table.
+Values are checked column by column: the set of their Python types is usually enough to show that all are valid; only
+otherwise are they searched for the offending value. Stored values are canonical (built-in types, UTC, decimals with the
+column's scale), so a value is the same before and after a round trip through a table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ALIASES = (
     (pa.types.is_large_list, list),
 )
 _WIDENED = {(int, float), (int, Decimal)}
-# Subclasses that are another type to a user: True is not an int here, a datetime is not a date.
+# Subclasses that a user regards as a different type: True is not an int here, and a datetime is not a date.
 _STRANGERS: dict[type, tuple[type, ...]] = {int: (bool,), float: (bool,), Decimal: (bool,), date: (datetime,)}
 _AS_GIVEN = (str, int, bool, bytes, date)
 _shorten = Repr()
@@ -57,13 +57,16 @@ def shown(value: object) -> str:
 
 
 def python_type(kind: pa.DataType) -> type:
-    """Return the Python type of values in a column of Arrow type `kind`; `NoneType` for unsupported types."""
+    """Return the Python type for values of the Arrow type `kind`; `NoneType` if it is not supported."""
     pairs = (*((fits, exact) for fits, exact, _ in _FAMILIES), *_ALIASES)
     return next((exact for fits, exact in pairs if fits(kind)), type(None))
 
 
 def misfit(kind: pa.DataType, value: Any) -> str | None:
-    """Return ``"expected …, got …"`` unless `value` fits the Arrow type `kind`, else None; ranges are not checked."""
+    """Describe why `value` does not fit the Arrow type `kind` (``"expected …, got …"``); return None if it fits.
+
+    Ranges are not checked.
+    """
     if value is None:
         return None
     exact, accepted = next((exact, accepted) for fits, exact, accepted in _FAMILIES if fits(kind))
@@ -98,9 +101,9 @@ class Column:
     """One declared column of a state or sink.
 
     Attributes:
-        owner: the state or sink, for messages: ``state 'counts'``.
-        role: ``key column``, ``value column`` or ``column``, for messages.
-        field: its name and Arrow type.
+        owner: the state or sink, as named in messages: ``state 'counts'``.
+        role: the column's role in messages: ``key column``, ``value column`` or ``column``.
+        field: the column's name and Arrow type.
         exact: the Python type of its canonical values.
         as_given: whether values of exactly that type need no conversion.
     """
@@ -122,11 +125,11 @@ class Column:
         return str(self.field.name)
 
     def canonical(self, values: Sequence[Any], label: Label) -> Sequence[Any]:
-        """Convert `values` to canonical form; return the same object if there is nothing to convert.
+        """Check `values` and convert them to canonical form; return the same object if no conversion is needed.
 
         Args:
-            values: Python values, None allowed.
-            label: position → name of that row in error messages.
+            values: Python values, which may include None.
+            label: returns, for the position of a value, the name of its row in error messages.
 
         Raises:
             StateError: a value has the wrong type, is a naive datetime, or is out of the column's range.
@@ -140,7 +143,7 @@ class Column:
         if not kinds:
             return values, None
         if self.as_given and kinds == {self.exact}:
-            # Building the array detects integers out of range and lone surrogates.
+            # Building the array detects out-of-range integers and lone surrogates.
             return values, self._fitting(values, label) if self.exact in (int, str) else None
         if kinds == {self.exact} == {datetime} and all(value is None or value.tzinfo is UTC for value in values):
             return values, None
@@ -157,10 +160,12 @@ class Column:
         return pa.array(values, self.field.type)
 
     def conformed(self, column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-        """Cast an Arrow column to the declared type; only lossless conversions within a kind of value are allowed.
+        """Cast an Arrow column to the declared type; only lossless conversions between related types are allowed.
+
+        `where` names the rows in error messages.
 
         Raises:
-            StateError: the column has the wrong kind of values, a timestamp without a time zone, or a value out of
+            StateError: the column's type is incompatible, it has timestamps without a time zone, or a value is out of
                 range.
         """
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type

@@ -1,11 +1,11 @@
-"""Columns of dead letters: the failed tuple or record, the component, and the error."""
+"""Schema of dead letters: the failed tuple or record, the component that failed, and the error."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 TUPLE, METADATA, RECORD = "tuple", "metadata", "record"
-"""Values of the column ``what``."""
+"""Values of the column ``what``: what has failed."""
 
 SCHEMA = pa.schema(
     [
@@ -22,6 +22,6 @@ SCHEMA = pa.schema(
         ("frame", pa.string()),
     ]
 )
-"""Schema of dead letters as tasks make them: component, failed tuple or record, and the error; see docs/formats.md."""
+"""Schema of dead letters as created by tasks: component, failed tuple or record, and error; see docs/formats.md."""
 
 TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])

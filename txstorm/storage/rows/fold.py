@@ -1,4 +1,4 @@
-"""Fold record batches into a state: aggregate by key in Arrow, then combine with the values in the state."""
+"""Fold record batches into a state: aggregate them by key in Arrow, then combine the result with the state's values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
 
 HOW = ("sum", "count", "min", "max", "last")
 _SUMMABLE = (int, float, decimal.Decimal)
-# If the sum of absolute values, as floats, is below this, a 64-bit sum cannot overflow (which Arrow does silently).
+# If the sum of absolute values, as floats, is below this, a 64-bit sum cannot overflow (Arrow overflows silently).
 _SAFE_SUM = float(1 << 62)
 # Older Arrow versions have no grouped minimum for these types.
 _WITHOUT_KERNEL = (str, bytes)
@@ -32,7 +32,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def check_how(form: ValueForm, how: Mapping[str, str], where: str) -> None:
-    """Raise `StateError` unless `how` gives every value column a known aggregation that fits its type."""
+    """Raise `StateError` unless `how` maps every value column to a known aggregation that is valid for its type."""
     faults = []
     if how.keys() != set(form.names):
         faults.append(f"expected a way for each of the value columns {form.names}, got {sorted(how)}")
@@ -53,12 +53,12 @@ def check_how(form: ValueForm, how: Mapping[str, str], where: str) -> None:
 def aggregated(
     keys: KeyForm, values: ValueForm, batch: pa.Table, how: Mapping[str, str], where: str
 ) -> tuple[list[Key], list[list[Any]]]:
-    """Aggregate `batch` by key; return the keys in order of first appearance, and each value column's partial values.
+    """Aggregate `batch` by key; return the keys in order of first appearance, and the partial values of each column.
 
-    Sums, minima and maxima ignore nulls; ``count`` counts rows; ``last`` takes the last row, null or not.
+    Sums, minima and maxima ignore nulls; ``count`` counts rows; ``last`` takes the value of the last row, even if null.
 
     Raises:
-        StateError: a column is missing, or its values are not of the declared kind.
+        StateError: a column is missing, or its values are incompatible with the declared type.
     """
     if batch.num_rows == 0:
         return [], [[] for _ in values.columns]
@@ -122,7 +122,7 @@ def _codes(column: pa.Array) -> tuple[Positions, int]:
 
 @dataclass(frozen=True)
 class _Way:
-    """The aggregation of one value column."""
+    """Aggregation of one value column: the column and the name of the aggregation."""
 
     how: str
     column: Column
@@ -166,7 +166,10 @@ def _column(batch: pa.Table, column: Column, owner: str, where: str) -> pa.Chunk
 
 
 def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Combine the `old` values of one state column with the `new` partial values; None stands for no value."""
+    """Combine the `old` values of one state column with the `new` partial values by the aggregation `way`.
+
+    None stands for no value.
+    """
     if way == "last":
         return list(new)
     combine = _COMBINE["sum" if way == "count" else way]

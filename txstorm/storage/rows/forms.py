@@ -1,4 +1,4 @@
-"""Conversion of keys and values between three forms: as users see them, as tuples, and as Arrow columns."""
+"""Conversion of keys and values between three forms: the form that users see, tuples, and Arrow columns."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from txstorm.storage.rows.schema import KEY_GROUP, PLACE, PREV, STAMP, TXID, key
 Key = Any
 Value = tuple[Any, ...]
 Arrays = Sequence[pa.Array | None]
-"""The Arrow array of each column, None for one not built yet; empty if none is."""
+"""One Arrow array per column, with None for a column whose array is not built yet; empty if none is built."""
 
 
 class KeyForm:
-    """Converter of a state's keys: bare values with one key column, tuples with several, ``()`` with none.
+    """Converter for a state's keys: bare values for one key column, tuples for several, ``()`` for none.
 
     Attributes:
-        grouped: number of leading columns that determine the key group, so that all rows of a collection are in one
-            group.
+        owner: the state, as named in messages.
+        columns, names: the key columns, and their names.
+        grouped: number of leading key columns that determine the key group; a collection's position columns do not
+            count, so all rows of a collection are in one group.
     """
 
     def __init__(self, state: KeyedState) -> None:
@@ -42,11 +44,11 @@ class KeyForm:
         self.grouped = len(self.columns) - (PLACE if isinstance(state, CollectionState) else 0)
 
     def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
-        """Check `keys` and convert them to canonical form; raise `StateError` naming an invalid key and its column."""
+        """Check `keys` and convert them to canonical form; raise `StateError`, naming key and column, if invalid."""
         return self.checked(keys, where)[0]
 
     def checked(self, keys: Iterable[Key], where: str) -> tuple[list[Key], Arrays]:
-        """Like `canonical`; also returns the arrays of the key columns that the check has built."""
+        """Like `canonical`, but also return the Arrow arrays of key columns that were built by the check."""
         given = keys if isinstance(keys, list) else list(keys)
         if not given:
             return given, [None] * len(self.columns)
@@ -61,7 +63,7 @@ class KeyForm:
         return given if all(map(is_, kept, columns)) else self._joined(kept), arrays
 
     def arrays(self, keys: Sequence[Key], made: Arrays = ()) -> list[pa.Array]:
-        """Convert canonical `keys` to one Arrow array per key column; arrays in `made` are used as they are."""
+        """Convert canonical `keys` to one Arrow array per key column, reusing the arrays already in `made`."""
         columns = self._split(keys) if keys else [()] * len(self.columns)
         return _arrays(self.columns, columns, made)
 
@@ -85,13 +87,15 @@ class KeyForm:
 
 
 class ValueForm:
-    """Converter of a state's values: users see bare values with one value column, dicts with several; stored as tuples.
+    """Converter for a state's values, which are stored as tuples.
 
-    If keys have a time to live, the tuples end with the stamp of the txid that wrote them, which users do not see.
+    Users see bare values if there is one value column, and dicts if there are several. If keys have a time to live, the
+    tuples end with the stamp of the txid that wrote them, which users do not see.
 
     Attributes:
-        columns, names: the value columns that users see.
-        stored: these columns and the stamp, if there is one.
+        owner: the state, as named in messages.
+        columns, names: the value columns that users see, and their names.
+        stored: these columns, followed by the stamp if there is one.
         struct: the Arrow fields of `stored`.
     """
 
@@ -105,11 +109,14 @@ class ValueForm:
         self._nested = any(column.exact in (list, dict) for column in self.columns)
 
     def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
-        """Check the `values` of `keys` and convert them to tuples; raise `StateError` naming key and column."""
+        """Check the `values` of `keys` and convert them to tuples.
+
+        Raises `StateError`, naming the key and the column, if a value is invalid.
+        """
         return self.checked(values, keys, where)[0]
 
     def checked(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
-        """Like `canonical`; also returns the arrays of the value columns that the check has built."""
+        """Like `canonical`, but also return the Arrow arrays of value columns that were built by the check."""
         if not values:
             return [], [None] * len(self.columns)
         return self.rows([values] if len(self.columns) == 1 else self._split(values, keys, where), keys, where)
@@ -123,7 +130,7 @@ class ValueForm:
         return list(zip(*(kept for kept, _ in checked), strict=True)), [array for _, array in checked]
 
     def public(self, values: Sequence[Value | None]) -> list[Any]:
-        """Convert stored `values` to the form that users see, None for no value; nested objects are copied."""
+        """Convert stored `values` to the form that users see; None stands for no value; nested objects are copied."""
         if self._nested:
             values = deepcopy(values)
         if len(self.columns) == 1:
@@ -138,22 +145,25 @@ class ValueForm:
         return list(values) if len(self.stored) == len(self.columns) else [value[:-1] for value in values]
 
     def arrays(self, values: Sequence[Value | None], made: Arrays = ()) -> list[pa.Array]:
-        """Convert canonical `values` to one Arrow array per stored column, null for no value.
+        """Convert canonical `values` to one Arrow array per stored column, with null for no value.
 
-        Arrays in `made` are used as they are.
+        Arrays already in `made` are reused.
         """
         complete = made and all(array is not None for array in made)
         return _arrays(self.stored, made if complete else self.columns_of(values, len(self.stored)), made)
 
     def columns_of(self, values: Sequence[Value | None], columns: int | None = None) -> list[list[Any]]:
-        """Transpose canonical `values` into `columns` columns (default: those that users see); None for no value."""
+        """Transpose canonical `values` into lists of column values, with None for no value.
+
+        `columns`: the number of leading columns; None: the columns that users see.
+        """
         size = len(self.columns) if columns is None else columns
-        if not all(values):  # a tuple with columns is true
+        if not all(values):  # a non-empty tuple is true, None is not
             return [[None if value is None else value[i] for value in values] for i in range(size)]
         return [list(map(itemgetter(i), values)) for i in range(size)]  # type: ignore[arg-type]
 
     def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
-        """Convert canonical `values` to a struct array, null for no value."""
+        """Convert canonical `values` to a struct array, with null for no value."""
         mask = None if all(values) else absences(values)
         return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
 
@@ -163,7 +173,7 @@ class ValueForm:
         return list(zip(*columns, strict=True))
 
     def of_struct(self, column: pa.ChunkedArray) -> list[Value | None]:
-        """Return the values in a struct column, None for null."""
+        """Return the values in a struct column, with None for null."""
         names = [field.name for field in self.struct]
         parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in names)]
         values = self.of_table(pa.table(dict(zip(names, parts, strict=True))))
@@ -190,9 +200,9 @@ class RowBatch:
     Attributes:
         keys: the canonical keys.
         values: the values of the keys; None for a removal.
-        txids: the transactions that wrote them.
-        before: the values before those transactions; None where there was none.
-        key_arrays, value_arrays: the Arrow arrays of columns that are already built.
+        txids: the transactions that wrote the rows.
+        before: the values before those transactions; None if there was no value.
+        key_arrays, value_arrays: the Arrow arrays of the columns, as far as they are already built.
     """
 
     keys: Sequence[Key]
@@ -209,7 +219,7 @@ def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
 
 
 def row_arrays(keys: KeyForm, values: ValueForm, rows: RowBatch) -> dict[str, pa.Array]:
-    """Build the Arrow columns that state and changes tables have in common, keyed by name."""
+    """Build the Arrow columns that state tables and changes tables have in common, by name."""
     of_key = keys.arrays(rows.keys, rows.key_arrays)
     groups = key_groups(of_key[: keys.grouped], len(rows.keys)).astype(np.int32)
     stored = (column.name for column in values.stored)
@@ -223,7 +233,7 @@ def row_arrays(keys: KeyForm, values: ValueForm, rows: RowBatch) -> dict[str, pa
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """Concatenate the arrays of `parts` column by column; None for a column that some part lacks."""
+    """Concatenate the arrays of `parts` column by column; None for a column that is missing from any part."""
     columns = zip(*parts, strict=True) if all(parts) else ()
     return [None if any(array is None for array in column) else pa.concat_arrays(column) for column in columns]
 

@@ -1,11 +1,11 @@
 """Arrow schemas of declared states and sinks, and their comparison with existing tables.
 
-A *changes* table has the key columns, the value columns, then ``_txid``, ``_prev`` (struct of the values before, null
-when there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key group). A *state* table has the same
-columns without ``_op``, one row per key. A *sink* table has the declared columns and ``_txid``.
+A *changes* table has the key columns, the value columns, then ``_txid``, ``_prev`` (struct of the previous values; null
+if there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key group). A *state* table has the same
+columns except ``_op``, and one row per key. A *sink* table has the declared columns and ``_txid``.
 
 A collection is a state whose key ends with the position of the row: the order column, then ``_seq``. If keys have a
-time to live, a last value column, ``_stamp``, records when the row was written.
+time to live, an additional value column, ``_stamp``, records when the row was written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY_GROUP = pa.field("_kg", pa.int32())
 STAMP = pa.field("_stamp", pa.timestamp("us", tz="UTC"))
 SEQUENCE = pa.field("_seq", pa.int64())
 PLACE = 2
-"""Number of key columns that hold the position of a row in its collection."""
+"""Number of key columns that record the position of a row within its collection."""
 _SCALARS = (
     pa.types.is_signed_integer,
     pa.types.is_string,
@@ -62,7 +62,10 @@ def key_fields(state: KeyedState) -> list[pa.Field]:
 
 
 def order_field(state: CollectionState) -> pa.Field:
-    """Return the Arrow field of the order column; raise `StateError` unless there is exactly one, a datetime or int."""
+    """Return the Arrow field of a collection's order column.
+
+    Raises `StateError` unless there is exactly one order column, and its type is datetime or int.
+    """
     fields = [_field(f"state {state.name!r}", "order", name, kind) for name, kind in state.order.items()]
     if len(fields) != 1:
         msg = (
@@ -73,7 +76,7 @@ def order_field(state: CollectionState) -> pa.Field:
 
 
 def stored_fields(state: KeyedState) -> list[pa.Field]:
-    """Return the Arrow fields of a row besides its key: `value_fields`, and the stamp if keys have a time to live."""
+    """Return the Arrow fields of a row except its key: `value_fields`, and the stamp if keys have a time to live."""
     return [*value_fields(state), STAMP] if state.ttl is not None else value_fields(state)
 
 
@@ -128,7 +131,7 @@ def _field(owner: str, role: str, name: str, declared: Any) -> pa.Field:
 
 
 def supported(kind: pa.DataType) -> bool:
-    """Whether a table column can have the Arrow type `kind`."""
+    """Whether the Arrow type `kind` is supported as a column type."""
     if pa.types.is_list(kind):
         return supported(kind.value_type)
     if pa.types.is_struct(kind):
@@ -137,7 +140,7 @@ def supported(kind: pa.DataType) -> bool:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """Format the Arrow type as text that is independent of list item names and string layout, which vary by reader."""
+    """Format an Arrow type as text, ignoring details that vary by reader: list item names and the layout of strings."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"list<{type_text(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -150,7 +153,7 @@ def type_text(kind: pa.DataType) -> str:
 
 
 def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
-    """Describe each column that differs between declaration (`expected`) and table (`got`); empty if equal.
+    """Describe each column that differs between a declaration (`expected`) and a table (`got`); empty if none does.
 
     Column order, nullability and metadata are ignored.
     """
@@ -166,9 +169,9 @@ def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
 
 
 def check_schema(table: str, expected: pa.Schema, got: pa.Schema) -> None:
-    """Raise `StateError`, with the differences and the two remedies, if the schemas differ.
+    """Raise `StateError`, which lists the differences and two remedies, if the schemas differ.
 
-    Called before anything is planned; `table` names the table in the message (``state 'counts'``).
+    `table` names the table in the message (``state 'counts'``).
     """
     differences = schema_differences(expected, got)
     if differences:
@@ -185,7 +188,7 @@ def _types(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Sort `table` by the columns `names`, nulls first: the canonical order, independent of the writer."""
+    """Sort `table` by the columns `names`, nulls first: the canonical row order, independent of the writer."""
     names = [name for name in names if not _is_constant(table[name])]
     if not names:
         return table
@@ -204,7 +207,7 @@ def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
-    """Whether `column` contains equal integers only, like the txids of a group with a single txid."""
+    """Whether all values of `column` are the same integer, like the txids of a group with a single txid."""
     if not pa.types.is_int64(column.type) or column.null_count:
         return False
     numbers = column.to_numpy()
@@ -212,9 +215,9 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
 
 
 def _ranks(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """Return one number per row that sorts like the columns `names`; None if that is not possible.
+    """Return one number per row, such that the numbers sort like the columns `names`; None if that is not possible.
 
-    The rows of a group have few distinct keys and txids; sorting these is cheaper than comparing all rows.
+    The rows of a group have few distinct keys and txids, and sorting these is cheaper than comparing all rows.
     """
     result, size = np.zeros(table.num_rows, np.int64), 1
     for name in names:

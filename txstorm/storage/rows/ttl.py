@@ -1,7 +1,8 @@
-"""Time to live of a state's rows. Time is always the stamp of a txid, never the clock.
+"""Time to live of a state's rows, measured by the stamps of txids, never by the clock.
 
-A row has expired as of a stamp if its own stamp plus the time to live is not later than it. Stamps do not decrease from
-txid to txid, so an expired row stays expired for all later txids, whether it still exists somewhere or not.
+A row has expired as of a given stamp if the row's own stamp plus the time to live is not later than that stamp. Stamps
+never decrease from txid to txid, so an expired row stays expired for all later txids, whether or not it is still
+stored anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from txstorm.errors import StateError
 from txstorm.storage.rows.schema import STAMP
 
 TTL = "txstorm.ttl"
-"""The table property with the time to live, in microseconds."""
+"""Name of the table property that records the time to live, in microseconds."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -29,12 +30,15 @@ def moment(micros: int) -> datetime:
 
 
 def over_at(micros: int, ttl: timedelta) -> datetime:
-    """Return the latest stamp with which a row has expired as of a txid stamped `micros` (UTC microseconds)."""
+    """Return the expiry threshold as of a txid with the stamp `micros`, in UTC microseconds.
+
+    Rows with this stamp or an earlier one have expired.
+    """
     return moment(micros) - ttl
 
 
 def check_ttl(state: KeyedState) -> None:
-    """Raise `StateError` for an invalid time to live."""
+    """Raise `StateError` if the time to live of `state` is neither None nor a positive timedelta."""
     ttl = state.ttl
     if ttl is not None and not (isinstance(ttl, timedelta) and ttl > timedelta(0)):
         msg = f"state {state.name!r}: expected a ttl that is a timedelta above 0, or None, got {ttl!r}"

@@ -1,7 +1,7 @@
-"""Update rules: pure functions for a row's value before a txid and the row after it.
+"""Update rules: pure functions that compute the value of a row before a txid, and the row after it.
 
-A row remembers the txid that last changed it and the value before that (Storm's opaque value). So a batch can be
-replayed with different content: the update starts from the value before the txid, whatever an earlier attempt wrote.
+A row records the txid that last changed it and the value before that (Storm's opaque value). So a batch may be replayed
+with different content: the update starts from the value before the txid, whatever an earlier attempt has written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Row(NamedTuple, Generic[V]):
     """A key's row: its value, the txid that last changed it, and the value before that.
 
     Attributes:
-        value: the present value.
+        value: the current value.
         txid: the transaction that last changed it.
         prev: the value before that transaction; None if there was no row.
     """
@@ -30,10 +30,10 @@ class Row(NamedTuple, Generic[V]):
 
 
 def base(row: Row[V] | None, txid: int | None) -> V | None:
-    """Return the value before `txid`: ``prev`` if the row carries `txid`, else its value; None if there was none.
+    """Return the value before `txid`: ``prev`` if the row carries `txid`, otherwise its value; None if there was none.
 
-    With a `txid` of None, return the present value. Raises `StateError` if the row carries a later txid.
-    Source: Storm's ``OpaqueValue.get``.
+    If `txid` is None, return the current value. Raises `StateError` if the row carries a later txid.
+    Modelled on Storm's ``OpaqueValue.get``.
     """
     if row is None:
         return None
@@ -54,19 +54,19 @@ def is_applied(row: Row[Any], txid: int) -> bool:
 
 
 def opaque(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
-    """Return the row after `txid` if replays may differ: `change` is applied to the value before `txid`.
+    """Update a row from an opaque source, whose replays may differ: apply `change` to the value before `txid`.
 
-    Source: Storm's ``OpaqueValue.update``.
+    Returns the row after `txid`. Modelled on Storm's ``OpaqueValue.update``.
     """
     before = base(row, txid)
     return Row(change(before), txid, before)
 
 
 def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
-    """Return the row after `txid` if all replays are equal: a row that already carries `txid` is left unchanged.
+    """Update a row from a transactional source, whose replays are equal: skip a row that already carries `txid`.
 
-    Each key has its own txid, so a retry may skip some keys and update others.
-    Source: Storm's ``TransactionalMap`` (storm.apache.org, "Trident state").
+    Returns the row after `txid`. Each key has its own txid, so a retry may skip some keys and update others.
+    Modelled on Storm's ``TransactionalMap`` (storm.apache.org, "Trident state").
     """
     if row is not None and is_applied(row, txid):
         return row
@@ -74,8 +74,8 @@ def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]
 
 
 Stored = tuple[Value, int, Value | None]
-"""The fields of a `Row` as a plain tuple, which the garbage collector soon stops tracking."""
+"""Fields of a `Row` as a plain tuple, which the garbage collector stops tracking, unlike a named tuple."""
 
 
 Gone = tuple[None, int, Value | None]
-"""As `Stored`, for a key that the txid removed."""
+"""Tombstone: like `Stored`, for a key that the txid has removed."""

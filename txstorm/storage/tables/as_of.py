@@ -1,11 +1,11 @@
-"""Reading a table as of a txid: the choice of its version, and whether it is complete.
+"""Time travel: choose the version to read of a table as of a txid, and check that the table is complete as of it.
 
-A state as of a txid is a version of its table at that txid or earlier, with the change rows after it applied.
-Compaction makes a new version every few seconds, so most versions are *superseded*: their files are deleted some
-minutes after the next version exists. Other versions *stay*: their files are kept for as long as the history is. The
-commit info of every compaction says whether its version stays, and names the previous version that does, so a reader
-goes from one to the next without reading those between. Versions of other kinds, and all versions of tables that were
-written before thinning (`storage.upkeep.thinning`) was introduced, stay.
+A state as of a txid is a version of its table at that txid or an earlier one, with the later change rows applied.
+Compaction creates a new version every few seconds, so most versions are *superseded*: their files are deleted a few
+minutes after the next version has been created. Other versions *stay*: their files are kept for as long as the history
+is. The commit info of every compaction records whether its version stays, and names the previous version that does, so
+a reader can walk from one to the next and skip the versions in between. Versions of other kinds, and all versions of
+tables that were written before thinning (`storage.upkeep.thinning`) was introduced, stay.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from txstorm.storage.tables.table_log import (
 
 STAYS, BASE, SUPERSEDED, THINNED, AT = "stays", "base", "superseded", "thinned", "at"
 WHOLE = (CREATED, RESTORED, BEGUN, REDEFINED)
-"""Kinds of commits whose versions always stay: earlier versions may have other rows or other columns."""
+"""Kinds of commits whose versions always stay, since earlier versions may have different rows or columns."""
 
 
 def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
-    """Yield the versions of a state table that stay, newest first, each with the txid that it is as of."""
+    """Yield the retained versions of a state table (those that stay), newest first, each with the txid it is as of."""
     newest: int | None = None
     while True:
         below = None
@@ -54,19 +54,19 @@ def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
 
 
 def as_of(info: Mapping[str, Any]) -> int:
-    """Return the txid that a state table's version is as of, from its commit info."""
+    """Return the txid that a version of a state table is as of, given the version's commit info."""
     return int(info["as_of"] if info["kind"] in (COMPACTED, RESTORED, BEGUN) else info["last"])
 
 
 def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False) -> tuple[int, int]:
-    """Find the version of a state table to read for txid `wanted`; return it with the txid that it is as of.
+    """Find the version of a state table to read as of txid `wanted`; return it with the txid that it is as of.
 
-    This is the newest version if it is not ahead of `wanted` (with `stays` only if it stays), otherwise the newest
-    version that stays and is not ahead. Versions of earlier timelines count too: a version that was rolled back
+    This is the newest version if it is not ahead of `wanted` (and, if `stays` is true, is retained), otherwise the
+    newest retained version that is not ahead. Versions of earlier timelines count too: a version that was rolled back
     is never found, since the rewind created a newer one.
 
     Raises:
-        StateError: there is no such version, it is no longer retained, or `wanted` is inside a group (layout
+        StateError: there is no such version, it is no longer retained, or `wanted` lies within a group (layout
             ``merge``).
     """
     last = table.last_txid()
@@ -83,9 +83,9 @@ def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False
 
 
 def why_not(table: TransactionalTable, txid: int | None) -> str | None:
-    """Return the reason why `table` is incomplete as of `txid` (None: the last one); None if it is complete.
+    """Return the reason why `table` is incomplete as of `txid` (None: the last txid); None if it is complete.
 
-    A table added to a running topology begins after a txid; a dropped one ends with one.
+    A table that was added to a running topology begins after some txid; a dropped table ends with one.
     """
     until, since = table.until(), table.since()
     if until is not None and (txid is None or txid > until):
@@ -104,7 +104,7 @@ def check_right(what: str, table: TransactionalTable, txid: int) -> None:
 
 
 def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
-    """Return the error for a txid before `oldest`, the first as of which a state can be read."""
+    """Return the error for a txid before `oldest`, the earliest txid as of which the state can still be read."""
     return StateError(
         f"state {name!r}: txid {wanted} is older than what is kept of it (or than the state itself); ask for txid "
         f"{oldest} or later"

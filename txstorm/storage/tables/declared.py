@@ -1,4 +1,4 @@
-"""Declared tables of a topology's components, checked individually and against each other."""
+"""Tables declared by a topology's components: their schemas and properties, and checks against the existing tables."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LETTERS_REF = TableRef(LETTERS, "")
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A state or sink and the component that declares it, or the table of dead letters.
+    """A state or sink with the component that declares it, or the dead-letter table.
 
     Attributes:
-        component: the component that writes it.
+        component: the component that writes to the table.
         table: the declaration itself, with the columns.
-        letters: whether it is the table of dead letters.
+        letters: whether it is the dead-letter table.
     """
 
     component: str
@@ -46,14 +46,14 @@ class DeclaredTable:
 
     @property
     def label(self) -> str:
-        """The table's name in messages."""
+        """The table's name as used in messages, such as ``state 'counts'``."""
         if self.letters:
             return "table of dead letters"
         return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
 
     @property
     def refs(self) -> tuple[TableRef, ...]:
-        """The Delta tables of which the declared table consists."""
+        """The Delta tables that store this state or sink (a state of the layout ``changes`` has two)."""
         if self.letters:
             return (LETTERS_REF,)
         kinds = [SINK]
@@ -63,37 +63,37 @@ class DeclaredTable:
 
     @property
     def merged(self) -> bool:
-        """Whether it is a state of the layout ``merge``."""
+        """Whether this is a state with the layout ``merge``."""
         return isinstance(self.table, KeyedState) and self.table.layout == MERGE
 
     def schema(self, ref: TableRef) -> pa.Schema:
-        """Return the columns of one of its Delta tables."""
+        """Return the schema of `ref`, one of this declaration's Delta tables."""
         if isinstance(self.table, SinkTable):
             return sink_schema(self.table)
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """Return the properties that describe one Delta table's columns to readers without the topology's code."""
+        """Return the table properties that describe the columns of `ref` to readers without the topology's code."""
         if isinstance(self.table, SinkTable):
             return {VALUES: json.dumps(list(self.table.columns))}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
 
     def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
-        """Return the properties on which other readers and writers rely; they are also added to existing tables.
+        """Return the table properties on which other readers and writers rely; they are also added to existing tables.
 
         Args:
             ref: the table.
-            log_retention: seconds that an entry stays in the log.
-            max_lag: seconds that a state table may lag behind its changes; None: no bound.
+            log_retention: number of seconds for which entries are kept in the log.
+            max_lag: number of seconds by which a state table may lag behind its changes; None: no bound.
         """
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def check_fit(self, found: Sequence[DeltaTableState]) -> None:
-        """Raise `StateError` unless the existing tables match the declaration, or can still be changed to match it.
+        """Raise `StateError` unless the existing tables `found` match the declaration or can still be altered to.
 
-        The layout is fixed when the tables are created, columns and types by the first commit
+        The layout is fixed when the tables are created; columns and types are fixed by the first commit
         (`TransactionalTable.is_untouched`).
         """
         for table in found:
@@ -106,7 +106,7 @@ class DeclaredTable:
                 self.checked(table)
 
     def check_unrecorded(self, found: Sequence[DeltaTableState], committed: int) -> None:
-        """Raise `StateError` if tables unknown to the ledger hold transactions, but not all up to `committed`."""
+        """Raise `StateError` if tables that the ledger does not record hold some, but not all, txids to `committed`."""
         for table in found if not self.letters else ():
             written = not all(other.is_untouched() for other in found)
             if table.ref == self.refs[0] and written and table.last_txid() < committed:
@@ -118,7 +118,7 @@ class DeclaredTable:
                 raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
-        """Whether the columns, key, layout or time to live of the table `found` differ from the declaration."""
+        """Whether columns, key, layout or time to live of the existing table `found` differ from the declaration."""
         try:
             self.checked(found)
         except StateError:
@@ -126,7 +126,7 @@ class DeclaredTable:
         return False
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
-        """Return the existing table `found`; raise `StateError` unless layout, columns, key and ttl are as declared.
+        """Return the table `found` unchanged; raise `StateError` unless layout, columns, key and TTL are as declared.
 
         Raises `TableRefused` if it has a Delta feature that txstorm does not implement.
         """
@@ -166,7 +166,7 @@ class DeclaredTable:
             raise StateError(msg)
 
     def check(self) -> None:
-        """Raise `StateError` if the declaration has a name or column that a table cannot have."""
+        """Raise `StateError` if the declared name, a column or the time to live is invalid for a Delta table."""
         columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
         if isinstance(self.table, CollectionState):
             columns = [*columns, *self.table.order]
@@ -184,7 +184,7 @@ class DeclaredTable:
 
 
 def dropped(label: str, until: int | None) -> StateError:
-    """Return the error for a table that is declared again after it was dropped."""
+    """Return the error for a table that is declared again although it was dropped after txid `until`."""
     return StateError(
         f"{label}: was dropped after txid {until}, and lacks what was committed since; give it a new name, or backfill "
         "into a new data directory (jobs/replay.py --into)"
@@ -200,7 +200,7 @@ def letters_declaration(schema: pa.Schema) -> DeclaredTable:
 def declarations(
     states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
 ) -> list[DeclaredTable]:
-    """Return all declared tables, states first, in component order.
+    """Check and return all declared tables: first the states, then the sinks, each in component order.
 
     Raises:
         StateError: a name or type is invalid, or two components declare the same state or sink.

@@ -1,4 +1,4 @@
-"""Tables of a data directory: the port used by take-over, roll-forward and rewind, and its file-system adapter."""
+"""Access to the tables of a data directory: the port that take-over, roll-forward and rewind use, and its adapter."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ from txstorm.storage.tables.table_log import TransactionalTable
 
 
 class TableDirectory(Protocol):
-    """Port: the tables, staged files and history of one topology. Its `str()` names it in messages."""
+    """Port: the tables, staged files and history table of one topology. Its `str()` names the directory in messages."""
 
     def has(self, ref: TableRef) -> bool:
-        """Whether the table `ref` exists, readable or not."""
+        """Whether the table `ref` exists, even if it cannot be read."""
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> TransactionalTable:
-        """Open the table `ref` at its newest version; raise `TableCorrupt` or, if foreign, `DataDirectoryError`."""
+        """Open the table `ref` at its newest version.
+
+        Raises:
+            TableCorrupt: the table is missing or damaged.
+            DataDirectoryError: the table does not belong to `owner`.
+        """
 
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file staged for the table `uri` exists and is unchanged."""
 
     def check_history(self) -> None:
-        """Raise `TableCorrupt` or `DataDirectoryError` if the history table is damaged or of a newer format."""
+        """Raise `TableCorrupt` if the history table is damaged, `DataDirectoryError` if its format is too new."""
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the `rows` that the history table lacks."""
+        """Append those of the `rows` that the history table does not contain yet; idempotent."""
 
 
 class Directory:
-    """`TableDirectory` of a data directory in a file system."""
+    """Adapter: the `TableDirectory` of a data directory in a file system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +50,7 @@ class Directory:
         return str(self.path)
 
     def has(self, ref: TableRef) -> bool:
-        """Whether the table `ref` exists, readable or not."""
+        """Whether the table `ref` exists, even if it cannot be read."""
         return is_table(self.path / ref.uri)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
@@ -57,21 +62,21 @@ class Directory:
         checked_bytes(self.path / uri, staged)
 
     def check_history(self) -> None:
-        """Raise `TableCorrupt` or `DataDirectoryError` if the history table is damaged or of a newer format."""
+        """Raise `TableCorrupt` if the history table is damaged, `DataDirectoryError` if its format is too new."""
         check_history(self.path)
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the `rows` that the history table lacks."""
+        """Append those of the `rows` that the history table does not contain yet; idempotent."""
         append_history(self.path, rows)
 
 
 def placed(where: Path | TableDirectory) -> TableDirectory:
-    """Return the `TableDirectory` of a path; return a `TableDirectory` unchanged."""
+    """Wrap a path into a `TableDirectory`; return a `TableDirectory` unchanged."""
     return Directory(where) if isinstance(where, Path) else where
 
 
 def check_there(place: TableDirectory, ref: TableRef) -> None:
-    """Raise `TableCorrupt` unless the table `ref` exists, readable or not."""
+    """Raise `TableCorrupt` unless the table `ref` exists, even if it cannot be read."""
     if not place.has(ref):
         msg = (
             f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
@@ -81,7 +86,7 @@ def check_there(place: TableDirectory, ref: TableRef) -> None:
 
 
 def table_refs(data_dir: Path) -> Iterator[TableRef]:
-    """Yield all tables found in a data directory, whether or not the ledger records them."""
+    """Yield every table found in a data directory, whether or not the ledger records it."""
     for kind in (CHANGES, SINK, STATE):
         folder = data_dir / DIRECTORIES[kind]
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

@@ -44,20 +44,20 @@ SCHEMA = pa.schema(
 
 _TEXT = {"extents", "versions"}
 _durable: dict[Path, int] = {}
-"""By table path, the last log version that this process has made durable, together with all before it."""
+"""For each table path, the log version up to which this process has made the log durable."""
 
 
 def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Append the `rows` that the history table lacks; return their number.
+    """Append those of the `rows` that the history table does not contain yet; return how many were appended.
 
-    `rows` are of one timeline, in txid order and without gaps. Idempotent: the same or overlapping rows are not added
-    twice. The table is created with the first rows.
+    `rows` belong to one timeline, in txid order and without gaps. Idempotent: the same or overlapping rows are not
+    added twice. The table is created when the first rows are appended.
 
     Args:
         data_dir: the data directory.
-        rows: for each txid ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970), ``first`` and
-            ``last`` of its group, ``digest``, ``extents`` and ``versions`` (table → version) as JSON values, and
-            ``tuples`` (None if unknown).
+        rows: one mapping per txid, with ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970),
+            ``first`` and ``last`` (the txid range of its group), ``digest``, ``extents`` and ``versions`` (table →
+            version) as JSON values, and ``tuples`` (None if unknown).
 
     Raises:
         TableCorrupt: the table cannot be read.
@@ -81,7 +81,7 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def read_history(data_dir: Path) -> pa.Table:
-    """Read all rows of the history table, sorted by timeline and txid; an empty table if nothing was written yet.
+    """Read all rows of the history table, sorted by timeline and txid; return no rows if the table does not exist yet.
 
     Raises:
         TableCorrupt: the table is damaged.
@@ -95,7 +95,10 @@ def read_history(data_dir: Path) -> pa.Table:
 
 
 def recorded_stamp(data_dir: Path, txid: int) -> int | None:
-    """Return the stamp of `txid` on its newest timeline, UTC microseconds; None if the history table lacks the txid."""
+    """Return the stamp of `txid` on its newest timeline, in UTC microseconds; None if the txid is not in the history.
+
+    The stamp is the txid's processing time.
+    """
     path = data_dir / HISTORY
     if not is_table(path):
         return None
@@ -105,13 +108,16 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
 
 
 def check_history(data_dir: Path) -> None:
-    """Check the history table, if it exists, without writing; raises the errors of `read_history`."""
+    """Check, without writing, that the history table, if it exists, is usable; raises the errors of `read_history`."""
     if is_table(data_dir / HISTORY):
         _open(data_dir / HISTORY).check_writable()
 
 
 def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
-    """Set the `wanted` properties that the history table, if it exists, lacks; values set by a user stay."""
+    """Set those of the `wanted` table properties that the history table lacks; values set by a user are kept.
+
+    Does nothing if there is no history table.
+    """
     if not is_table(data_dir / HISTORY):
         return
     handle = _open(data_dir / HISTORY)
@@ -130,7 +136,7 @@ def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
 
 
 def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Convert `rows`, in the form of `append_history`, to an Arrow table with `SCHEMA`."""
+    """Convert `rows`, in the form that `append_history` takes, to an Arrow table with `SCHEMA`."""
     return pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
 
 
@@ -150,7 +156,7 @@ def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def secure_history(handle: DeltaHandle) -> None:
-    """Make durable every log entry that this process has not made durable before.
+    """Make durable all entries of the history table's log that this process has not made durable yet.
 
     Earlier entries are rewritten, since an earlier process or call may have failed to sync them.
     """
@@ -189,7 +195,10 @@ def _open(path: Path) -> DeltaHandle:
 def history_rows(
     intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
 ) -> list[dict[str, Any]]:
-    """Build the history rows of a decided group, one per txid; `tuples` is None if unknown, as after a roll-forward."""
+    """Build the history rows of a decided group, one per txid.
+
+    `tuples`: the number of tuples of each txid; None if unknown, as after a roll-forward.
+    """
     first, last = intent.first, intent.last
     return [
         {

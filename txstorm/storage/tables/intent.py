@@ -1,6 +1,6 @@
-"""The intent: the recorded decision about a group of txids, complete enough to publish it without the topology's code.
+"""The intent: the durable decision to commit a group of txids, which can be published without the topology's code.
 
-Its JSON form, and the validation of intents read back from a ledger.
+Also its JSON form, and the validation of intents read back from a ledger.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _STAGED_PATH = re.compile(rf"{STAGED}/[^/\\\0]*[^/\\\0.][^/\\\0]*")
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One staged file, as an intent describes it.
+    """Description of one staged file in an intent.
 
     Attributes:
-        path: relative to its table.
-        size: in bytes.
-        digest: blake2b over the bytes, as hex.
+        path: the file's path, relative to its table.
+        size: the file's size in bytes.
+        digest: BLAKE2b digest of the file, as hex.
         rows: number of rows.
         stats: Delta's statistics of the file, as JSON.
         first: lowest txid of its rows.
@@ -51,7 +51,7 @@ class Staged:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Staged:
-        """Read the result of `to_json`; raise `ValueError` unless the path is that of a staged file."""
+        """Parse the result of `to_json`; raise `ValueError` unless the path is that of a staged file."""
         if not isinstance(found["path"], str) or not _STAGED_PATH.fullmatch(found["path"]):
             raise ValueError(f"expected the path of a file in {STAGED}, got {found['path']!r}")
         return cls(**{name: found[name] for name in cls.__slots__})
@@ -59,7 +59,7 @@ class Staged:
 
 FORMAT, VERSION = "txstorm-intent", 2
 ONE_FILE = 1
-"""Format version of an intent whose tables have one staged file each: older releases wrote and read only these."""
+"""Format version of intents in which each table has one staged file; older releases write and read only these."""
 CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
 DIRECTORIES = {
     CHANGES: "changes",
@@ -70,18 +70,18 @@ DIRECTORIES = {
     LETTERS: "dead_letters",
 }
 OUTSIDE = (MAP, OUTLET)
-"""Kinds whose rows go to an external system of the user, which only the topology's code can reach."""
+"""Kinds whose rows are written to a user's external system, which only the topology's code can access."""
 
 
 class TxidRecord(NamedTuple):
-    """One decided txid.
+    """Record of one decided txid in an intent.
 
     Attributes:
-        txid: the transaction.
-        attempt_id: the attempt that was decided.
-        digest: digest of its input.
+        txid: the transaction's id.
+        attempt_id: the attempt to be committed.
+        digest: digest of the attempt's input.
         extents: the ranges read from the source, as JSON values.
-        stamp: its processing time, UTC microseconds since 1970.
+        stamp: its processing time, in UTC microseconds since 1970.
     """
 
     txid: int
@@ -102,27 +102,29 @@ class TxidRecord(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> TxidRecord:
-        """Read the result of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(found["txid"], found["attempt"], found["digest"], found["extents"], found["stamp"])
 
 
 UNKNOWN = -1
-"""`IntentTable.previous` of a map or outlet in an intent rebuilt from staged files: its mark, outside, knows the txid.
+"""`IntentTable.previous` of a map or outlet in an intent rebuilt from staged files.
+
+The last txid is then recorded only in the external system, by the map's or outlet's mark.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class IntentTable:
-    """One table that an intent writes to, or one map or outlet in an external system.
+    """One target of an intent: a table, or a map or outlet in an external system.
 
     Attributes:
-        kind: ``changes``, ``sink``, ``map``, ``outlet`` or ``dead-letters``.
-        name: the state's, sink's, map's or outlet's name; empty for the one table of dead letters.
+        kind: ``changes``, ``state``, ``sink``, ``map``, ``outlet`` or ``dead-letters``.
+        name: the name of the state, sink, map or outlet; empty for the dead-letter table.
         uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
-        schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
+        schema: the Arrow schema of the staged rows, serialized as Arrow IPC and encoded as base64.
         previous: the last txid of the table before this group; `UNKNOWN` if it was lost with the ledger.
         staged: the staged file, or the first of several.
-        more: the other staged files: each task of a large commit stages one.
+        more: the other staged files; in a large commit, each task stages one.
     """
 
     kind: str
@@ -135,7 +137,7 @@ class IntentTable:
 
     @property
     def files(self) -> tuple[Staged, ...]:
-        """All staged files."""
+        """All staged files of this target."""
         return (self.staged, *self.more)
 
     def arrow_schema(self) -> pa.Schema:
@@ -159,7 +161,7 @@ class IntentTable:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> IntentTable:
-        """Read the result of `to_json`; raise `LedgerCorrupt` or `ValueError` for paths outside its directory."""
+        """Parse the result of `to_json`; raise `LedgerCorrupt` or `ValueError` for a path outside the directory."""
         check_place(found["kind"], found["name"], found["uri"])
         staged = Staged.from_json(found["staged"])
         more = tuple(map(Staged.from_json, found.get("more", ())))
@@ -168,15 +170,15 @@ class IntentTable:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A decided group: consecutive txids, and the staged rows of every table they touch.
+    """A decided group: consecutive txids, and the staged rows for every table that they write to.
 
     Attributes:
         topology: the topology's id.
-        incarnation: random id created at the first run of the data directory.
+        incarnation: random id, generated by the first run in the data directory.
         timeline: 0 at first; every rewind adds 1.
-        epoch: the epoch of the coordinator that decided.
-        txids: one record per txid, in order, without gaps.
-        tables: in the order in which they are published.
+        epoch: the epoch of the coordinator that recorded the decision.
+        txids: one record per txid, in order and without gaps.
+        tables: the tables to write to, in the order in which they are published.
     """
 
     topology: str
@@ -188,16 +190,16 @@ class Intent:
 
     @property
     def first(self) -> int:
-        """The first txid."""
+        """The first txid of the group."""
         return self.txids[0].txid
 
     @property
     def last(self) -> int:
-        """The last txid."""
+        """The last txid of the group."""
         return self.txids[-1].txid
 
     def to_json(self) -> dict[str, Any]:
-        """Return the intent as JSON values, with the version of the format."""
+        """Return the intent as JSON values, including the format version."""
         return {
             "format": FORMAT,
             "version": VERSION if any(table.more for table in self.tables) else ONE_FILE,
@@ -211,7 +213,7 @@ class Intent:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Intent:
-        """Read the result of `to_json`.
+        """Parse the result of `to_json`.
 
         Raises:
             DataDirectoryError: it was written by a newer txstorm.
@@ -230,7 +232,7 @@ class Intent:
 
 
 def encode_schema(schema: pa.Schema) -> str:
-    """Encode an Arrow schema as text: base64 of Arrow IPC."""
+    """Encode an Arrow schema as text: serialized as Arrow IPC, then base64."""
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
@@ -259,8 +261,8 @@ def _check_format(found: Any) -> None:
 
 
 def check_place(kind: str, name: str, uri: str) -> None:
-    """Raise `LedgerCorrupt` unless `uri` is the directory of the table `name`, relative to the data directory."""
-    # There is one table of dead letters; its name is empty.
+    """Raise `LedgerCorrupt` unless `uri` is the directory that belongs to `kind` and `name` in the data directory."""
+    # There is only one dead-letter table; its name is empty.
     expected = "dead_letters" if kind == LETTERS and not name else f"{DIRECTORIES.get(kind)}/{name}"
     named = name_fault(kind, name) is None or (kind == LETTERS and not name)
     if kind not in DIRECTORIES or not named or uri != expected:

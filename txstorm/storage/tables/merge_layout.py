@@ -1,11 +1,11 @@
 """The layout ``merge``: every version of a state's table has one current row per key, and there is no changes table.
 
 Copy-on-write: a group's change rows are staged as for any table; publishing rewrites each data file that holds a
-changed key group, as a pure function of staged rows and newest version, and replaces the old files in the one commit
+changed key group, as a pure function of staged rows and newest version, and replaces the old files in the single commit
 that carries the group's last txid.
 
-No version of the table may hold an expired key; the stamp of the group's last txid says which keys have expired. So a
-group may have to rewrite files of the table although it changes no key of the state (`Expiring`).
+No version of the table may contain an expired key; the stamp of the group's last txid determines which keys have
+expired. So a group may have to rewrite files of the table even if it changes no key of the state (`Expiring`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from txstorm.storage.tables.rewrite import Rewriting, counted, group_counts
 from txstorm.storage.tables.staging import checked_bytes
 
 FILE_ROWS = 65_536
-"""Most rows of a file: a commit rewrites every file that holds a changed key."""
+"""Maximum number of rows in a file; small, because a commit rewrites every file that holds a changed key."""
 
 
 def merged_files(
     table: DeltaHandle, staged: Sequence[Staged], epoch: int, stamp: int
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Rewrite the files of `table` that the `staged` change rows touch; return the files to add and to remove.
+    """Rewrite the files of `table` affected by the `staged` change rows; return the files to add and to remove.
 
-    Called in P7 (publish), and again after every failure: nothing refers to files that an earlier call wrote, and they
-    are swept later. `stamp` is that of the group's last txid, in microseconds. Passes the fault point ``merge.staged``.
+    Called in P7 (publish), and again after every failure: files written by an earlier call are unreferenced, and are
+    swept later. `stamp` is that of the group's last txid, in UTC microseconds. Passes the fault point ``merge.staged``.
 
     Raises:
-        TableCorrupt: the staged rows, or a file of the table, are missing or damaged.
+        TableCorrupt: a staged file, or a file of the table, is missing or damaged.
         OSError: the disk is full.
     """
     later = pa.concat_tables(pq.read_table(pa.BufferReader(checked_bytes(table.path, file))) for file in staged)
@@ -58,9 +58,9 @@ def merged_files(
 
 
 def check_group_end(name: str, commit: Mapping[str, Any], wanted: int) -> None:
-    """Raise `StateError` if txid `wanted` is inside the group of `commit`: the table has one version for all of it.
+    """Raise `StateError` if txid `wanted` lies within the group of `commit`, which has only one version as a whole.
 
-    Txids of groups that did not change the table can be read: the table was the same throughout.
+    Txids of groups that did not change the table can be read, since the table was the same throughout the group.
     """
     first, last = commit["txids"][0]["txid"], commit["last"]
     if first <= wanted < last:
@@ -72,7 +72,7 @@ def check_group_end(name: str, commit: Mapping[str, Any], wanted: int) -> None:
 
 
 def no_changes(name: str) -> StateError:
-    """Return the error for reading the change rows of a state with this layout."""
+    """Return the error for reading the change rows of a state with the layout ``merge``, which keeps none."""
     return StateError(
         f"state {name!r}: the layout merge keeps no change rows that could be shown or compared; compare the state as "
         'of the ends of two groups, or declare it with layout="changes" in a new data directory'
@@ -80,9 +80,9 @@ def no_changes(name: str) -> StateError:
 
 
 class Expiring:
-    """Expiry check for one table whose keys have a time to live: the oldest stamp in each of its files.
+    """Expiry check for one table whose keys have a time to live, based on the oldest stamp in each of its files.
 
-    Each file is read once, when the first group after it is staged.
+    Each file is read once, when the first group after it is staged, and its oldest stamp is cached.
     """
 
     def __init__(self, handle: DeltaHandle) -> None:
@@ -90,9 +90,9 @@ class Expiring:
         self._oldest: dict[str, datetime] = {}
 
     def is_due(self, stamp: int) -> bool:
-        """Whether any row has expired at `stamp`, UTC microseconds.
+        """Whether any row of the table has expired as of `stamp`, in UTC microseconds.
 
-        Called before the group that ends with `stamp` is staged, and after the previous group is published.
+        Called after the previous group has been published, and before the group that ends with `stamp` is staged.
 
         Raises:
             TableCorrupt: a file is missing or damaged.

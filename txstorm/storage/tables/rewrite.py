@@ -1,7 +1,7 @@
 """Copy-on-write of a state table: rewrite its files with later changes applied, one range of key groups at a time.
 
-Each file of a state table holds a range of key groups, recorded in its statistics of ``_kg``, so only ranges with
-changes are rewritten. Compaction does it in parallel to commits, the layout ``merge`` in every commit.
+Each file of a state table holds a range of key groups, recorded in its statistics for ``_kg``, so only ranges with
+changes are rewritten. Compaction rewrites files in parallel to commits, the layout ``merge`` as part of every commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
 
 Counts = npt.NDArray[np.int64]
-"""Number of rows in each key group."""
+"""Array with the number of rows in each key group."""
 
 FILE_ROWS = 500_000
 FILE_BYTES = 32 << 20
@@ -38,8 +38,8 @@ class KeyGroupRange:
     """A range of key groups and the files that hold their rows.
 
     Attributes:
-        first, last: the key groups, both inclusive.
-        paths: files of the table that have rows of these key groups only.
+        first, last: the first and last key group, both inclusive.
+        paths: the files with rows of these key groups; they have no rows of other key groups.
         later: number of change rows in these key groups.
     """
 
@@ -50,21 +50,22 @@ class KeyGroupRange:
 
 
 class Rewriting:
-    """One copy-on-write pass over a state table: writes new files, to which nothing refers yet.
+    """One copy-on-write pass over a state table, which writes new files but does not commit them.
 
     Args:
         table: the state table, at the version to rewrite.
         keys: the key columns.
         epoch: the coordinator's epoch.
-        now: milliseconds since 1970.
-        file_rows: most rows of a file; by default `FILE_ROWS`.
-        over: for keys with a time to live, rows with this stamp or an older one have expired; None: rows that had
+        now: the current time, in milliseconds since 1970.
+        file_rows: maximum number of rows in a file; by default `FILE_ROWS`.
+        over: for keys with a time to live, drop rows with this stamp or an older one; None: drop the rows that had
             expired when the newest change was made.
         threads: whether to use Arrow's threads for reading; otherwise the calling thread does all of the work.
 
     Attributes:
         written: paths, relative to the table, of the files written or about to be written.
-        adds: the new files; `removes`: paths of the files that they replace.
+        adds: the new files.
+        removes: paths of the files that the new files replace.
     """
 
     def __init__(
@@ -86,14 +87,17 @@ class Rewriting:
         self._ttl, self._over, self._threads = ttl_of(table.properties), over, threads
 
     def spans(self, counts: Counts) -> list[KeyGroupRange]:
-        """The changed ranges, in order, each about as large as one file; `counts`: change rows of each key group."""
+        """Return the ranges of key groups with changes, in order, each with about as many rows as one file.
+
+        `counts`: the number of change rows in each key group.
+        """
         files = _files(self._table)
         weights = counts if files else counts + group_counts(self._table)
         spans = (part for span in self._ranges(files, counts) for part in self._cut(span, counts, weights))
         return [span for span in spans if span.later]
 
     def rewrite(self, span: KeyGroupRange, later: pa.Table) -> None:
-        """Rewrite the files of `span`, with the change rows in `later` that fall into it applied."""
+        """Rewrite the files of `span` and apply those of the change rows in `later` that fall into it."""
         within = (KEY_GROUP.name, span.first, span.last)
         base = self._table.read(paths=span.paths, within=within, threads=self._threads)
         groups = later[KEY_GROUP.name]
@@ -104,7 +108,7 @@ class Rewriting:
         self.removes.update(span.paths)
 
     def give_up(self) -> None:
-        """Delete the files written, if they will not be committed."""
+        """Delete the files written so far; call if they will not be committed."""
         for path in self.written:
             (self._table.path / path).unlink(missing_ok=True)
 
@@ -126,7 +130,10 @@ class Rewriting:
         return DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name))
 
     def _ranges(self, files: Sequence[tuple[int, str, int]], counts: Counts) -> Iterator[KeyGroupRange]:
-        """All key groups, split where files begin; small adjacent files share a range. Without `files` one range."""
+        """Yield ranges that cover all key groups, split at file boundaries; small adjacent files share a range.
+
+        If `files` is empty, there is only one range, with all files of the table.
+        """
         first, size = 0, 0
         paths = [] if files else [file.path for file in self._table.files()]
         for begins, path, rows in files:
@@ -138,9 +145,9 @@ class Rewriting:
         yield KeyGroupRange(first, KEY_GROUPS - 1, tuple(paths), int(counts[first:].sum()))
 
     def _cut(self, span: KeyGroupRange, counts: Counts, weights: Counts) -> Iterator[KeyGroupRange]:
-        """Split `span`, if its rows do not fit into one file, into parts that fit into memory.
+        """Split a changed `span` whose rows do not fit into one file into parts of about one file each.
 
-        Every part has all files of `span`: if one part has changed, all are rewritten.
+        Every part refers to all files of `span`, so all parts are rewritten, whether or not they have changes.
         """
         total = int(weights[span.first : span.last + 1].sum())
         parts = -(-total // self._most)
@@ -155,7 +162,7 @@ class Rewriting:
             first = last + 1
 
     def _parts(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Split `rows`, sorted by key group, into files of about the wanted size; no key group is split."""
+        """Split `rows`, sorted by key group, into the contents of files of about equal size; no key group is split."""
         if not rows.num_rows:
             return
         most = max(1, min(self._most, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
@@ -168,7 +175,7 @@ class Rewriting:
 
 
 def group_counts(table: DeltaHandle, low: Bound | None = None, high: Bound | None = None) -> Counts:
-    """Count the rows of `table` in each key group, between optional bounds."""
+    """Count the rows of `table` in each key group; only rows within the bounds `low` and `high`, if given."""
     counts = np.zeros(KEY_GROUPS, np.int64)
     for part in table.batches(low, high, [KEY_GROUP.name]):
         counts += counted(part)
@@ -181,7 +188,7 @@ def counted(rows: pa.Table) -> Counts:
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = True) -> pa.Table:
-    """Apply the `later` changes to `base`, the rows of a state, and drop removed keys; in no order."""
+    """Apply the `later` changes to `base`, the rows of a state, and drop removed keys; the result is unordered."""
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
@@ -196,7 +203,7 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = 
 
 
 def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:
-    """First key group, path and row count of every file; empty if files overlap or lack statistics."""
+    """Return the first key group, path and row count of every file; empty if files overlap or lack statistics."""
     actions = table.actions(KEY_GROUP.name)
     least, most = f"min.{KEY_GROUP.name}", f"max.{KEY_GROUP.name}"
     if not {least, most, "num_records"} <= set(actions.column_names) or actions[least].null_count:

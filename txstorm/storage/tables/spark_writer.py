@@ -1,4 +1,4 @@
-"""The writer of tables declared with ``writer="spark"``: Spark reads the staged rows and writes files and log entry."""
+"""Writer for tables declared with ``writer="spark"``: Spark reads the staged rows and writes data and log entry."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from txstorm.topology.graph import Topology
 
 
 class SparkWriter:
-    """Publishes through one Spark session. Thread-safe.
+    """Writer that publishes rows through a Spark session. Thread-safe.
 
     The commit carries the txid as its only app transaction, and epoch, attempts and digests in its metadata. It is made
-    under the table's lock, after a check that the table still is at the expected version; this makes it a
-    compare-and-set like the default writer's. The result has to be read back: Spark skips a txid that the table already
-    has, and retries by itself if other writers have appended meanwhile.
+    under the table's lock, after a check that the table is still at the expected version, which makes it a
+    compare-and-set like that of the default writer. The outcome has to be read back from the table: Spark skips a txid
+    that the table already has, and retries on its own if other writers have appended in the meantime.
 
     Args:
         spark: the session.
-        close: called once, after the last write.
+        close: called once, when the writer is closed.
     """
 
     def __init__(self, spark: SparkDelta, close: Callable[[], None] = lambda: None) -> None:
@@ -36,7 +36,10 @@ class SparkWriter:
         self._close = close
 
     def prepare(self, table: Path) -> bool:
-        """Make every writer commit to `table` under its lock from now on; raises `InputError` if Spark would not."""
+        """Make all writers commit to `table` under its lock from now on.
+
+        Returns whether the lock is newly required. Raises `InputError` if Spark would commit without the lock.
+        """
         newly_shared = share(table)
         self._spark.check_lock(table)
         return newly_shared
@@ -64,10 +67,10 @@ class SparkWriter:
 
 
 def spark_writer(topology: Topology) -> SparkWriter | None:
-    """The writer of the tables that `topology` declares with ``writer="spark"``; None if there are none.
+    """Return a writer for the tables that `topology` declares with ``writer="spark"``; None if there are none.
 
-    Called before anything is written and before the engine starts, which then shares the session: the process's current
-    one, or a new one with Delta.
+    Call before anything is written, and before the engine starts, which then shares the session: the current session of
+    the process, or a new one with Delta.
 
     Raises:
         MissingDependency, InputError: pyspark, Java, delta-spark or a setting of the session is missing.

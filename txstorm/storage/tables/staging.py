@@ -1,4 +1,4 @@
-"""Staged files: the rows of one group for one table, durable on disk before any intent refers to them."""
+"""Staged files: the rows of one group for one table, written durably before an intent refers to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REPEATED = ("_txid", "_op")
 
 
 class StagedName(NamedTuple):
-    """The fields in a staged file's name: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
+    """Fields of a staged file's name: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
 
     epoch: int
     txid: int
@@ -35,12 +35,12 @@ class StagedName(NamedTuple):
     task: str
 
     def text(self, unique: str) -> str:
-        """Format the file's name; `unique` comes from `txstorm.clients.delta.footer_digest.sealed`."""
+        """Format the file name; `unique` is ``<uuid>.<seal>`` from `txstorm.clients.delta.footer_digest.sealed`."""
         return f"{self.epoch}-{self.txid}-{self.attempt}-{self.component}-{self.task}-{unique}.parquet"
 
 
 def compact_name(epoch: int, unique: str) -> str:
-    """Return the name of a file written by a compaction; `unique` as for `StagedName.text`."""
+    """Return the name for a file written by a compaction; `unique` as in `StagedName.text`."""
     return f"{epoch}-compact-{unique}.parquet"
 
 
@@ -57,10 +57,10 @@ def unique() -> str:
 
 
 def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], str] = unique) -> Staged:
-    """Write `rows` (with ``_txid``; possibly no rows) durably below `table`, under a unique name.
+    """Write `rows` (which have the column ``_txid`` and may be empty) durably below `table`, under a unique name.
 
-    Called in P5 (stage); nothing refers to the file until an intent does. Passes the fault points ``p5.staged.before``
-    and ``p5.staged.after``.
+    Called in P5 (stage); the file is unreferenced until an intent names it. Passes the fault points
+    ``p5.staged.before`` and ``p5.staged.after``.
     """
     faults.point("p5.staged.before")
     txids = rows["_txid"].to_numpy() if rows.num_rows else [name.txid]
@@ -73,12 +73,12 @@ def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], st
 
 
 def txid_stats(rows: pa.Table) -> str:
-    """Return Delta's statistics of a file with `rows` (including ``_txid``), as JSON."""
+    """Return Delta's statistics of a file with `rows`, with bounds for the column ``_txid``, as JSON."""
     return column_stats(rows, "_txid")
 
 
 def column_stats(rows: pa.Table, column: str) -> str:
-    """Return Delta's statistics of a file with `rows`, for one integer column, as JSON."""
+    """Return Delta's statistics of a file with `rows`, with bounds for one integer `column`, as JSON."""
     if not rows.num_rows:
         return json.dumps({"numRecords": 0})
     numbers = rows[column].to_numpy()
@@ -92,7 +92,7 @@ def column_stats(rows: pa.Table, column: str) -> str:
 
 
 def encoded(rows: pa.Table) -> memoryview:
-    """Encode `rows` as a Parquet file whose pages have checksums."""
+    """Encode `rows` as a Parquet file with page checksums."""
     sink = pa.BufferOutputStream()
     repeated = [name for name in _REPEATED if name in rows.column_names]
     dictionary = repeated if rows.num_rows <= _SMALL else True  # with few rows, dictionaries cost space and time
@@ -101,9 +101,9 @@ def encoded(rows: pa.Table) -> memoryview:
 
 
 def write_new(path: Path, data: memoryview) -> None:
-    """Create a file, which must not exist yet, and make content and name durable; raises `OSError` with its path.
+    """Create a new file, and make its content and its name durable; raise `OSError` with the path if that fails.
 
-    After an error the file is useless: write the rows again under another name.
+    After an error the file is unusable: write the rows again under another name.
     """
     make_directories(path.parent)
     try:
@@ -119,10 +119,10 @@ def digest(data: memoryview | bytes) -> str:
 
 
 def data_file(table: Path, staged: Staged) -> DataFile:
-    """Describe the staged file for the table's log.
+    """Describe a staged file as a data file, for the table's log.
 
     Raises:
-        TableCorrupt: the file is missing, or has another size.
+        TableCorrupt: the file is missing or unreadable, or has another size.
     """
     file = table / staged.path
     try:
@@ -137,7 +137,7 @@ def data_file(table: Path, staged: Staged) -> DataFile:
 
 
 def checked_bytes(table: Path, staged: Staged) -> bytes:
-    """Read the staged file; raises `TableCorrupt` unless it has the bytes it was staged with."""
+    """Read a staged file; raise `TableCorrupt` unless its content is unchanged since it was staged."""
     data_file(table, staged)
     if (table / staged.path).resolve() != table.resolve() / staged.path:
         raise _damaged(table / staged.path, "it is a symbolic link, or below one")

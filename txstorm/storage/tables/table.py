@@ -1,6 +1,6 @@
-"""One Delta table of a topology in its data directory: creating, opening, checkpointing it and making it durable.
+"""One Delta table in a topology's data directory: create it, open it, checkpoint its log and make it durable.
 
-Also the port for writers that publish rows, and the default writer.
+Also the port for writers, which publish the rows of groups, and the default writer.
 """
 
 from __future__ import annotations
@@ -36,37 +36,39 @@ from txstorm.storage.tables.table_log import (
 
 
 class Writer(Protocol):
-    """Publishes the staged rows of groups to the tables declared with this writer.
+    """Port: publishes the staged rows of groups to the tables that are declared with this writer.
 
-    Every other commit (epochs, compactions, rewinds, a group rolled forward by a new coordinator) goes through the
-    table's handle, whatever the writer: so the writer of a table may change from run to run.
+    Every other commit (an epoch, a compaction, a rewind, or a group rolled forward by a new coordinator) goes through
+    the table's handle, whichever writer is declared, so the writer of a table may change from run to run.
     """
 
     def prepare(self, table: Path) -> bool:
-        """Prepare `table` in P0 (take-over), before its epoch is raised; True if the epoch needs a commit regardless.
+        """Prepare `table` in P0 (take-over), before its epoch is raised.
+
+        Returns True if the epoch has to be committed even if it is unchanged.
 
         Raises:
-            InputError: the table cannot be written to safely from here.
+            InputError: this writer cannot write to the table safely.
         """
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
         """Write the next version if `handle` is at the newest one; otherwise change nothing.
 
-        Returns the version, or None if only the table itself can tell whether the commit happened. The caller refreshes
-        the handle unless it has moved to that version. `txid_app`: the app id in `commit` that keeps the txid.
+        Returns the version, or None if the outcome is unknown and has to be read from the table. The caller refreshes
+        the handle unless it has moved to that version. `txid_app`: the app id in `commit` that records the txid.
 
         Raises:
-            ConflictError: the table is at another version than the handle, or another writer committed meanwhile.
-            TableCorrupt: the commit failed for another reason; it may have happened nevertheless.
-            BlockedError: the table cannot be written to now.
+            ConflictError: the table is at another version than the handle, or another writer has committed meanwhile.
+            TableCorrupt: the commit failed for another reason, but may have taken effect nevertheless.
+            BlockedError: the table cannot be written to at the moment.
         """
 
 
 class DirectWriter:
-    """The default writer: the driver writes a log entry that refers to the staged file."""
+    """The default writer: the driver writes a log entry that refers to the staged files."""
 
     def prepare(self, table: Path) -> bool:
-        """Do nothing: no preparation is needed."""
+        """Return False: the default writer needs no preparation."""
         return False
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
@@ -81,11 +83,11 @@ DIRECT = DirectWriter()
 log = logging.getLogger("txstorm.state")
 
 _DECLARED = {KEYS, VALUES, LAYOUT, TTL}
-"""Properties that come from a table's declaration; one that is not declared is absent."""
+"""Table properties that are derived from the declaration; a property that is not declared is absent from the table."""
 
 
 class DeltaTableState(TransactionalTable):
-    """A table in a data directory, at the version last read."""
+    """A Delta table in a data directory, at the version last read."""
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, ref: TableRef, handle: DeltaHandle) -> None:
         self.data_dir, self.path = data_dir, data_dir / ref.uri
@@ -116,10 +118,18 @@ class DeltaTableState(TransactionalTable):
         about: Mapping[str, str],
         since: int | None = None,
     ) -> DeltaTableState:
-        """Create an empty, durable table that is as of `txid`; `about`: further table properties.
+        """Create an empty table as of `txid`, and make it durable.
 
-        Properties that shall follow later changes of the settings come from `identity.recorded`. `since`: the txid
-        after which the table begins, if not `txid`: a copy of older rows is about to be put into it.
+        Args:
+            data_dir: the data directory.
+            owner: the topology that the table belongs to.
+            ref: kind and name of the table.
+            schema: the columns.
+            txid: the txid that the table is as of.
+            about: further table properties; those that shall follow later changes of the settings come from
+                `identity.recorded`.
+            since: the txid after which the table begins; None: `txid`. An earlier txid is for a table that is about
+                to receive a copy of older rows.
         """
         since = txid if since is None else since
         path = data_dir / ref.uri
@@ -137,7 +147,7 @@ class DeltaTableState(TransactionalTable):
         return table
 
     def renew_directories(self) -> None:
-        """Make durable the names of the directories of a table that a killed start created but did not record."""
+        """Make durable the directory names of a table that an earlier start created but was killed before recording."""
         staged = self.path / STAGED
         for directory in (staged, staged.parent, self._handle.log_entry(0).parent, self.path):
             renew(directory)
@@ -145,11 +155,11 @@ class DeltaTableState(TransactionalTable):
         sync_file(self.path.parent.parent)
 
     def use(self, writer: Writer) -> None:
-        """Publish groups with `writer` from now on; call before the epoch is raised."""
+        """Use `writer` to publish groups from now on; call before the epoch is raised."""
         self._writer = writer
 
     def prepare(self) -> bool:
-        """Have the writer prepare the table; raises `InputError` if writing to it would not be safe."""
+        """Have the writer prepare the table; raise `InputError` if it cannot write to the table safely."""
         return self._writer.prepare(self.path)
 
     def check_writable(self) -> None:
@@ -159,10 +169,11 @@ class DeltaTableState(TransactionalTable):
             raise TableRefused(append_only_text(self.path))
 
     def due_properties(self) -> Mapping[str, str]:
-        """The property that names the column with statistics in the files, if it is missing or wrong.
+        """The table property that names the column with file statistics, if it is missing or wrong; otherwise empty.
 
-        Without it deltalake takes missing bounds for null and finds no rows by any other column. If files have bounds
-        of other columns only, as other writers or an older txstorm may have left them, no column may be named.
+        Without it, deltalake takes missing bounds for null and finds no rows when filtering by any other column. If the
+        files have bounds for other columns only, written by other writers or an older txstorm, the property must name
+        no column.
         """
         found, wanted = self._handle.properties.get(STATS_COLUMNS), self.ref.bounded
         if found != wanted and self._handle.is_silent(wanted):
@@ -170,14 +181,14 @@ class DeltaTableState(TransactionalTable):
         return {} if found == wanted else {STATS_COLUMNS: wanted}
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Have the writer commit a group's rows; see `TransactionalTable.commit_group`."""
+        """Commit a group's rows through the table's writer; see `TransactionalTable.commit_group`."""
         self.check_writable()
         return self._writer.commit(self._handle, commit, self._txid_app)
 
     def redefine(self, schema: pa.Schema, about: Mapping[str, str], epoch: int) -> None:
-        """Change the columns, and the properties that describe them, of a table without any transaction, in one commit.
+        """Change the columns of a table without transactions, and the properties describing them, in one commit.
 
-        Called by the coordinator of `epoch`, which leads the table.
+        Call from the coordinator that leads the table; `epoch`: its epoch.
 
         Raises:
             FencedError: a newer coordinator leads the table.
@@ -200,14 +211,14 @@ class DeltaTableState(TransactionalTable):
 
     @property
     def handle(self) -> DeltaHandle:
-        """The table itself, for reading."""
+        """The handle of the underlying Delta table, for reading."""
         return self._handle
 
     def check_there(self) -> None:
-        """Check, without reading it, that the log can be written to; called before a group is published to any table.
+        """Check, without reading the log, that it can be written to; called before a group is published to any table.
 
         Raises:
-            BlockedError: the log is missing, or may not be written to.
+            BlockedError: the log is missing, or this process has no permission to write to it.
         """
         log = self._handle.log_entry(0).parent
         if os.access(log, os.W_OK):
@@ -220,31 +231,40 @@ class DeltaTableState(TransactionalTable):
 
     @property
     def is_long(self) -> bool:
-        """Whether the log is due for a checkpoint. Thread-safe."""
+        """Whether the log has grown so long that a checkpoint is due. Thread-safe."""
         return self._handle.version >= self._handle.checkpointed + self._long_after
 
     def _checkpoint_after(self) -> int:
-        """Versions between two checkpoints, which are expensive; more if the log is only read on opening the table."""
+        """Return the number of versions between two checkpoints, which are expensive.
+
+        The number is larger if the log is read only when the table is opened.
+        """
         alone = self._writer is DIRECT and self._handle.is_plain
         return checkpoint_after(self._handle.checkpointed if alone else 0)
 
     def opener(self) -> Callable[[], DeltaTableState]:
-        """Function that opens a new handle at the newest version, on any thread; neither call lists the log."""
+        """Return a function that opens a new handle at the newest version, on any thread.
+
+        Neither this call nor the function lists the log directory.
+        """
         opened, data_dir, owner, ref = self._handle.opener(newest=True), self.data_dir, self.owner, self.ref
         return lambda: DeltaTableState(data_dir, owner, ref, opened())
 
     def shortening(self) -> Shortening:
-        """The work that shortens the log; call in the committer's turn, and `shortened` after its last step."""
+        """Return the task of checkpointing and shortening the log; call `shortened` after its last step.
+
+        Call both in the committer's turn.
+        """
         return Shortening(self._handle.opener(), self.ref.uri, self._long_after, self._archiving)
 
     def shortened(self, done: Shortening) -> None:
-        """Move to the checkpoint that `done` has written, if any; call in the committer's turn."""
+        """Read the log from the checkpoint that `done` has written, if any; call in the committer's turn."""
         if done.made is not None:
             self._handle.begin_with(done.made)
             self._long_after = self._checkpoint_after()
 
     def tidy(self) -> None:
-        """Shorten the log now if it is due: for use when no commits have to wait for it."""
+        """Shorten the log now if that is due; call when no commits have to wait for it."""
         if self.is_long:
             work = self.shortening()
             for _ in work.steps():
@@ -253,13 +273,14 @@ class DeltaTableState(TransactionalTable):
         self._long_after = self._checkpoint_after()
 
     def sync(self, versions: range, *, again: bool = False) -> None:
-        """Make versions of the log durable; `again`: an earlier sync of theirs may have failed."""
+        """Make the log entries of `versions` durable; `again`: an earlier sync of these entries may have failed."""
         self._handle.make_durable(versions, again=again)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
-        """The files that the commit adds and removes: the staged ones, or with the layout ``merge`` rewritten ones.
+        """Return the files that publishing adds and removes.
 
-        `stamp`: processing time of the group's last txid, UTC microseconds since 1970.
+        The files added are the staged files or, with the layout ``merge``, rewritten files.
+        `stamp`: processing time of the group's last txid, in UTC microseconds since 1970.
 
         Raises:
             TableCorrupt: a staged file is missing or has another size, or a file to be rewritten is damaged.
@@ -289,7 +310,7 @@ class DeltaTableState(TransactionalTable):
         return (self.path / path).exists()
 
     def check_schema(self, expected: pa.Schema) -> None:
-        """Raise `TableCorrupt` unless the table has the columns of the rows that a decided transaction adds."""
+        """Raise `TableCorrupt` unless the table has the columns `expected` of the rows in a decided transaction."""
         if self.ref.kind == STATE:  # the layout merge: the staged rows are changes
             expected = pa.schema([field for field in expected if field.name != OP.name])
         differences = schema_differences(expected, self._handle.schema)
@@ -299,7 +320,7 @@ class DeltaTableState(TransactionalTable):
 
 
 def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
-    """Open the table `ref` for a reader, on the timeline of its newest commit."""
+    """Open the table `ref` for reading only, on the timeline of its newest commit."""
     handle = DeltaHandle.open(data_dir / ref.uri, once=True)
     found = handle.properties
     timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)

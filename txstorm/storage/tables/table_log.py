@@ -1,7 +1,7 @@
-"""The commit protocol of one table, over its log alone: owner, txid and epoch checks, and publishing exactly once.
+"""Commit protocol of one table, based on its log alone: owner, txid and epoch checks, and exactly-once publishing.
 
-Files and directories are the business of `txstorm.storage.tables.table`. The commit infos in a log tile the txids: each
-begins where the one before it ended, so a lost entry shows as a gap.
+Files and directories are handled by `txstorm.storage.tables.table`. The commit infos in a log cover the txids without
+gaps: each begins where the previous one ended, so a lost entry shows as a gap.
 
 It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
 """
@@ -23,15 +23,15 @@ from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
 
 @dataclass(frozen=True, slots=True)
 class RewriteFiles:
-    """A commit that replaces data files of a table, as compaction and retention ask for it.
+    """Request for a commit that replaces data files of a table, made by compaction and retention.
 
     Attributes:
         adds: the new files, already durable.
-        removes: the paths of the files they replace.
-        now: milliseconds since 1970, recorded as the deletion time of the old files.
-        base, as_of: the txids that the table is as of before and after; None: its rows do not change.
-        floor: rows up to this txid leave the table; None: no rows do.
-        about: further fields of the commit info, for a table that moves to `as_of`.
+        removes: the paths of the files that they replace.
+        now: the current time, in milliseconds since 1970, recorded as the deletion time of the old files.
+        base, as_of: the txids that the table is as of before and after the commit; None: its rows do not change.
+        floor: rows up to this txid are removed from the table; None: no rows are removed.
+        about: further fields of the commit info, if the table moves to `as_of`.
     """
 
     adds: Sequence[DataFile]
@@ -44,7 +44,10 @@ class RewriteFiles:
 
 
 def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `TableCorrupt` if another writer has changed rows of a state; compaction by other writers is harmless."""
+    """Raise `TableCorrupt` if another writer has changed a state's rows, according to the commit `infos`.
+
+    Compaction by other writers is harmless.
+    """
     for info in infos:
         if FOREIGN in info:
             msg = (
@@ -55,10 +58,10 @@ def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
 
 
 def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `TableCorrupt` if txids of a timeline are missing between two of `infos`, given oldest first.
+    """Raise `TableCorrupt` if txids of a timeline are missing between two of the commit `infos`, given oldest first.
 
-    A power failure may leave the newest entry empty; nothing was acknowledged with it, and its group is published
-    again. An empty entry with later ones after it has lost its content.
+    A power failure may leave the newest entry empty. That is harmless: the entry was not acknowledged, and its group is
+    published again. An empty entry that is followed by later entries, however, has lost its content.
     """
     lasts: dict[int, int | None] = {}
     for info in infos:
@@ -85,7 +88,7 @@ class TableLog(Protocol):
 
     @property
     def version(self) -> int:
-        """The table version that this is at."""
+        """The table version that this log is at."""
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -98,38 +101,41 @@ class TableLog(Protocol):
         """Read the log from the beginning, after an error; raises `TableCorrupt` if it is missing."""
 
     def still_has(self, version: int) -> bool:
-        """Whether `version` still is the entry written through this object, not another writer's; True if unknown."""
+        """Whether `version` is still the entry written through this object, not another writer's; True if unknown."""
 
     def app_version(self, app_id: str) -> int | None:
-        """Return the last number committed for the Delta app transaction `app_id`, or None."""
+        """Return the last version number committed for the Delta app id `app_id`; None if there is none."""
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """The commit info of `version`; empty if that does not exist or is no longer kept."""
+        """Return the commit info of `version`; empty if that version does not exist or is no longer kept."""
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
-        """The commit infos since the last checkpoint, oldest first; raises `TableCorrupt`."""
+        """Return the commit infos since the last checkpoint, oldest first; raise `TableCorrupt` if one is damaged."""
 
     def commit(self, commit: Commit) -> None:
-        """Write the next version if this is at the newest one, and move to it; otherwise change nothing.
+        """Write the next version and move to it, provided that this log is at the newest version; else change nothing.
 
         Raises:
             ConflictError: the table is at another version; call `refresh`.
-            TableCorrupt: it failed for another reason, and the version may exist nevertheless: call `reopen`.
-            BlockedError: the table cannot be written to now.
+            TableCorrupt: it failed for another reason, but the version may have been written: call `reopen`.
+            BlockedError: the table cannot be written to at the moment.
         """
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
-        """The versions still in the log, newest first, starting at this one or at `newest`."""
+        """Yield the versions still in the log, newest first, starting at `newest` (None: the current version)."""
 
     def files(self) -> Sequence[DataFile]:
         """Return the data files of this version."""
 
 
 class TransactionalTable(ABC):
-    """A table at the version last read. Every commit to it is a compare-and-set on that version.
+    """A table at the version last read; every commit to it is a compare-and-set on that version.
 
     Args:
-        where: the table's name in an error about its owner.
+        owner: the topology that the table must belong to.
+        ref: kind and name of the table.
+        log: the table's log.
+        where: the table's name in an error about its owner; None: its path relative to the data directory.
 
     Raises:
         DataDirectoryError: the table belongs to another topology, or has a newer format.
@@ -146,23 +152,23 @@ class TransactionalTable(ABC):
         check_owner(where or self._uri, log.properties, owner)
         infos = self._check_log()
         self._recent = [info.get("last") if self._publishes(info) else None for info in infos]
-        self._durable = log.version  # the leading coordinator has made all of it durable, see `raise_epoch`
+        self._durable = log.version  # the leading coordinator has made all versions durable, see `raise_epoch`
         self._doubted = False  # whether a sync of a later version has failed, or may have
 
     @abstractmethod
     def sync(self, versions: range, *, again: bool = False) -> None:
-        """Make versions of the log durable; `again`: an earlier sync of theirs may have failed."""
+        """Make the log entries of `versions` durable; `again`: an earlier sync of these entries may have failed."""
 
     @abstractmethod
     def published_files(
         self, table: IntentTable, epoch: int, stamp: int
     ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-        """The files that the commit adds and removes when the staged rows are published.
+        """Return the files that the commit adds and removes when the staged rows are published.
 
-        `stamp`: processing time of the group's last txid, UTC microseconds since 1970.
+        `stamp`: processing time of the group's last txid, in UTC microseconds since 1970.
 
         Raises:
-            TableCorrupt: the staged rows, or table files that have to be rewritten with them, have changed.
+            TableCorrupt: the staged rows, or files of the table that have to be rewritten, are damaged.
         """
 
     @abstractmethod
@@ -182,23 +188,23 @@ class TransactionalTable(ABC):
         """Whether a file exists at `path`, relative to the table."""
 
     def prepare(self) -> bool:
-        """Prepare for a new epoch, before it is raised; True if even an unchanged epoch needs a commit, for other runs.
+        """Prepare the table before its epoch is raised; return True if even an unchanged epoch has to be committed.
 
-        A commit in flight, of a run that does not know about the preparation, then conflicts.
+        That commit conflicts with any commit in flight from a run that is not aware of the preparation.
         """
         return False
 
     def check_writable(self) -> None:  # noqa: B027 - only tables with a protocol have features
-        """Raise `TableRefused` if the table has a feature that txstorm does not implement; by default never."""
+        """Raise `TableRefused` if the table has a Delta feature that txstorm does not implement; by default, never."""
 
     def due_properties(self) -> Mapping[str, str]:
-        """Missing properties that follow from the table's files and are not for a user to choose."""
+        """Return the missing table properties that depend on the table's files and cannot be set by a user."""
         return {}
 
     def commit_group(self, commit: Commit) -> int | None:
         """Commit a group's rows; raises the errors of `TableLog.commit`.
 
-        Returns the version, or None if only the table itself can tell whether the commit happened.
+        Returns the version, or None if the outcome is unknown and has to be read from the table.
         """
         self._log.commit(commit)
         return self._log.version
@@ -214,7 +220,7 @@ class TransactionalTable(ABC):
         return self._log.version
 
     def last_txid(self) -> int:
-        """The last txid published to this table (for ``state/…`` the txid it is as of).
+        """Return the last txid published to this table (for ``state/…``, the txid that it is as of).
 
         Raises:
             DataDirectoryError: the table has no txid on this timeline.
@@ -229,17 +235,18 @@ class TransactionalTable(ABC):
         return txid
 
     def epoch(self) -> int:
-        """The epoch of the last coordinator that led this table; 0 at first."""
+        """Return the epoch of the last coordinator that led this table; 0 if there was none."""
         return self._log.app_version(self._epoch_app) or 0
 
     def floor(self) -> int:
-        """The txid up to which retention may have removed its rows; 0 at first."""
+        """Return the txid up to which retention may have removed rows of this table; 0 if it has removed none."""
         return self._log.app_version(self.owner.floor_app) or 0
 
     def since(self) -> int:
-        """The txid after which the table begins: it has no rows of that one or earlier ones; 0 from the first run on.
+        """Return the txid after which the table begins: it has no rows of that txid or of earlier ones.
 
-        A table created by an older txstorm says so in its first entry only, which may no longer be kept.
+        0 for a table that exists since the first run. For a table created by an older txstorm, the txid is recorded
+        only in the first log entry, which may no longer be kept.
         """
         since = self._log.app_version(self.owner.since_app)
         if since is not None:
@@ -249,15 +256,15 @@ class TransactionalTable(ABC):
         return int(self._log.info(0).get("last", 0))
 
     def until(self) -> int | None:
-        """The last txid the table is complete for, if it was dropped; else None."""
+        """Return the last txid up to which a dropped table is complete; None if the table was not dropped."""
         return self._log.app_version(self.owner.until_app)
 
     def is_untouched(self) -> bool:
-        """Whether no transaction was ever committed to it: its first txid and its columns may still change."""
+        """Whether nothing was ever committed to the table, so its first txid and its columns may still change."""
         return self.last_txid() == self.since() and not self._log.files()
 
     def drop(self, until: int, epoch: int) -> None:
-        """Record that the table is complete up to txid `until` and gets no more rows; idempotent.
+        """Record that the table is dropped: it is complete up to txid `until` and receives no more rows. Idempotent.
 
         Raises:
             FencedError: a newer coordinator leads the table.
@@ -267,15 +274,18 @@ class TransactionalTable(ABC):
         self.amend(lambda: self.until() is not None, lambda: self._dropping(until, epoch), epoch, "mark it as dropped")
 
     def begin(self, txid: int, epoch: int) -> None:
-        """Let a table to which nothing was ever committed begin after `txid`; raises the errors of `drop`.
+        """Make a table to which nothing was ever committed begin after `txid`; raises the errors of `drop`.
 
-        A run that was killed while it started may have created the table, and transactions may have been committed
-        without it since.
+        Needed if a run that was killed during its start has created the table, and transactions have been committed
+        without the table since.
         """
         self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
 
     def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
-        """Write the commit without rows that `made` returns, unless `is_done`; raises the errors of `drop`."""
+        """Write the commit that `made` returns, which adds no rows, unless `is_done`; raises the errors of `drop`.
+
+        `what`: the action, for the message of a `BlockedError`.
+        """
         for _ in range(TRIES):
             self._check_epoch(epoch)
             if is_done():
@@ -298,11 +308,11 @@ class TransactionalTable(ABC):
         return Commit({self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}, info)
 
     def refresh(self) -> None:
-        """Read the newest version."""
+        """Move to the newest version of the table."""
         self._log.refresh()
 
     def raise_epoch(self, epoch: int, completed: int | None = None) -> None:
-        """Raise the table's epoch, which fences every coordinator with an older one: its commits are refused.
+        """Raise the table's epoch, which fences every coordinator with an older epoch: its commits are refused.
 
         The commit repeats the table's last txid, so that a Spark commit in flight conflicts with it. It is made durable
         together with all earlier versions: the previous coordinator may have died (or be paused) between a commit and
@@ -310,8 +320,8 @@ class TransactionalTable(ABC):
 
         Args:
             epoch: this coordinator's epoch.
-            completed: the last txid whose group the ledger knows to be complete in this table; versions up to and
-                including that group's are durable.
+            completed: the last txid whose group the ledger records as complete in this table; the versions up to that
+                group's version are known to be durable.
 
         Raises:
             FencedError: the table has a newer epoch.
@@ -333,7 +343,7 @@ class TransactionalTable(ABC):
         raise self.blocked("raise the epoch", None)
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
-        """Set those of the `wanted` properties that the table lacks; values set by a user stay.
+        """Set those of the `wanted` table properties that are missing or outdated; values set by a user are kept.
 
         Also sets `due_properties`. Called when the epoch is raised. Writes nothing if there is nothing to set.
 
@@ -357,11 +367,11 @@ class TransactionalTable(ABC):
         raise self.blocked("set its properties", None)
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
-        """Publish the staged rows of `intent` to this table exactly once; return the version that holds them.
+        """Publish the staged rows of `intent` to this table exactly once; return the version that contains them.
 
-        Idempotent: called in P7 (publish), again after a lost answer or a crash, and by a later coordinator that rolls
-        the intent forward. Whether it is published already is read from the table itself (R4, compare-and-set).
-        Passes the fault points ``p7.<number>.before``, ``.written`` (between the write and its answer) and ``.after``.
+        Idempotent: called in P7 (publish), again after a lost response or a crash, and by a later coordinator that
+        rolls the intent forward. Whether it is already published is read from the table itself (R4, compare-and-set).
+        Passes the fault points ``p7.<number>.before``, ``.written`` (between write and response) and ``.after``.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -390,9 +400,9 @@ class TransactionalTable(ABC):
         raise self.blocked(f"publish txid {intent.last}", None)
 
     def exchange(self, files: RewriteFiles, epoch: int) -> bool:
-        """Replace files of the table; False if the table has changed meanwhile and the new files are useless.
+        """Replace files of the table; return False if it has changed meanwhile, so that the new files are unusable.
 
-        Called in the committer's turn, with the files that a compaction has written in parallel to the commits.
+        Called in the committer's turn, with files that a compaction has written in parallel to commits.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -413,9 +423,9 @@ class TransactionalTable(ABC):
         raise self.blocked("put rewritten files into it", None)
 
     def _try(self, commit: Commit, written: str | None = None) -> int | None:
-        """Try a commit: the version it made, or None if it may not have happened; then the log is at the newest one.
+        """Attempt a commit; return its version, or None if it may have failed, with the log at the newest version.
 
-        `written`: for a group's commit, the fault point between the write and its answer.
+        `written`: for a group's commit, the fault point between the write and its response.
         """
         try:
             if written:
@@ -431,12 +441,12 @@ class TransactionalTable(ABC):
             return None
         if written:
             faults.point(written)
-        if self._log.version != version:  # another process (Spark) made it for us
+        if self._log.version != version:  # another process (Spark) has written the version
             self._log.refresh()
         return version
 
     def secure(self) -> None:
-        """Make the whole log since the last checkpoint durable, whether or not earlier syncs succeeded."""
+        """Make all log entries since the last checkpoint durable, whether or not earlier syncs have succeeded."""
         self._durable, self._doubted = self._known_durable(None), True
         self._make_durable(self.version)
 
@@ -444,24 +454,24 @@ class TransactionalTable(ABC):
         return info.get("kind") == COMMITTED and info.get("timeline") == self.owner.timeline
 
     def _known_durable(self, completed: int | None) -> int:
-        """The last version known to be durable: the version of the group ending with `completed`, if it is recent."""
+        """Return the last version known to be durable: that of the group ending with `completed`, if it is recent."""
         before = self._durable - len(self._recent)
         if completed is None:
             return before
         return max((before + at for at, last in enumerate(self._recent, 1) if last == completed), default=before)
 
     def _make_durable(self, version: int) -> None:
-        """Make `version` durable, and all earlier versions not known to be, such as one whose answer was lost.
+        """Make `version` durable, and any earlier version not known to be durable, for instance after a lost response.
 
-        A power cut that lost one of them and kept a later one would leave an unreadable table. After a failed sync, a
-        second sync proves nothing (R14, a failed sync is never trusted): the next call writes all of them again.
+        A power failure that lost one of them but kept a later one would leave an unreadable table. After a failed sync,
+        a second sync proves nothing (R14, a failed sync is never trusted): the next call writes all of them again.
         """
         again, self._doubted = self._doubted, True
         self.sync(range(min(self._durable + 1, version), version + 1), again=again)
         self._durable, self._doubted = max(self._durable, version), False
 
     def _check_unchanged(self, table: IntentTable) -> None:
-        """After a failed commit, in this call or an earlier one, check that no other writer has changed the table."""
+        """Check, after a failed commit in this call or an earlier one, that no other writer has changed the table."""
         if self._lost:
             self._check_log()
             self.check_columns(table)
@@ -475,7 +485,7 @@ class TransactionalTable(ABC):
         return infos
 
     def _after_failure(self, cause: TableCorrupt) -> None:
-        """Read the log again after a commit with unknown outcome; raise `BlockedError` if the table has not moved."""
+        """Reread the log after a commit with unknown outcome; raise `BlockedError` if there is no newer version."""
         before = self._log.version
         try:
             self._log.reopen()
@@ -485,7 +495,7 @@ class TransactionalTable(ABC):
             raise self.blocked("commit to it", cause) from cause
 
     def _published(self, table: IntentTable, intent: Intent, epoch: int) -> int | None:
-        """The version that already holds `intent`, or None if the table is at the txid before it."""
+        """Return the version that already contains `intent`, or None if the table is at the txid before it."""
         self._check_epoch(epoch)
         last = self.last_txid()
         if last >= intent.last:
@@ -499,7 +509,10 @@ class TransactionalTable(ABC):
         return None
 
     def _same(self, intent: Intent) -> int:
-        """The version that ends with the intent's last txid; raises unless it holds exactly the intent's attempts."""
+        """Return the version that ends with the intent's last txid.
+
+        Raises `TableCorrupt` unless it contains exactly the intent's attempts.
+        """
         for version, info in self.commits():
             if info["last"] == intent.last:
                 expected = [(record.txid, record.attempt_id, record.digest) for record in intent.txids]
@@ -520,7 +533,7 @@ class TransactionalTable(ABC):
         raise TableCorrupt(msg)
 
     def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Version and commit info of each group on this timeline, newest first, as far back as the log is kept."""
+        """Yield version and commit info of each group on this timeline, newest first, as far back as the log goes."""
         for entry in self._log.history():
             if entry.info.get("kind") == COMMITTED and entry.info.get("timeline") == self.owner.timeline:
                 yield entry.version, entry.info
@@ -572,11 +585,11 @@ class TransactionalTable(ABC):
             raise TableCorrupt(msg)
 
     def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
-        """Return the error for a commit that cannot be made."""
+        """Return the error for a commit that cannot be made; `what`: the attempted action, for the message."""
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
 
 
 def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
-    """Return the owner's fields, which every commit info contains."""
+    """Return the fields that identify the owner in every commit info."""
     return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}

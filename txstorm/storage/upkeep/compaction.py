@@ -1,9 +1,9 @@
 """Compaction: bring ``state/<name>`` up to a published txid, in parallel to commits, one range of key groups at a time.
 
-The state as of txid T is its files with the later change rows up to T applied. Neither files nor rows ever change, so
-the run goes on while the new files are written. Change rows of recent groups are in memory; others are read from
-``changes/<name>``. Only the log entry that replaces the old files with the new ones is written in the committer's turn.
-A crash leaves the table either as it was or compacted; files to which nothing refers are swept later.
+The state as of txid T consists of its files with the later change rows up to T applied. Since files and change rows are
+immutable, commits continue while the new files are written. Change rows of recent groups are cached in memory; others
+are read from ``changes/<name>``. Only the log entry that replaces the old files with the new files is written in the
+committer's turn. A crash leaves the table either unchanged or compacted; unreferenced files are swept later.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from txstorm.storage.upkeep.growth import Growth
 from txstorm.storage.upkeep.thinning import Versions
 
 WINDOW_ROWS = 1_000_000
-"""Most change rows in memory at once."""
+"""Maximum number of change rows that a compaction holds in memory."""
 
 Opened = Callable[[], DeltaTableState]
 
 
 class Compaction:
-    """One compaction of a state table, which brings it up to txid `as_of`.
+    """One compaction of a state table.
 
-    `steps` opens its own handles and writes new files, on any thread; `finish` is called afterwards in the committer's
-    turn, with the committer's handle.
+    `steps` opens separate handles and writes new files, on any thread; `finish` is called afterwards, in the
+    committer's turn, with the committer's handle.
 
     Args:
         uri: the state table.
-        opened: functions that open the state table and ``changes/…``.
-        growth: the state's growth; updated by `finish`.
-        txids: the txids that the table is as of now, and shall be as of afterwards.
+        opened: functions that open the state table and its table ``changes/…``.
+        growth: the state's growth, updated by `finish`.
+        txids: the txids that the table is as of before and after the compaction.
         epoch: the coordinator's epoch.
-        now: milliseconds since 1970.
-        stays: whether the resulting version has to stay, even if that takes a commit without changed rows.
+        now: the current time, in milliseconds since 1970.
+        stays: whether the resulting version has to be retained, even if that takes a commit without changed rows.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Compaction:
         return set() if self._files is None else self._files.written
 
     def steps(self) -> Iterator[None]:
-        """Write the new files, one range of key groups after each step; raises `TableCorrupt` and `OSError`.
+        """Write the new files, one range of key groups per step; raises `TableCorrupt` and `OSError`.
 
         Passes the fault points ``compact.before`` and ``compact.staged``.
         """
@@ -92,12 +92,12 @@ class Compaction:
         faults.point("compact.staged")
 
     def give_up(self) -> None:
-        """Delete the files written, if they will not be committed."""
+        """Delete the files written so far; call if they will not be committed."""
         if self._files is not None:
             self._files.give_up()
 
     def finish(self, table: DeltaTableState, now: int) -> bool:
-        """Commit the new files to `table`; False if there was nothing to commit, or they are useless by now.
+        """Commit the new files to `table`; return False if there was nothing to commit, or the files are outdated.
 
         Called in the committer's turn; `now`: milliseconds since 1970. Passes the fault point ``compact.after``.
 
@@ -112,7 +112,7 @@ class Compaction:
             removes = sorted(self._files.removes)
             about = versions.decide(removes, self._later, self._rows, now, stays=self._stays)
             files = RewriteFiles(self._files.adds, removes, now, self._base, self._as_of, about=about)
-            growth.versions = None  # read again next time, unless it becomes certain below what is in the log
+            growth.versions = None  # read again next time, unless the outcome of the commit is known below
             done = table.exchange(files, self._epoch)
             if done:
                 versions.made(table, about)
@@ -146,7 +146,7 @@ class Compaction:
 
 
 def _windows(spans: Sequence[KeyGroupRange]) -> Iterator[list[KeyGroupRange]]:
-    """Group `spans` into windows whose change rows fit into memory together."""
+    """Group `spans` into windows, each with at most `WINDOW_ROWS` change rows unless it is a single span."""
     window: list[KeyGroupRange] = []
     for span in spans:
         if window and sum(other.later for other in window) + span.later > WINDOW_ROWS:

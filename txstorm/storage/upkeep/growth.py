@@ -10,15 +10,19 @@ import pyarrow as pa
 from txstorm.storage.upkeep.thinning import Versions
 
 LEAST_ROWS = 500_000
-"""Number of change rows from which on compaction is due at once, if the state has no more rows than that."""
+"""Number of change rows at which compaction is due immediately, unless the state has more rows than that."""
 SHARE = 0.03
-"""Share of one core for compacting one state before it has changed by as many rows as it holds."""
+"""Maximum share of one core for compacting a state that has changed by fewer rows than it has."""
 RECENT_ROWS, RECENT_BYTES = 200_000, 64 << 20
-"""Budget for change rows of one state cached for its next compaction; beyond it they are read from the table."""
+"""Budget for the cached change rows of one state; if it is exceeded, compaction reads them from the table."""
 
 
 class Recent:
-    """Cache of the change rows of the groups last published to one table."""
+    """Cache of the change rows most recently published to one table, by group.
+
+    Args:
+        last: the table's last txid; the rows of later groups are cached.
+    """
 
     def __init__(self, last: int) -> None:
         self._since = last  # the rows of all groups after this txid are cached
@@ -26,7 +30,10 @@ class Recent:
         self._rows = self._bytes = 0
 
     def add(self, last: int, rows: pa.Table | None) -> None:
-        """Add the rows of a published group that ends with txid `last`; None: its rows are not in memory."""
+        """Add the `rows` of a published group that ends with txid `last`; None: its rows are not in memory.
+
+        If they are not in memory, or the cache exceeds its budget, the whole cache is evicted.
+        """
         if rows is not None:
             self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
             self._groups.append((last, rows))
@@ -41,7 +48,7 @@ class Recent:
             self._rows, self._bytes = self._rows - rows.num_rows, self._bytes - rows.nbytes
 
     def between(self, after: int, last: int) -> list[pa.Table] | None:
-        """The rows of the groups that end after txid `after` and not after `last`; None if not all are cached."""
+        """Return the rows of the groups that end after txid `after`, up to `last`; None if not all are cached."""
         if after < self._since:
             return None
         return [rows for end, rows in self._groups if after < end <= last]
@@ -49,14 +56,14 @@ class Recent:
 
 @dataclass
 class Growth:
-    """Changes of a state since its last compaction, and when the next one is due.
+    """Growth of a state since its last compaction, and when the next compaction is due.
 
     Attributes:
-        rows: rows of the table.
-        later: change rows since the last compaction.
-        recent: those of the change rows that are in memory.
-        versions: the thinning of the table's versions; None until the first compaction has read it.
-        cost: seconds of processor time that the last compaction took.
+        rows: number of rows in the state table.
+        later: number of change rows since the last compaction.
+        recent: cache of the most recent of these change rows.
+        versions: the thinning of the table's versions; None if it has to be read from the log.
+        cost: processor time of the last compaction, in seconds.
     """
 
     rows: int
@@ -68,11 +75,15 @@ class Growth:
     _taken: int = field(default=0)
 
     def overdue(self, now: float, max_lag: float | None) -> float | None:
-        """Seconds since the next compaction became due; None if it is not due.
+        """Return the number of seconds since the next compaction became due; None if it is not due yet.
 
-        It is due half of `max_lag` after the last one began (the other half is for the compaction itself), or later if
-        that would cost more than `SHARE` of a core. It is due at once when the state has changed by as many rows as it
-        holds: so the cost of compaction stays proportional to the changes. `now`: monotonic seconds.
+        Compaction is due half of `max_lag` after the last one began (the other half is for the compaction itself), or
+        later if it would otherwise take more than `SHARE` of a core. It is due immediately once the state has changed
+        by as many rows as it has, so the cost of compaction stays proportional to the changes.
+
+        Args:
+            now: monotonic time in seconds.
+            max_lag: seconds by which the table may lag behind its changes; None: no bound.
         """
         if self.later >= max(LEAST_ROWS, self.rows):
             return float("inf")
@@ -85,14 +96,14 @@ class Growth:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the table's newest version is known to stay and has all changes."""
+        """Whether the table's newest version contains all changes and is known to be retained."""
         return not self.later and self.versions is not None and self.versions.settled
 
     def begin(self, now: float, *, whole: bool) -> None:
-        """Note that a compaction begins, of all changes so far if `whole`; `now`: monotonic seconds."""
+        """Record that a compaction begins, of all changes so far if `whole`; `now`: monotonic time in seconds."""
         self._taken, self._begun = self.later if whole else 0, now
 
     def end(self, rows: int, as_of: int) -> None:
-        """Note that the compaction is committed: the table now has `rows` rows and is as of txid `as_of`."""
+        """Record that the compaction has ended, with the table at `rows` rows, as of txid `as_of`."""
         self.rows, self.later, self._taken = rows, self.later - self._taken, 0
         self.recent.forget(as_of)

@@ -1,4 +1,4 @@
-"""Read guard: while this process reads a data directory, it does not delete files there that are no longer kept."""
+"""Read guard: keeps this process from deleting expired files of a data directory while it also reads the directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _reading: Counter[str] = Counter()
 
 @contextmanager
 def reading(data_dir: Path) -> Iterator[None]:
-    """Context in which this process deletes nothing from `data_dir`; blocks while a deletion runs (some ms)."""
+    """Context manager: within it, this process deletes nothing from `data_dir`.
+
+    Entering blocks while a deletion is in progress (a few milliseconds).
+    """
     name = str(data_dir.absolute())
     with _free:
         _reading[name] += 1
@@ -34,15 +37,18 @@ def reading(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def removing(data_dir: Path) -> Iterator[bool]:
-    """Context that yields whether files of `data_dir` may be deleted now; new readers block until it ends. Be quick."""
+    """Context manager that yields whether files of `data_dir` may be deleted now.
+
+    New readers block until it exits, so keep it short.
+    """
     with _free:
         yield not _reading[str(data_dir.absolute())]
 
 
 def reads(function: Callable[Concatenate[Path, P], Answer]) -> Callable[Concatenate[Path, P], Answer]:
-    """Decorator: guard the data directory, first argument of `function`, with `reading` during the call.
+    """Decorator: hold the read guard on the data directory, the first argument of `function`, during the call.
 
-    An `OSError` becomes a `DataDirectoryError`.
+    An `OSError` is converted to a `DataDirectoryError`.
     """
 
     @wraps(function)

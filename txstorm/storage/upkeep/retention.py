@@ -1,12 +1,12 @@
-"""Retention: remove change rows, versions and files from before the kept history.
+"""Retention: remove change rows, versions and files that precede the kept history.
 
-The kept history begins with a transaction, the horizon, found by the stamps of transactions in the history table, never
-by the age of files. A table can be read as of the horizon and every later transaction as long as it has its newest
-version that stays and is not ahead of the horizon, all later ones that stay, and, for a state, the change rows after
-that version. The versions of named savepoints are kept too, and the files named by an intent in the ledger.
+The kept history begins with a transaction, the horizon, which is determined by the stamps in the history table, never
+by the age of files. A table can be read as of the horizon and every later transaction as long as it has the newest
+retained version that is not ahead of the horizon, all later retained versions and, for a state, the change rows after
+that version. The versions of named savepoints and the files named by an intent in the ledger are kept, too.
 
-All work is done in steps, with commits between them: `Steps` yields after each. A crash between two steps leaves
-unneeded files, which the next retention removes.
+All work is done in steps, so that commits can run in between: `Steps` yields after each step. A crash between two steps
+leaves unneeded files, which the next retention run removes.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from txstorm.storage.upkeep.sweep import unlogged
 
 Answer = TypeVar("Answer")
 Steps = Generator[Callable[[], Any] | None, Any, Answer]
-"""Steps of the committer's turn. Yielding a call asks for its result, which may be computed in parallel to commits."""
+"""Steps for the committer's turn; a yielded callable requests its result, which may be computed alongside commits."""
 
 AT_ONCE = 64
-"""Number of files removed, or of log entries read, in one step."""
+"""Number of files removed, or log entries read, per step."""
 
 
 def retain_table(
@@ -51,21 +51,21 @@ def retain_table(
     saved: Collection[int],
     kept: Callable[[], set[str]],
 ) -> Steps[int | None]:
-    """Remove the versions and files that `table` does not need to be read as of transaction `txid` and later ones.
+    """Remove the versions and files that are not needed to read `table` as of transaction `txid` or a later one.
 
-    Returns the txid that its oldest kept version is as of; None if all its versions are ahead of `txid`.
+    Returns the txid that the oldest kept version is as of; None if all versions are ahead of `txid`.
 
     Args:
         data_dir: the data directory.
-        table: the table, led by this coordinator; anything committed to it meanwhile stays.
+        table: the table, led by this coordinator; whatever is committed to it meanwhile is kept.
         txid: the first transaction of the kept history.
         epoch: the coordinator's epoch.
         saved: versions that savepoints need.
-        kept: returns the staged files, relative to the table, that an intent or this run names; called in a separate
-            step.
+        kept: returns the staged files, relative to the table, that an intent names or this run uses; called in a
+            separate step.
 
     Raises:
-        TableCorrupt: the log, or a version of a savepoint, is damaged.
+        TableCorrupt: the log, or a version that belongs to a savepoint, is damaged.
     """
     handle = yield from in_background(partial(DeltaHandle.open, table.path))
     found = yield from _newest_until(handle, txid, state=table.ref.kind == STATE)
@@ -86,15 +86,15 @@ def retain_table(
 
 
 def in_background(call: Callable[[], Answer]) -> Steps[Answer]:
-    """Run `call`, in parallel to commits if the driver of the steps can: for calls that list a directory."""
+    """Run `call`, in parallel to commits if the caller that drives the steps supports it; for directory listings."""
     found = yield call
     return call() if found is None else found
 
 
 def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> None:
-    """Remove from ``changes/…`` the files whose rows are all contained in the state as of txid `as_of`.
+    """Remove from a changes table the files whose rows are all contained in the state table as of txid `as_of`.
 
-    Called in the committer's turn. The files stay on disk while a kept version or savepoint refers to them. `now`:
+    Called in the committer's turn. The files remain on disk while a kept version or savepoint refers to them. `now`:
     milliseconds since 1970. Passes the fault point ``retain.pruned``.
 
     Raises:
@@ -108,7 +108,7 @@ def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> N
 
 
 def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
-    """Remove archived versions before `version`, and unlogged files, of a table that is not part of savepoints."""
+    """Remove archived versions before `version`, and unreferenced files, from a table that has no savepoints."""
     yield from _remove_versions(data_dir, table, version, ())
     handle = yield from in_background(partial(DeltaHandle.open, table))
     doomed = yield from unlogged(table, 0, set, handle, AT_ONCE)
@@ -123,7 +123,7 @@ def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
 
 
 def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple[int, int] | None]:
-    """Find the newest version that stays and is not ahead of `txid`; return it with the txid it is as of, or None."""
+    """Find the newest retained version that is not ahead of `txid`; return it with the txid it is as of, or None."""
     if state:
         return next(((entry.version, as_of) for entry, as_of in staying(handle) if as_of <= txid), None)
     for number, entry in enumerate(handle.history(), start=1):
@@ -161,10 +161,10 @@ def _remove_files(data_dir: Path, files: list[Path]) -> Steps[None]:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """The beginning of the kept history.
+    """Beginning of the kept history.
 
     Attributes:
-        txid: its first transaction.
+        txid: the first transaction of the kept history.
         files: files of the history table that hold rows of earlier transactions only.
     """
 
@@ -175,8 +175,8 @@ class Horizon:
 def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | None]:
     """Find the last transaction of `timeline` with a stamp up to `cutoff` (UTC microseconds since 1970), in steps.
 
-    None if the history table has no such transaction. In a rewound topology it is never earlier than the transaction
-    that it was rewound to.
+    Returns None if the history table has no such transaction. In a rewound topology, the horizon is never earlier than
+    the transaction to which the topology was rewound.
 
     Raises:
         TableCorrupt: the history table cannot be read.
@@ -187,7 +187,7 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | 
     older: list[tuple[str, pa.Table]] = []
     txid = None
     times = handle.actions()["modification_time"].to_pylist()
-    for _, path in sorted(zip(times, (file.path for file in handle.files()), strict=True)):  # as they were written
+    for _, path in sorted(zip(times, (file.path for file in handle.files()), strict=True)):  # oldest first
         rows = handle.read(["timeline", "txid", "stamp"], paths={path})
         old = rows.filter(pc.less_equal(rows["stamp"].cast(pa.int64()), cutoff))
         own = pc.max(old.filter(pc.equal(old["timeline"], timeline))["txid"]).as_py()
@@ -202,9 +202,9 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | 
 
 
 def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
-    """Remove `files` from the history table; return its version. `now`: milliseconds since 1970.
+    """Remove `files` from the history table, in steps of the committer's turn; return the table's version.
 
-    In steps of the committer's turn; if another writer has just written to the table, nothing is done this time.
+    Does nothing if another writer has just written to the table. `now`: milliseconds since 1970.
     """
     handle = yield from in_background(partial(DeltaHandle.open, data_dir / HISTORY))
     leaving = [file for file in handle.files() if file.path in set(files)]

@@ -1,8 +1,8 @@
-"""Upkeep schedule of a run's tables: which one is due, and the work on it.
+"""Maintenance schedule for a run's tables: determines which table is due, and performs the maintenance.
 
-Upkeep is compaction, small-file compaction, shortening of logs, thinning of versions and sweeping. Its caller provides
-the threads: `due` and its like never block, log entries are made in the committer's turn, and new files may be written
-beside commits.
+Maintenance (upkeep) consists of compaction, small-file compaction, shortening of logs, thinning of versions and
+sweeping. The caller provides the threads: `due` and similar queries never block, log entries are written in the
+committer's turn, and new files may be written in parallel to commits.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from txstorm.storage.upkeep.sweep import kept_by, remove_own, sweep_table
 
 
 class UpkeepSchedule:
-    """Upkeep of the Delta tables of one run.
+    """Scheduled maintenance (upkeep) of the Delta tables of one run.
 
-    Until `start`, no table is due. Not thread-safe, except that `due`, `behind`, `unsettled`, `has_superseded` and
-    `long_log` may be called beside everything else, and `published` once per table at a time.
+    Before `start`, no table is due. Not thread-safe, except that `due`, `behind`, `unsettled`, `has_superseded` and
+    `long_log` may be called concurrently with any other method, and `published` concurrently for different tables.
 
     Args:
         data_dir: the data directory.
         tables: the tables, at the versions last read.
         max_lag: seconds by which the table of a state may lag behind its changes; None: no bound.
         load: blocks until the states are loaded and `start` was called.
-        applied: returns the last txid of a table's change rows that are in the index.
-        unpublished: returns the files of a table that this run has staged and may still decide.
+        applied: returns the txid up to which a table's change rows have been applied to the index.
+        unpublished: returns the files of a table that this run has staged, and for which it may still record an intent.
 
     Attributes:
         epoch: the coordinator's epoch, once it has taken over the tables.
@@ -62,7 +62,7 @@ class UpkeepSchedule:
         self._growths: dict[str, Growth] = {}
 
     def start(self) -> None:
-        """Count the change rows and small files of the tables, which were just refreshed; from now on they become due.
+        """Count the change rows and small files of the tables, which must have been refreshed; tables may then be due.
 
         Called once, when the states are loaded.
         """
@@ -73,10 +73,10 @@ class UpkeepSchedule:
                 later = changes.handle.row_count((TXID.name, kept.last_txid()))
                 growths[ref.name] = Growth(kept.handle.row_count(), later, Recent(changes.last_txid()))
         self._loose = {ref.uri: small_files(table) for ref, table in self.tables.items() if ref.kind != STATE}
-        self._growths = growths  # assigned at once: the driver thread reads them meanwhile
+        self._growths = growths  # assigned as a whole, since the driver thread reads it concurrently
 
     def published(self, table: IntentTable, last: int, rows: pa.Table | None) -> None:
-        """Note that a group ending with txid `last` was published to `table`; `rows`: its rows, if in memory."""
+        """Record that a group ending with txid `last` was published to `table`; `rows`: its rows, if in memory."""
         if table.kind != STATE:
             self._loose[table.uri] = self._loose.get(table.uri, 0) + len(table.files)
         if table.kind == CHANGES and table.name in self._growths:
@@ -89,7 +89,7 @@ class UpkeepSchedule:
     def due(self, now: float) -> str | None:
         """Choose a table due for upkeep: the state whose compaction is most overdue, or a table with many small files.
 
-        `now`: monotonic seconds.
+        Returns its uri, or None if no table is due. `now`: monotonic time in seconds.
         """
         waits = ((growth.overdue(now, self._max_lag), name) for name, growth in self._growths.items())
         longest = max(((overdue, name) for overdue, name in waits if overdue is not None), default=None)
@@ -98,11 +98,11 @@ class UpkeepSchedule:
         return next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
 
     def behind(self) -> list[str]:
-        """Return the state tables that are not up to date."""
+        """Return the uris of the state tables that lag behind their changes."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
     def unsettled(self) -> list[str]:
-        """Return the state tables that are not up to date, or are at a version that is not retained."""
+        """Return the uris of the state tables that lag behind their changes or whose newest version is not retained."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
 
     def has_superseded(self, now: int) -> bool:
@@ -110,13 +110,13 @@ class UpkeepSchedule:
         return any(growth.versions is not None and growth.versions.is_due(now) for growth in self._growths.values())
 
     def long_log(self) -> DeltaTableState | None:
-        """A table whose log needs a checkpoint or has to be shortened; None if there is none."""
+        """Return a table whose log is due for a checkpoint; None if there is none."""
         return next((table for table in self.tables.values() if table.is_long), None)
 
     # -- the work -----------------------------------------------------------------------------------------------
 
     def begin(self, uri: str, now: int, *, stays: bool = False) -> Compaction | SmallFileCompaction | None:
-        """Begin upkeep of the table `uri`; None if there is nothing to do.
+        """Begin a compaction of the table `uri`; return None if there is nothing to do.
 
         Call this and `finish` in the committer's turn; the steps in between may run on another thread, in parallel to
         commits. `now`: milliseconds since 1970. `stays`: whether the resulting version is to be retained.
@@ -134,7 +134,7 @@ class UpkeepSchedule:
         return work
 
     def finish(self, work: Compaction | SmallFileCompaction, now: int) -> bool:
-        """Commit the files written by `work`; False if they are useless by now.
+        """Commit the files written by `work`; return False if there was nothing to commit or the files are outdated.
 
         `now`: milliseconds since 1970.
         """
@@ -148,11 +148,11 @@ class UpkeepSchedule:
         *,
         stays: bool = False,
     ) -> list[str]:
-        """Compact the state tables up to the last txid, then `thin`; return the names of those that were behind.
+        """Compact all state tables up to the last txid, then `thin`; return the names of the states compacted.
 
-        Called in the committer's turn, at a clean stop. No table is started after `limit_seconds`. A state
-        with published rows that are not applied yet is left for the next time. `stays`: whether the resulting versions
-        are to be retained.
+        Called in the committer's turn, at a clean stop. Compaction ends after `limit_seconds` (None: no limit). A state
+        is compacted up to the last txid applied to the index. `stays`: whether the resulting versions are to be
+        retained.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -166,14 +166,14 @@ class UpkeepSchedule:
             work = self.begin(TableRef(STATE, name).uri, int(now() * 1000), stays=stays)
             if work is not None and all(until is None or clock() < until for _ in work.steps()):
                 done += [name] * self.finish(work, int(now() * 1000))
-        self._works.clear()  # upkeep has ended: files that it did not put into the log are swept
+        self._works.clear()  # upkeep has ended: files that it has not committed may be swept
         for _ in self.thin(int(now() * 1000)):
             if until is not None and clock() >= until:
                 break
         return done
 
     def thin(self, now: int) -> Steps[None]:
-        """Remove the files of versions superseded long enough ago, one version per step.
+        """Delete the files of versions that were superseded long enough ago, one version per step.
 
         Called in the committer's turn; ends early while this process reads the data directory. `now`: milliseconds
         since 1970. Passes the fault point ``thin.removed``.
@@ -189,9 +189,9 @@ class UpkeepSchedule:
                 yield None
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
-        """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
+        """Delete unreferenced files of this and older epochs; return their paths, relative to the data directory.
 
-        `live`: intents still in the ledger, whose files are kept.
+        `live`: the intents still in the ledger, whose files are kept.
         """
         removed = []
         for ref, table in self.tables.items():
@@ -204,13 +204,13 @@ class UpkeepSchedule:
         return removed
 
     def kept_files(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
-        """The files of the table `ref` in use by `live` intents, this run or its upkeep, relative to the table."""
+        """Return the files of table `ref` that `live` intents, this run or its upkeep use, relative to the table."""
         work = self._works.get(ref.uri)
         kept = kept_by(live, ref.uri) | self._unpublished(ref.uri)
         return kept | (work.written if work is not None else set())
 
     def _compaction(self, name: str, now: int, *, stays: bool) -> Compaction | None:
-        """Make the compaction of state `name` up to the last applied txid; None if its table is at that txid."""
+        """Create a compaction of state `name` up to the last applied txid; None if its table is already there."""
         kept, changes = TableRef(STATE, name), TableRef(CHANGES, name)
         last, base = self.tables[changes].last_txid(), self.tables[kept].last_txid()
         as_of, growth = min(self._applied(changes.uri), last), self._growths[name]

@@ -1,7 +1,8 @@
-"""Small-file compaction: merge many small files of a table into few. Every commit adds one, at a cost to every reader.
+"""Small-file compaction: merge many small files of a table into a few larger files.
 
-The rows do not change and stay in txid order, and the log entry says that no data changed, so readers that follow the
-table have nothing to read again. The old files stay on disk while a kept version of the log refers to them.
+Every commit adds a small file, which slows down every reader. Compaction does not change the rows, which stay in txid
+order, and its log entry is marked as changing no data, so streaming readers of the table do not read them again. The
+old files remain on disk while a kept version of the log refers to them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RewriteFiles
 
 LEAST_FILES = 64
-"""Number of consecutive small files from which on merging them is worth it."""
+"""Minimum number of consecutive small files that are worth merging."""
 NEWEST = 8
-"""Number of newest files left alone: their groups may still be checked after publishing."""
+"""Number of newest files that are not merged, since their groups may still be checked after publishing."""
 SMALL = 1 << 20
-"""Size in bytes below which a file is small; larger ones are not merged again."""
+"""Size in bytes below which a file is small; files of this size or more are not merged."""
 MOST_BYTES = 16 << 20
 MOST_ROWS = 1_000_000
-"""Size of a merged file, about."""
+"""Approximate maximum size of a merged file, in rows; `MOST_BYTES` is the limit in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,15 @@ class _File:
 
 
 class SmallFileCompaction:
-    """One small-file compaction of a table; used like a `Compaction`.
+    """One small-file compaction of a table; has the same interface as `Compaction`.
 
     Args:
-        table: the table, on a separate handle.
+        table: the table, opened with a separate handle.
         epoch: the coordinator's epoch.
-        now: milliseconds since 1970.
+        now: the current time, in milliseconds since 1970.
 
     Attributes:
-        uri: the table.
+        uri: the table's uri.
         written: paths, relative to the table, of the files written or about to be written.
     """
 
@@ -64,7 +65,7 @@ class SmallFileCompaction:
         self._removes: list[str] = []
 
     def steps(self) -> Iterator[None]:
-        """Write the new files, one after each step; raises `TableCorrupt` and `OSError`.
+        """Write the new files, one per step; raises `TableCorrupt` and `OSError`.
 
         Passes the fault points ``gather.before`` and ``gather.staged``.
         """
@@ -75,9 +76,9 @@ class SmallFileCompaction:
         faults.point("gather.staged")
 
     def finish(self, table: DeltaTableState, now: int) -> bool:
-        """Replace the old files with the new ones, in the committer's turn; False if there was nothing to replace.
+        """Replace the old files with the new files; return False if there was nothing to replace, or they are outdated.
 
-        Passes the fault point ``gather.after``.
+        Called in the committer's turn. Passes the fault point ``gather.after``.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -87,13 +88,13 @@ class SmallFileCompaction:
         return done
 
     def give_up(self) -> None:
-        """Delete the files written, if they will not be committed."""
+        """Delete the files written so far; call if they will not be committed."""
         for path in self.written:
             (self._table.path / path).unlink(missing_ok=True)
 
     def _rewrite(self, paths: list[str]) -> None:
         rows = self._table.handle.read(paths=paths)
-        # The rows of a txid are in one file, and keep their order in it.
+        # All rows of a txid are in one file; a stable sort keeps their order.
         rows = rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
         data = encoded(rows)
         path = f"{STAGED}/{compact_name(self._epoch, sealed(unique(), data))}"
@@ -104,17 +105,17 @@ class SmallFileCompaction:
 
 
 def small_files(table: DeltaTableState) -> int:
-    """Return the number of small files in a table."""
+    """Count the small files of a table."""
     return sum(file.size < SMALL for file in table.handle.files())
 
 
 def are_many(files: int) -> bool:
-    """Whether this number of small files is worth merging."""
+    """Whether a table with `files` small files is worth compacting."""
     return files >= LEAST_FILES
 
 
 def _files(table: DeltaTableState) -> list[_File]:
-    """The files in txid order; empty if txids overlap or lack statistics, as in files of other writers."""
+    """Return the files in txid order; empty if their txids overlap or lack statistics, as in files of other writers."""
     actions, least, most = table.handle.actions(TXID.name), f"min.{TXID.name}", f"max.{TXID.name}"
     if not {least, most, "num_records"} <= set(actions.column_names):
         return []
@@ -128,7 +129,7 @@ def _files(table: DeltaTableState) -> list[_File]:
 
 
 def _runs(files: list[_File]) -> Iterator[list[_File]]:
-    """Runs of consecutive small files, each of which makes one file of the wanted size."""
+    """Yield runs of consecutive small files, each of which is to be merged into one file."""
     run: list[_File] = []
     for file in files[:-NEWEST]:
         full = sum(other.size for other in run) > MOST_BYTES or sum(other.rows or 0 for other in run) > MOST_ROWS

@@ -1,4 +1,4 @@
-"""The sweep: delete files that txstorm wrote and nothing refers to. Files are judged by name, never by age."""
+"""Sweep: delete unreferenced files that txstorm has written; recognised by their names, never by their age."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def unlogged(
 ) -> Generator[Callable[[], Any] | None, Any, list[str]]:
     """Find the files that `sweep_table` would delete, in steps of `at_once` log entries.
 
-    `handle` must be at the newest version; `kept` returns the files staged now. Files staged or published later are
-    never found: `kept` is called after the directory is listed, since tasks of a large commit may be writing.
+    `handle` must be at the newest version; `kept` returns the files that are staged now. Files staged or published
+    later are never returned: `kept` is called after the directory has been listed, since tasks of a large commit may be
+    writing files.
     """
     listed = _unneeded((yield partial(_found, table)) or _found(table), epoch, set())
     needed = kept() if listed else set()
@@ -38,38 +39,38 @@ def unlogged(
 
 
 def sweep_table(table: Path, epoch: int, kept: set[str], handle: DeltaHandle) -> list[str]:
-    """Delete the staged files of `table` to which no kept version of its log and no path in `kept` refers.
+    """Delete the staged files of `table` that are neither referenced by a kept version of its log nor in `kept`.
 
-    Called by the coordinator of `epoch`; files of a newer one, and files that txstorm did not write, are left alone.
-    `kept` has paths relative to the table. Returns the paths of the deleted files.
+    Called by the coordinator with `epoch`; files of a newer coordinator, and files that txstorm did not write, are not
+    touched. Paths, including those returned for the deleted files, are relative to the table.
     """
     return _removed(table, orphans(_found(table), epoch, kept, handle))
 
 
 class Logged(Protocol):
-    """A table's log, as the sweep uses it: the files that it refers to."""
+    """Interface of a table's log for the sweep: the files that the log references."""
 
     def files(self) -> Sequence[DataFile]:
-        """The files of this version."""
+        """Return the data files of this version."""
 
     def logged_paths(self) -> Set[str]:
-        """Paths of all files that any kept version references."""
+        """Return the paths of all files that any kept version references."""
 
 
 def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> list[str]:
-    """The subset of the staged files `found` that `sweep_table` deletes."""
+    """Return those of the staged files `found` that `sweep_table` deletes."""
     candidates = _unneeded(found, epoch, kept)
     if candidates:
         current = {file.path for file in log.files()}
         candidates = [path for path in candidates if path not in current]
-    if candidates:  # read the log only now: usually there is nothing to do
+    if candidates:  # read the whole log only if candidates are left, which is rare
         logged = log.logged_paths()
         candidates = [path for path in candidates if path not in logged]
     return candidates
 
 
 def sweep_unlogged(path: Path, epoch: int, kept: set[str]) -> list[str]:
-    """Like `sweep_table`, below a `path` that is not a table, so that no log references the files staged there."""
+    """Like `sweep_table`, for a directory `path` that is not a table, so that no log references its staged files."""
     return _removed(path, _unneeded(_found(path), epoch, kept))
 
 
@@ -85,9 +86,9 @@ def _removed(table: Path, paths: list[str]) -> list[str]:
 
 
 def remove_own(table: Path, paths: Iterable[str]) -> None:
-    """Delete those of the files at `paths`, relative to `table`, that txstorm wrote; missing files are ignored.
+    """Delete those of the files at `paths`, relative to `table`, that txstorm has written; ignore missing files.
 
-    Passes the fault point ``thin.removed`` after each.
+    Passes the fault point ``thin.removed`` after each file.
     """
     for path in paths:
         if Path(path).parent == Path(STAGED) and epoch_of(Path(path).name) is not None:
@@ -96,12 +97,12 @@ def remove_own(table: Path, paths: Iterable[str]) -> None:
 
 
 def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
-    """Paths of the staged files of the table `uri` that `intents` name."""
+    """Return the paths of the staged files of the table `uri` that are named by `intents`."""
     tables = (table for intent in intents for table in intent.tables if table.uri == uri)
     return {staged.path for table in tables for staged in table.files}
 
 
 def _unneeded(found: Iterable[str], epoch: int, kept: Set[str]) -> list[str]:
-    """Drop the paths of files in `kept`, of files by a newer epoch, and of files that txstorm did not write."""
+    """Filter out paths in `kept`, files of newer epochs, and files that txstorm did not write."""
     written = ((path, epoch_of(Path(path).name)) for path in found if path not in kept)
     return [path for path, by in written if by is not None and by <= epoch]

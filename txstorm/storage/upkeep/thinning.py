@@ -1,6 +1,6 @@
-"""Thinning of a state table's versions: which ones stay readable, and when the files of the others are deleted.
+"""Thinning of a state table's versions: which versions are retained, and when the files of the others are deleted.
 
-The commit info of a compaction, by which readers find the versions that stay, is described in `storage.tables.as_of`.
+Readers find the retained versions (those that *stay*) by the commit info of compactions; see `storage.tables.as_of`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from txstorm.storage.tables.table_log import COMPACTED, CREATED, TableLog, Trans
 log = logging.getLogger("txstorm.state")
 
 LEAST_ROWS = 500_000
-"""Change rows between two versions that stay; more if the state itself has more rows."""
+"""Number of change rows between two retained versions; higher if the state itself has more rows."""
 STAYS_MILLIS = 12 * 60 * 60 * 1000
-"""Longest time between two versions that stay, however little has changed, so that other readers' log has one."""
+"""Maximum time between two retained versions, however few rows have changed, so that the log always contains one."""
 SUPERSEDED_MILLIS = 10 * 60 * 1000
-"""Time that the files of a superseded version are kept, for readers that have just opened it."""
+"""Time for which the files of a superseded version are kept, for readers that have opened it just before."""
 
 
 class _Base(NamedTuple):
-    """The newest version that stays; `at`: its time, milliseconds since 1970; `rows`: change rows since then."""
+    """The newest retained version; `at`: its time, in milliseconds since 1970; `rows`: change rows since then."""
 
     version: int
     as_of: int
@@ -34,7 +34,7 @@ class _Base(NamedTuple):
 
 
 class _Old(NamedTuple):
-    """Files that `version` superseded at `at` (milliseconds since 1970) and that belong to no version that stays."""
+    """Files superseded by `version` at the time `at` (milliseconds since 1970) that no retained version needs."""
 
     version: int
     at: int
@@ -42,18 +42,18 @@ class _Old(NamedTuple):
 
 
 class Versions:
-    """Thinning of one state table's versions by its leading coordinator: which stay, and which files to delete.
+    """Thinning of one state table's versions by its leading coordinator: which to retain, and which files to delete.
 
-    A file is deleted only if the log entry that superseded it, a compare-and-set commit, has named it. A file that left
-    the table and is in no version that stays can never come back, so it does not matter how late, how often or by
-    which process it is deleted.
+    A file is deleted only if the log entry that superseded it, a compare-and-set commit, names it. A file that was
+    removed from the table and belongs to no retained version can never be needed again, so it does not matter how late,
+    how often or by which process it is deleted.
 
     Args:
         table: the state table, at its newest version.
-        now: milliseconds since 1970.
+        now: the current time, in milliseconds since 1970.
 
     Attributes:
-        settled: whether the newest version stays.
+        settled: whether the newest version is retained.
     """
 
     def __init__(self, table: TransactionalTable, now: int) -> None:
@@ -68,7 +68,7 @@ class Versions:
             self._files = {file.path for file in table.log.files()}
 
     def _read(self, log: TableLog, now: int) -> tuple[_Base | None, bool]:
-        """Read the base and `settled` from the log; collect superseded files that may not be deleted yet in `_old`."""
+        """Read base and `settled` from the log; collect superseded files that may not be deleted yet in `_old`."""
         base, settled = None, False
         for entry in log.history():
             info = entry.info
@@ -86,14 +86,14 @@ class Versions:
         return base, settled
 
     def decide(self, removes: Sequence[str], later: int, rows: int, now: int, *, stays: bool) -> Mapping[str, Any]:
-        """Decide whether the version created by a compaction stays; return the fields for its commit info.
+        """Decide whether the version created by a compaction is retained; return the fields for its commit info.
 
         Args:
-            removes: the files that leave the table.
+            removes: paths of the files that the compaction removes from the table.
             later: number of change rows that the compaction applies.
-            rows: number of rows in the table before.
-            now: milliseconds since 1970.
-            stays: whether the version has to stay.
+            rows: number of rows in the table before the compaction.
+            now: the current time, in milliseconds since 1970.
+            stays: whether the version must be retained.
         """
         since = self._base.rows + later
         stays = stays or since >= max(LEAST_ROWS, rows) or not 0 <= now - self._base.at < STAYS_MILLIS
@@ -115,13 +115,16 @@ class Versions:
             self._files = {file.path for file in table.log.files()}
 
     def is_due(self, now: int) -> bool:
-        """Whether any files were superseded long enough ago to be deleted; `now`: milliseconds since 1970."""
+        """Whether any files were superseded long enough ago to be deleted; `now`: in milliseconds since 1970."""
         return bool(self._old) and now - self._old[0].at >= SUPERSEDED_MILLIS
 
     def due(self, now: int) -> Sequence[str]:
-        """Return relative paths of the oldest version's files if due; the caller deletes them and calls `removed`."""
+        """Return the files of the oldest superseded version, relative to the table; empty if they are not due yet.
+
+        The caller deletes them and then calls `removed`.
+        """
         return self._old[0].paths if self.is_due(now) else ()
 
     def removed(self) -> None:
-        """Record that the files named by `due` are deleted."""
+        """Record that the files returned by `due` have been deleted."""
         self._thinned = self._old.popleft().version
