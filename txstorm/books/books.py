@@ -1,6 +1,6 @@
 """Typed access to the ledger of one topology.
 
-Writes the records of take over (P0), planning (P1), processing (P4), decision (P6) and completion (P8). It is one
+Writes the records of take-over (P0), planning (P1), processing (P4), decision (P6) and completion (P8). It is one
 module, so that every write of a coordinator is guarded by the same check of its epoch.
 """
 
@@ -44,16 +44,14 @@ class Books:
     def __init__(self, ledger: Ledger, values: Path | Values) -> None:
         self.ledger = ledger
         self._values = BlobValues(values) if isinstance(values, Path) else values
-        self._guard: list[Check] = []  # the epoch of this coordinator, once it is raised
+        self._guard: list[Check] = []  # the epoch of this coordinator, once it has raised it
         self._partitions: PartitionEntries | None = None
         self._late: dict[int, Meta] = {}
         self._late_lock = Lock()
         self.epoch = 0
 
     def check(self) -> LedgerPosition:
-        """Read every entry, so that damage is found before anything is written; return the position.
-
-        The position is compared with the tables.
+        """Read every entry, to detect damage before anything is written; return the position, which tables must match.
 
         Raises:
             LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
@@ -64,7 +62,7 @@ class Books:
         return self.standing()
 
     def standing(self) -> LedgerPosition:
-        """Read the topology's position: next txid, tables and intents; raises the errors of `check`."""
+        """Read the topology's position: next txid, tables and intents; raise the errors of `check`."""
         return LedgerPosition(self.currtx(), self.tables(), self.intents())
 
     def check_lease(self) -> None:
@@ -87,8 +85,8 @@ class Books:
     def write_identity(self, identity: Identity, known: Identity | None) -> None:
         """Claim a new ledger, or record a changed fingerprint, provided that the stored identity is still `known`.
 
-        This compare-and-set stands in for the epoch, which is not raised yet: without it, a stale coordinator could
-        undo the timeline of a rewind.
+        The compare-and-set protects this write instead of the epoch, which is not raised yet: without it, a stale
+        coordinator could undo the timeline of a rewind.
 
         Raises:
             FencedError: the identity has changed.
@@ -156,14 +154,14 @@ class Books:
     def note_metas(self, metas: Mapping[int, Meta]) -> None:
         """Store the metadata of several txids with the next write, and thus at the latest with their decision (P6).
 
-        For metadata that recovery can do without, since planning (P1) has stored the batch, such as digests of the
-        input.
+        This is for metadata that recovery does not need, because planning (P1) has stored the batch, such as digests of
+        the input.
         """
         with self._late_lock:
             self._late.update(metas)
 
     def keep_partitions(self) -> None:
-        """Maintain Storm's ``user/<partition>/<txid>`` from now on, for a ledger at Storm's paths."""
+        """Maintain Storm's entries ``user/<partition>/<txid>`` from now on, for a ledger at Storm's paths."""
         self._partitions = PartitionEntries(self.ledger, self._put)
 
     def _meta_ops(self, txid: int, meta: Meta) -> list[Op]:
@@ -230,7 +228,7 @@ class Books:
             self._put(names.history_path(last), list(history)),
             *remove,
         ]
-        # Partition entries are only read by other tools: those that do not fit into this commit may go in a later one.
+        # Only other tools read partition entries: those that do not fit into this commit may be written by a later one.
         beside = [] if self._partitions is None else self._partitions.cleanup_ops(last)
         for ops in in_commits([done, *beside]) if beside else (done,):
             self._commit(ops)
@@ -257,7 +255,7 @@ class Books:
         self._commit([self._put(names.STATUS, dict(status))], durable=False)
 
     def active(self) -> bool:
-        """Whether new transactions may be started: false from `deactivate` to `activate`, over restarts."""
+        """Return whether transactions may be started: False from `deactivate` to `activate`, even across restarts."""
         return bool((self._read(names.MODE) or {"active": True})["active"])
 
     def parallelism(self) -> dict[str, dict[str, int]]:
@@ -275,7 +273,7 @@ class Books:
         return True
 
     def abandon(self, intents: Sequence[Intent]) -> None:
-        """Delete the intents of decided groups of which nothing is published: their transactions are undecided again.
+        """Delete the intents of decided groups of which nothing is published: their transactions become undecided.
 
         Raises:
             FencedError: another coordinator has taken over.
@@ -287,7 +285,7 @@ class Books:
         return int(self._read(names.KEPT) or 0)
 
     def write_kept(self, txid: int) -> None:
-        """Record that the retained history begins with `txid`; call before anything older is removed."""
+        """Record that the retained history begins with `txid`; call this before removing anything older."""
         self._commit([self._put(names.KEPT, txid)])
 
     def savepoints(self) -> dict[str, Savepoint]:
@@ -338,7 +336,7 @@ class Books:
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
-        """Return, by txid, {"count", "cause", …} of failed txids not committed yet; see `runtime.failures`."""
+        """Return txid → {"count", "cause", …} for failed txids that are not committed yet; see `runtime.failures`."""
         entries = self._numbered(names.FAILURES)
         return {txid: self._value(names.failure_path(txid), entry.value) for txid, entry in entries.items()}
 
@@ -365,7 +363,7 @@ class Books:
             raise self._fenced(error) from error
 
     def _take_late(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-        """Yield the operations for the metadata of `note_metas`, except where `ops` write or delete it themselves."""
+        """Yield the operations for the metadata passed to `note_metas`, except where `ops` write or delete it."""
         with self._late_lock:
             late, self._late = self._late, {}
         written = {op.path for op in ops} if late else set()

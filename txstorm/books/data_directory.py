@@ -17,10 +17,10 @@ from txstorm.ledger.open import ledger_is_known, local_directory
 
 FORMAT = "txstorm-data"
 FIRST, VERSION = 1, 2
-"""Version 2: a table was dropped; a txstorm that only reads version 1 would go on writing to it."""
+"""Version 2: a table was dropped, to which a txstorm that only knows version 1 would continue to write."""
 FORMAT_FILE = "format.json"
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\\]|%[0-9A-Fa-f]{2}")
-"""Parts of a path that delta-rs decodes: it would write to another directory, or not at all."""
+"""Parts of a path that delta-rs decodes, so that it would write to another directory or fail."""
 TABLE_FOLDERS = ("state", "changes", "sinks", "dead_letters")
 
 
@@ -93,7 +93,7 @@ def _check_empty(data_dir: Path) -> None:
 def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) -> None:
     """Mark `data_dir` as a data directory of at least this version of the format.
 
-    With `first` the file is always written: an earlier first start may have failed to sync it.
+    With `first`, the file is always rewritten, since an earlier first start may have failed to sync it.
     """
     path = data_dir / FORMAT_FILE
     if first or not path.exists() or _format(path, path.read_text(errors="replace"))[1] < version:
@@ -101,22 +101,22 @@ def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) ->
 
 
 def ledger_exists(data_dir: Path) -> bool:
-    """Whether `data_dir` has a ledger, or records where its ledger is."""
+    """Return whether `data_dir` contains a ledger, or records where its ledger is."""
     return ledger_is_known(data_dir)
 
 
 def has_tables(data_dir: Path) -> bool:
-    """Whether `data_dir` has tables."""
+    """Return whether `data_dir` contains tables."""
     return any((data_dir / folder).is_dir() and any((data_dir / folder).iterdir()) for folder in TABLE_FOLDERS)
 
 
 def was_run(data_dir: Path) -> bool:
-    """Whether a topology has run in `data_dir`: there are tables or the format file, written after the ledger."""
+    """Return whether a topology has run in `data_dir`: it has tables, or the format file (written after the ledger)."""
     return has_tables(data_dir) or (data_dir / FORMAT_FILE).exists()
 
 
 def check_readable(data_dir: str | Path) -> Path:
-    """Return `data_dir` as a path; raise `DataDirectoryError` unless it holds a topology's data."""
+    """Return `data_dir` as a path; raise `DataDirectoryError` unless it contains a topology's data."""
     directory = local_directory(data_dir)
     check_directory(directory)
     if not ledger_exists(directory) and not has_tables(directory):
@@ -127,7 +127,7 @@ def check_readable(data_dir: str | Path) -> Path:
 
 
 def make_directory(path: Path, *, empty: bool = False) -> None:
-    """Create `path` durably, accessible to this user only; with `empty`, first remove what a killed run left in it.
+    """Create `path` durably, accessible to this user only; with `empty`, first remove leftovers of a killed run.
 
     Raises:
         DataDirectoryError: it cannot be created.

@@ -25,7 +25,7 @@ class HashSeed:
 
     Attributes:
         seed: ``random``, or the number that was set.
-        probe: the hash of a fixed text, which tells random seeds apart.
+        probe: the hash of a fixed text, which distinguishes random seeds.
         python: the version of Python; hashes may differ between versions.
     """
 
@@ -67,7 +67,7 @@ _warned = False
 
 
 def first_suspect(origin: CodeOrigin | None) -> str | None:
-    """Return a note on the hash seed for a replay with a different result; None if this process has the run's seed."""
+    """Return a note on the hash seed, to explain a replay's difference; None if this process has the run's seed."""
     run, here = None if origin is None else origin.hash_seed, HashSeed.here()
     if run is None:
         return f"first suspect: Python's hash seed, which the run did not record; here it is {here}"
@@ -102,7 +102,7 @@ class CodeOrigin:
 
     @classmethod
     def from_json(cls, found: Any) -> CodeOrigin:
-        """Read the result of `to_json`; raises `DataDirectoryError` for another format."""
+        """Read the result of `to_json`; raise `DataDirectoryError` for another format."""
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             msg = f"ledger entry origin: expected version {VERSION}, got {str(found)[:80]}; use a newer txstorm"
             raise DataDirectoryError(msg)
@@ -111,7 +111,7 @@ class CodeOrigin:
 
 
 def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
-    """Find where the code of `topology` can be imported from; called when it is run.
+    """Determine where the code of `topology` can be imported from; called when the topology is run.
 
     Args:
         topology: as it was passed to `run`.
@@ -123,7 +123,7 @@ def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
 
 
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:
-    """Find the attribute that holds `topology`, preferably in an imported module, and the directory to import from."""
+    """Find the attribute that is `topology`, preferably in an imported module, and the directory to import from."""
     for name, module in list(sys.modules.items()):
         if module is not main and (attributes := _attributes(module, topology)):
             return f"{name}:{attributes[0]}", os.getcwd()

@@ -1,7 +1,7 @@
 """Records of a ledger: the validators of its values, and the typed values that `Books` returns.
 
-The validators reject JSON that was edited by hand or is corrupt: ZooKeeper and Delta store values without checksums
-of txstorm; only the SQLite file has them.
+The validators reject JSON that was edited by hand or is corrupt: only the SQLite file has checksums of txstorm;
+ZooKeeper and Delta store values without them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _tables_of(value: Any, known: Callable[[str], bool]) -> bool:
 
 
 def _dropped(value: Any) -> bool:
-    """Validate a value in the first format; `Dropped.from_json` rejects newer formats."""
+    """Validate the record of dropped tables in the first format; `Dropped.from_json` rejects newer formats."""
     first = _fields(version=_number, tables=_tables, sources=lambda sources: _tables_of(sources, lambda name: True))
     return first(value) or (_fields(version=_number)(value) and value["version"] > 1)
 
@@ -60,7 +60,7 @@ def _meta(value: Any) -> bool:
 
 
 def _origin(value: Any) -> bool:
-    """Validate a value in the first format; `CodeOrigin.from_json` rejects other formats."""
+    """Validate the record of the code's origin in the first format; `CodeOrigin.from_json` rejects other formats."""
     first = _fields(
         version=_number, target=lambda target: target is None or _text(target), place=_text, directory=_text
     )
@@ -171,7 +171,7 @@ class LedgerPosition(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Tables and sources that were dropped by name, each with the last txid for which it is complete.
+    """Tables and sources that an operator dropped by name, each with the last txid for which it is complete.
 
     Attributes:
         tables: states (by their recorded table), sinks, maps and outlets.
@@ -187,7 +187,7 @@ class Dropped(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Dropped:
-        """Read the result of `to_json`; raises `DataDirectoryError` if a newer txstorm wrote it."""
+        """Read the result of `to_json`; raise `DataDirectoryError` if a newer txstorm wrote it."""
         if found["version"] > DROPPED_VERSION:
             msg = (
                 f"dropped tables: format version {found['version']} is newer than {DROPPED_VERSION}, which this "

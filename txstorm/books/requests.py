@@ -1,9 +1,9 @@
 """Requests of other processes to a run, and their answers, as entries of the ledger.
 
-At most one request is open. It is written by compare-and-set under `names.REQUEST`; the run removes it and writes the
-answer in one commit, so that a request is carried out at most once: if its asker has withdrawn it meanwhile, that
-commit conflicts. A request older than `STALE` seconds was left by an asker that died; the next process that finds it
-removes it.
+At most one request is open. It is written by compare-and-set at the path `paths.REQUEST`; the run removes it and writes
+the answer in one commit, so that a request is carried out at most once: if the requester has withdrawn it meanwhile,
+that commit conflicts. A request older than `STALE` seconds was left by a requester that died; the next process that
+finds it removes it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Request:
 
     Attributes:
         id: identifies the request and its answer.
-        command: name of the command; the run refuses one that it has no handler for.
+        command: name of the command; the run refuses a command for which it has no handler.
         arguments: arguments of the command, as JSON values, which the run validates.
-        asker: the process that asks, in words.
+        asker: description of the requesting process.
         asked_at: time of the request, ISO 8601 in UTC.
     """
 
@@ -48,7 +48,7 @@ class Request:
         return (now - datetime.fromisoformat(self.asked_at)).total_seconds()
 
     def stale(self, now: datetime) -> bool:
-        """Whether the asker can no longer be waiting for an answer."""
+        """Return whether the request is so old that the requester can no longer be waiting for an answer."""
         return abs(self.age(now)) > STALE
 
     def __str__(self) -> str:
@@ -70,12 +70,12 @@ class Answer:
     error: str | None = None
 
     def stale(self, now: datetime) -> bool:
-        """Whether the asker can no longer be waiting for this answer."""
+        """Return whether the answer is so old that the requester can no longer be waiting for it."""
         return abs((now - datetime.fromisoformat(self.answered_at)).total_seconds()) > STALE
 
 
 def read_request(ledger: Ledger) -> tuple[Request | None, int]:
-    """Return the open request, or None, and the version of its entry, which a change of it must expect.
+    """Return the open request, or None, and the version of its entry, to be expected by a change of the entry.
 
     Raises:
         LedgerCorrupt: the entry is not a request.
@@ -90,7 +90,7 @@ def read_request(ledger: Ledger) -> tuple[Request | None, int]:
             raise _unknown(names.REQUEST, f"format {found['format']} {found['version']}")
         request = None if found["request"] is None else Request(**found["request"])
         if request is not None:
-            request.age(utc_now())  # raises unless `asked_at` is a time
+            request.age(utc_now())  # raises an error unless `asked_at` is a time
     except (KeyError, TypeError, ValueError) as error:
         raise _unknown(names.REQUEST, repr(error)) from error
     return request, entry.version
@@ -104,7 +104,7 @@ def put_request(request: Request, expect: int) -> Put:
 def no_request(expect: int | None) -> Put:
     """Build the operation that removes the request at entry version `expect`.
 
-    The entry itself stays, so that its version keeps counting: a newer request in its place has another version.
+    The entry itself stays, so that its version continues to increase: a later request in it has another version.
     """
     return _put(None, expect)
 

@@ -1,4 +1,4 @@
-"""A decided rewind as a value: the transaction to return to, and the changes to each table."""
+"""A decided rewind as a value object: the transaction to return to, and the changes to each table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RewoundTable:
     Attributes:
         uri: the table.
         as_of: the txid that the table is as of afterwards; for ``state/…`` it may be earlier than the rewind's.
-        removes: files that leave the table: those with later rows only, and those that `adds` replace.
+        removes: files to remove from the table: those with later rows only, and those that `adds` replace.
         adds: files of the restored version and, if a group extends beyond the txid, its rows up to the txid.
     """
 

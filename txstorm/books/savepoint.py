@@ -17,8 +17,8 @@ class SavedTable:
     """One table of a savepoint.
 
     Attributes:
-        version: a version that holds everything up to the savepoint's txid.
-        as_of: for ``state/…`` the txid which that version is as of; later changes are in ``changes/…``.
+        version: a version that contains everything up to the savepoint's txid.
+        as_of: for ``state/…``, the txid that the version is as of; later changes are in ``changes/…``.
     """
 
     version: int
@@ -31,8 +31,8 @@ class Savepoint:
 
     Attributes:
         name: the user's name for it.
-        topology, incarnation, timeline: the topology of the transaction, and its timeline.
-        txid: the transaction right after which the savepoint is.
+        topology, incarnation, timeline: identity of the topology, and its timeline.
+        txid: the last transaction that the savepoint contains.
         document: the spout document of that transaction; reading of the source continues from its end.
         stamp: processing time of that transaction, UTC microseconds since 1970.
         created: time of the savepoint, UTC microseconds since 1970.
@@ -93,7 +93,7 @@ class Savepoint:
 def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:
     """Return, by table directory, the versions that savepoints need, whose files and log entries must be kept.
 
-    Called by everything that removes files, log entries or rows. A savepoint reads only these versions.
+    Everything that removes files, log entries or rows calls this first. A savepoint reads only these versions.
     """
     found: dict[str, set[int]] = {}
     for savepoint in savepoints:

@@ -18,11 +18,11 @@ from txstorm.ledger.port import Delete, Ledger, Op, Put
 class PartitionEntries:
     """Operations on the partition entries; only spouts with Storm's partition interfaces have any.
 
-    Thread-safe: one thread plans while another completes.
+    Thread-safe: one thread plans transactions while another completes them.
 
     Args:
         ledger: read once, when its entries are first needed.
-        put: returns the operation that stores a value at a path.
+        put: function that returns the operation to store a value at a path.
     """
 
     def __init__(self, ledger: Ledger, put: Callable[[str, Any], Put]) -> None:
@@ -68,6 +68,6 @@ class PartitionEntries:
 
 
 def _partition_metas(document: Any) -> dict[str, Any]:
-    """Return the metadata of each partition that emitted; empty before the tasks have reported."""
+    """Return the metadata of each partition that emitted tuples; empty before the tasks have reported."""
     parts = document.get("parts") if isinstance(document, dict) else None
     return {partition: part["batch"] for partition, part in (parts or {}).items() if "batch" in part}

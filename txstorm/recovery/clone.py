@@ -1,4 +1,4 @@
-"""Cloning of a savepoint's tables for another topology: their content as of one txid, without earlier history."""
+"""Cloning of a savepoint's tables for another topology: content as of one txid, without earlier history."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from txstorm.storage.tables.table_log import RESTORED
 
 
 def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, now: int) -> dict[str, int]:
-    """Copy the tables of `savepoint` from `source` to `target`; return table → txid for the new ledger.
+    """Copy the tables of `savepoint` from `source` to `target`; return table → last txid, for the new ledger.
 
-    Every new table begins at the savepoint's txid and cannot be read as of an earlier one. `now`: milliseconds since
-    1970. No other process may read `target` yet; after a crash, discard it.
+    Every new table begins at the savepoint's txid and cannot be read as of an earlier one. `now` is in milliseconds
+    since 1970. No other process may read `target` yet; after a crash, discard it.
 
     Raises:
         TableCorrupt: a version or file that the savepoint needs is missing or damaged.
@@ -70,7 +70,7 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIden
 
 
 def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> Iterator[DataFile]:
-    """Write `rows` durably to data files below `table`, with statistics of `column`; no log entry refers to them yet.
+    """Write `rows` durably to data files of `table`, with statistics of `column`; no log entry refers to them yet.
 
     `epoch`: the coordinator's epoch. `now`: milliseconds since 1970.
     """

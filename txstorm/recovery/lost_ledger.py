@@ -1,9 +1,9 @@
-"""Reconstruction of a lost ledger's content, as far as the tables of its data directory record it.
+"""Reconstruction of a lost ledger's content, as far as it is recorded in the tables of its data directory.
 
 Every commit of a table records its txids, with attempts, extents and stamps. Information that only the ledger held is
-lost: metadata of undecided transactions, and decided groups that no table holds yet. Their output was
-never visible, so they are planned and processed again. The intent of a group that only some tables hold is rebuilt from
-its staged files.
+lost: metadata of undecided transactions, and decided groups that no table contains yet. Their output was
+never visible, so they are planned and processed again. The intent of a group that only some tables contain is rebuilt
+from its staged files.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Found:
 
 
 def find_tables(data_dir: Path) -> Found:
-    """Read all tables of `data_dir` and check that they belong together; write nothing.
+    """Read all tables of `data_dir` and check that they belong together, without writing.
 
     Raises:
         DataDirectoryError: there are no tables, or they belong to several topologies or timelines.
@@ -212,22 +212,22 @@ def outside_folders(data_dir: Path) -> list[TableRef]:
 
 
 def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
-    """Return the intent of the last group if some table may lack it; None if all have it, or if no table records it.
+    """Return the intent of the last group if some table may lack it; None if all contain it, or if no table records it.
 
     All of the group's rows were staged, in files named after epoch, txid and attempt, before any table was published.
 
     Raises:
         TableCorrupt: a staged file is damaged, or two files of one task differ.
     """
-    if found.last <= found.recorded:  # it was completed
+    if found.last <= found.recorded:  # the group was completed
         return None
     published = found.groups[found.last]
     files = {one.uri: _held(data_dir, found, one) for one in published}
-    if not all(files.values()):  # of the layout merge: these files leave with their intent, so it was completed
+    if not all(files.values()):  # layout merge: these files are removed with their intent, so the group was completed
         return None
     prefix = "-".join(next(iter(files.values()))[0].name.split("-")[:3]) + "-"
     held = [
-        _table(found.tables[one.uri].ref, data_dir, files[one.uri], one.first - 1)  # a range begins after the last one
+        _table(found.tables[one.uri].ref, data_dir, files[one.uri], one.first - 1)  # ranges have no gaps
         for one in published
     ]
     waiting = list(_waiting(data_dir, found, prefix, set(files)))
@@ -273,7 +273,7 @@ def _begun(table: Path, prefix: str) -> list[Path]:
 
 
 def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
-    """Select one staged file per task: if Spark reran a task, there are several identical files."""
+    """Select one staged file per task, since a task that Spark reran has left several identical files."""
     files: dict[str, list[Path]] = {}
     for file in sorted(found):
         files.setdefault(file.name.rpartition("-")[0], []).append(file)
@@ -315,7 +315,7 @@ def _read(ref: TableRef, data_dir: Path, file: Path) -> tuple[Staged, pa.Schema]
     except (pa.ArrowException, OSError) as cause:
         msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"
         raise TableCorrupt(msg) from cause
-    named = int(file.name.split("-")[1])  # for a file without rows
+    named = int(file.name.split("-")[1])  # used if the file has no rows
     txids = pc.min_max(rows["_txid"]).as_py() if rows.num_rows else {"min": named, "max": named}
     path = str(file.relative_to(data_dir / ref.uri))
     staged = Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])

@@ -1,7 +1,7 @@
 """Rewind of tables to an earlier txid: plan each table's target, restore it, and roll a decided rewind forward.
 
-A decided rewind is carried out by the process that decided it or, if that one died, by the next coordinator before it
-does anything else.
+A decided rewind is carried out by the process that decided it or, if that process died, by the next coordinator before
+it does anything else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from txstorm.storage.tables.table_log import RESTORED, TRIES, TransactionalTable
 def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
     """Plan the rewind of the table `ref` to `txid`; stage the rows to restore, and change nothing else.
 
-    Called by the coordinator of `epoch`, which leads the table, once all decided groups are published. `now`:
+    Called once all decided groups are published, by the coordinator of `epoch`, which leads the table. `now` is in
     milliseconds since 1970.
 
     Raises:
@@ -60,17 +60,17 @@ def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int
 
 
 class Rows(Protocol):
-    """Port: access to the rows in a table's data files."""
+    """Port to the rows in a table's data files."""
 
     def txids(self, path: str) -> tuple[int, int]:
         """Return the lowest and highest txid of a file's rows; (0, 0) if the file has no rows."""
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Stage the rows up to `txid` of the given files as new files; return the new files."""
+        """Stage the rows of the given files up to `txid` as new files; return these."""
 
 
 def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
-    """Plan the rewind of an open `table` to `txid`; raises the errors of `plan_table`.
+    """Plan the rewind of an open `table` to `txid`; raise the errors of `plan_table`.
 
     A table that was dropped before `txid` keeps its content and its txid.
     """
@@ -90,7 +90,7 @@ def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTab
     Raises:
         FencedError: a newer coordinator leads the table.
         TableCorrupt: the table, or a file to restore, is missing or damaged.
-        BlockedError: the commit cannot be made.
+        BlockedError: the table cannot be committed to.
     """
     ref, owner = table_ref(todo.uri), rewind.owner
     table = placed(where).table(owner, ref)
@@ -113,7 +113,7 @@ def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTab
 
 
 def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | None:
-    """Whether the table has been restored as decided by `rewind`; None if the table cannot be read."""
+    """Return whether the table has been restored as decided by `rewind`; None if the table cannot be read."""
     ref, owner = table_ref(todo.uri), rewind.owner
     try:
         return DeltaTableState.open(data_dir, owner, ref).handle.app_version(ref.txid_app(owner)) is not None
@@ -133,7 +133,7 @@ class _Files:
             return _txids(self._file(path))
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Write the rows up to `txid` of the given files durably to one new file; return it."""
+        """Write the rows of the given files up to `txid` durably to one new file; return it."""
         rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
         return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
 
@@ -173,7 +173,7 @@ def _state(table: TransactionalTable, txid: int) -> RewoundTable:
         if not table.has_file(file.path):
             raise _unreadable(table, file.path, "it is missing")
     if is_merged(table.log.properties):
-        as_of = txid  # the txids in between changed nothing, and the ledger records the table at the txid of the rewind
+        as_of = txid  # the txids in between changed nothing; the ledger will record this txid
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
 
 
@@ -207,7 +207,7 @@ def _check_moved(table: TransactionalTable, cause: TableCorrupt) -> None:
 
 
 class _Reading:
-    """Context manager that turns read errors into a `TableCorrupt` naming the file."""
+    """Context manager that turns read errors into a `TableCorrupt` that names the file."""
 
     def __init__(self, table: DeltaTableState, path: str) -> None:
         self._table, self._path = table, path

@@ -1,7 +1,7 @@
 """Roster check: compare the tables and sources recorded in the ledger with those that the code declares.
 
-If the code no longer declares a recorded table or source, it would silently stop being updated, so the start is
-refused unless the operator drops it by name.
+A recorded table or source that the code no longer declares would silently stop being updated, so the start is refused
+unless the operator drops it by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.open")
 SOURCE = "source "
-"""Prefix of a source's name in messages; tables are named by their directory."""
+"""Prefix of a source's name in messages, in which tables are named by their directory."""
 
 
 class Roster(NamedTuple):
@@ -41,7 +41,7 @@ class Roster(NamedTuple):
     sources: frozenset[str] = frozenset()
 
     def dropped(self, books: Books, declared: Iterable[str], committed: int) -> Dropped:
-        """Return everything dropped as of this start, given the `declared` sources and the last `committed` txid."""
+        """Return all tables and sources dropped so far, given the `declared` sources and the last `committed` txid."""
         before = books.dropped()
         sources = {name: txid for name, txid in before.sources.items() if name not in set(declared)}
         return Dropped(
@@ -74,7 +74,7 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
 
 
 def left_behind(books: Books, declared: Mapping[str, str]) -> set[str]:
-    """Return the recorded tables that are not in `declared` (name in the ledger → name in messages).
+    """Return the recorded tables that are missing from `declared` (name in the ledger → name in messages).
 
     Raises:
         StateError: a declared table was dropped earlier.
@@ -97,7 +97,7 @@ def record(
 ) -> None:
     """Record `tables` (ledger name → last txid) and the dropped ones in the ledger, then mark the dropped tables.
 
-    Called at the end of P0 (take over), once all decided groups are published, so nothing is committed in between.
+    Called at the end of P0 (take over), once all decided groups are published, so that no commit happens in between.
     """
     committed = books.currtx() - 1
     books.write_tables(tables, roster.dropped(books, sources, committed))
@@ -113,12 +113,12 @@ def sources_of(spout: AnySpout) -> set[str]:
 
 
 def _declared(topology: Topology) -> dict[str, str]:
-    """Map the ledger name of every declared table, map and outlet to its name in messages."""
+    """Return the ledger name → name in messages of every declared table, map and outlet."""
     found = {one.refs[0].uri: one.label for one in declarations(topology.states, topology.sinks)}
     for uri in declared_uris(topology.maps, topology.outlets):
         directory, _, name = uri.partition("/")
         found[uri] = f"{directory.removesuffix('s')} {name!r}"
-    # A state declared with the other layout is refused later, with its own message, when its table is opened.
+    # A state declared with the other layout is refused later, with a specific message, when its table is opened.
     other = {"changes": "state", "state": "changes"}
     for uri, label in list(found.items()):
         directory, _, name = uri.partition("/")
@@ -128,7 +128,7 @@ def _declared(topology: Topology) -> dict[str, str]:
 
 
 def _recorded_sources(topology: Topology, books: Books) -> set[str]:
-    """Return the sources in the recorded spout documents; raise `DataDirectoryError` if of another kind of spout."""
+    """Return the sources in the recorded spout documents; raise `DataDirectoryError` if the kind of spout differs."""
     found = {txid: _sources(meta.document) for txid, meta in books.metas().items()}
     composite = isinstance(topology.spout.object, CompositeSpout)
     for txid, sources in found.items():
@@ -145,7 +145,7 @@ def _recorded_sources(topology: Topology, books: Books) -> set[str]:
 
 
 def _sources(document: Any) -> Mapping[str, Any]:
-    """Map each source to its document if `document` is that of a composite spout; otherwise empty."""
+    """Return source → its document if `document` is that of a composite spout; otherwise an empty mapping."""
     if isinstance(document, Mapping) and document.keys() == {"sources"} and isinstance(document["sources"], Mapping):
         return document["sources"]
     return {}

@@ -1,6 +1,6 @@
 """Take-over (P0) of the tables, without the topology's code: check them, raise their epochs, roll groups forward.
 
-Also determines how far a decided group is published: which of its tables contain it, and which can be reached.
+It also determines how far a decided group is published: which of its tables contain it, and which are reachable.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner
 
 
 def check_raised(tables: Iterable[TransactionalTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
-    """Repeat the txid check of `check_tables`, now that no other coordinator can publish to `tables`.
+    """Repeat the txid check of `check_tables` after fencing: no other coordinator can publish to `tables` any more.
 
-    `tables` come from `raise_epochs`, which fenced the previous coordinator, so they are not read again.
+    `tables` is the result of `raise_epochs`, which fenced the previous coordinator, so they are not read again.
 
     Raises:
         TableCorrupt: a table is at an unexpected txid.
@@ -116,7 +116,7 @@ def roll_forward(where: Path | TableDirectory, intent: Intent, epoch: int) -> di
     Raises:
         TableCorrupt: a table or a staged file is missing or damaged.
         FencedError: a newer coordinator leads a table.
-        BlockedError: a commit cannot be made.
+        BlockedError: a table cannot be committed to.
     """
     owner, place = TopologyIdentity(intent.topology, intent.incarnation, intent.timeline), placed(where)
     return {
@@ -137,7 +137,7 @@ def _publish(
 def _check_txid(checked: TransactionalTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
     uri = checked.ref.uri
     if uri not in recorded:
-        return  # the base table of a state, which follows its change table
+        return  # base table of a state, compacted from its change table
     allowed, found = {recorded[uri]}, checked.last_txid()
     for intent in live:
         for table in intent.tables:

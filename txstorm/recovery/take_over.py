@@ -21,14 +21,14 @@ from txstorm.storage.tables.intent import Intent
 
 log = logging.getLogger("txstorm.open")
 Decided = tuple[Intent, Mapping[str, int]]
-"""A decided group, and the version of each table that holds it."""
+"""A decided group, and table → the version that contains it."""
 
 
 def check(where: Path | TableDirectory, books: Books, identity: Identity) -> None:
     """Check, without writing, that ledger, tables and staged files exist and belong together; call before `take_over`.
 
     Raises:
-        LedgerCorrupt, TableCorrupt, DataDirectoryError: ledger, table or file is missing, damaged or foreign.
+        LedgerCorrupt, TableCorrupt, DataDirectoryError: the ledger, a table or a file is missing, damaged or foreign.
     """
     standing = books.check()
     while True:
@@ -43,7 +43,7 @@ def check(where: Path | TableDirectory, books: Books, identity: Identity) -> Non
             )
             break
         except TableCorrupt:
-            # The previous coordinator is not fenced yet: its tables may be ahead of the ledger values read before.
+            # The previous coordinator is not fenced yet: its tables may be ahead of the ledger values read earlier.
             before, standing = standing, books.standing()
             if standing == before:
                 raise
@@ -64,7 +64,7 @@ def take_over(where: Path | TableDirectory, books: Books, identity: Identity) ->
     faults.point("p0.epoch")
     _check_not_rewound(books, identity)
     owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
-    standing = books.standing()  # only this coordinator writes from here on: the previous one is fenced
+    standing = books.standing()  # from here on only this coordinator writes: the previous one is fenced
     tables = raise_epochs(where, standing.tables, owner, epoch)
     check_raised(tables, standing.tables, standing.live)
     mark_dropped(where, books.dropped().tables, owner, epoch)

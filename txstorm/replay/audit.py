@@ -1,4 +1,4 @@
-"""Audit: replay committed txids on packs, each against the state before it, and compare the results. Writes nothing."""
+"""Audit: committed txids are replayed in packs, each against the state before it, and compared. Writes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from txstorm.runtime.commit.outcome import batch_digest
 from txstorm.topology.graph import Topology
 
 PACK = 16
-"""Default number of txids in one job, unless the topology sets it."""
+"""Number of txids in one job unless the topology sets it."""
 TRIES = 3
 """Maximum number of attempts at a batch that raises `FailedException`, or whose worker dies."""
 OPAQUE = (
@@ -37,7 +37,7 @@ def audit(
     """Replay `span` on `engine`, and count the txids whose result differs from the committed one.
 
     Works beside a live run. A txid that differs, or whose source is missing, does not end the audit; later txids are
-    compared as if it had not differed.
+    compared as if that txid had not differed.
 
     Args:
         topology: the code.
@@ -47,7 +47,7 @@ def audit(
         judged: called with the verdict on each txid, in order.
 
     Raises:
-        StateError: a state is declared differently now, or is no longer kept as of the txid before `span`.
+        StateError: a state is now declared differently, or is no longer retained as of the txid before `span`.
     """
     result = Result(topology.id, span)
     for verdict in replayed(topology, recording, span, engine):
@@ -81,7 +81,7 @@ def replayed(
         tables = ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed, caught)
         with opened_source(topology, program, recording) as source:
             engine.start(program)
-            # A spout that continues from the previous txid must begin each pack where the recorded txid began.
+            # A spout that continues from the previous txid must begin each pack where its first txid began.
             size = 1 if source.chained else topology.settings.max_pack_txids or PACK
             for done in _Packs(engine, source, size, topology.settings.max_jobs, tries).run(span):
                 txid = done.recorded.txid
@@ -140,7 +140,7 @@ class _Job:
 
 
 class _Packs:
-    """Processes the txids of a range on an engine, several packs at once, and yields the outcomes in txid order.
+    """Processor of a range of txids on an engine: runs several packs at once, and yields the outcomes in txid order.
 
     Args:
         engine: an engine started with the program of the topology.
@@ -158,7 +158,7 @@ class _Packs:
         self._tries = tries
 
     def run(self, span: Span) -> Iterator[_Done]:
-        """Yield the outcome of every txid of `span`, that of the last attempt if it failed."""
+        """Yield the outcome of every txid of `span`; for a failed txid, that of its last attempt."""
         waiting = deque(
             list(range(first, min(first + self._size, span.last + 1)))
             for first in range(span.first, span.last + 1, self._size)

@@ -1,4 +1,4 @@
-"""Backfill: an ordinary run of a topology's current code over recorded transactions."""
+"""Backfill: an ordinary run of a topology's current code over recorded transactions, into a new data directory."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def backfill(
         span: the transactions; the first is 1.
         into: the new directory.
         engine: runs the packs; closed at the end.
-        origin: location of the code, for the new ledger.
+        origin: location of the code, to be recorded in the new ledger.
         committed: called with each committed txid.
 
     Raises:
-        TopologyFailed: user code raised; the transactions before are committed.
-        SpoutError: the source can no longer return a recorded batch; the transactions before are committed.
+        TopologyFailed: user code raised an error; the transactions before it are committed.
+        SpoutError: the source can no longer return a recorded batch; the transactions before it are committed.
     """
     options = RunOptions(
         until_txid=span.last, origin=origin, recorded=lambda planner: RecordedPlanner(planner, recording, span)
@@ -85,10 +85,10 @@ def backfill(
 
 
 class RecordedPlanner(SpoutPlanner):
-    """Plans the recorded transactions of a range, in place of the spout's own planner, and none after them.
+    """Planner of the recorded transactions of a range, and of none after them; replaces the spout's own planner.
 
     Args:
-        planner: the spout's planner: gives the payload of a batch, and the positions in a document.
+        planner: the spout's planner, which supplies the payload of a batch and the positions in a document.
         recording: the transactions.
         span: the range.
     """
@@ -101,7 +101,7 @@ class RecordedPlanner(SpoutPlanner):
         self._span = span
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
-        """Return the recorded document, with the extents that were read."""
+        """Return the recorded spout document, with the extents that were read."""
         return self._recording.of(txid).document if txid <= self._span.last else NOT_READY
 
     def recorded(self, txid: int) -> RecordedPlan | None:
@@ -118,7 +118,7 @@ class RecordedPlanner(SpoutPlanner):
         return self._planner.finish(document, parts)
 
     def carried(self, document: Any) -> Parts:
-        """Return the position of each partition after a transaction."""
+        """Return the position of each partition after the transaction of this document."""
         return self._planner.carried(document)
 
     def notices(self) -> list[str]:

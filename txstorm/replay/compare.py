@@ -41,7 +41,7 @@ class RowDifference:
         return {"key": self.key, "committed": self.committed, "replayed": self.replayed}
 
     def changed(self) -> tuple[Row, Row]:
-        """The values that differ, committed and replayed; txstorm's own columns only if no other value differs."""
+        """The differing values, committed and replayed; txstorm's own columns are included only if no others differ."""
         committed, replayed = dict(self.committed or {}), dict(self.replayed or {})
         if committed and replayed:
             same = {name for name, value in committed.items() if name in replayed and replayed[name] == value}
@@ -52,7 +52,7 @@ class RowDifference:
 
 
 def _without_own_columns(row: Row) -> Row:
-    """Return `row` without the columns of txstorm; ``removed`` for a removal."""
+    """Return `row` without txstorm's own columns; ``removed`` if the row is a removal."""
     if row.get(OP.name) == REMOVED:
         return {OP.name: "removed"}
     return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
@@ -64,10 +64,10 @@ class TableVerdict:
 
     Attributes:
         table: ``changes/<state>`` or ``sinks/<sink>``.
-        committed, replayed: numbers of rows.
+        committed, replayed: numbers of committed and of replayed rows.
         different: number of rows that differ.
         differences: the first `KEPT` differing rows.
-        reordered: whether a sink has the same rows in another order.
+        reordered: whether a sink has the same rows in a different order.
     """
 
     table: str
@@ -102,7 +102,7 @@ class ReplayVerdict:
         committed_digest: the recorded digest of the input.
         digest: the digest of the replayed input; None if it was not read completely.
         tables: one verdict per table.
-        failure: the error, if user code raised; tables are then not compared.
+        failure: the error, if user code raised one; tables are then not compared.
         tuples: number of tuples emitted by spout and bolts.
         notes: possible explanations of a difference.
     """
@@ -171,7 +171,7 @@ def _size(table: pa.Table | None) -> int:
 
 
 def _same(committed: pa.Table | None, replayed: pa.Table | None) -> bool:
-    """Whether both are equal byte by byte: a fast check, before a comparison by `_plain` values."""
+    """Return whether both are equal byte by byte: a fast check before a comparison of `_plain` values."""
     if committed is None or replayed is None or committed.num_rows != replayed.num_rows:
         return not (committed or replayed)
     names = [name for name in committed.column_names if name not in _HIDDEN]

@@ -65,7 +65,7 @@ class Result:
 
 
 def span_of(recording: Recording, first: int | None, last: int | None) -> Span:
-    """Return the requested range, by default all committed txids; raise `InputError` unless all are kept."""
+    """Return the requested range, by default all committed txids; raise `InputError` unless all are retained."""
     span = Span(1 if first is None else first, recording.committed if last is None else last)
     recording.check(span.first)
     recording.check(span.last)

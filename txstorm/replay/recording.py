@@ -35,7 +35,7 @@ class Recorded:
         attempt: the committed attempt.
         stamp: its processing time, UTC microseconds.
         digest: digest of its input.
-        document: the spout document with the extents read; it determines the batch.
+        document: the spout document with the extents that were read; it determines the batch.
         divert: kinds of errors whose records became dead letters; see `TxidInput.divert`.
     """
 
@@ -75,7 +75,7 @@ class Recording:
         self._at = {txid: row for row, txid in enumerate(self._rows["txid"].to_pylist())}
 
     def of(self, txid: int) -> Recorded:
-        """Return the recording of `txid`; raise `InputError` if it is not committed, or no longer kept."""
+        """Return the recording of `txid`; raise `InputError` if it is not committed, or no longer retained."""
         self.check(txid)
         row = self._rows.slice(self._at[txid], 1)
         return Recorded(
@@ -87,7 +87,7 @@ class Recording:
         )
 
     def check(self, txid: int) -> None:
-        """Raise `InputError` unless `txid` is committed and kept."""
+        """Raise `InputError` unless `txid` is committed and still retained."""
         if not 1 <= txid <= self.committed:
             there = f"ask for 1 to {self.committed}" if self.committed else "there is nothing to replay yet"
             msg = f"{self.data_dir}: txid {txid} is not committed; the last one is {self.committed}: {there}"
@@ -98,7 +98,7 @@ class Recording:
             raise InputError(msg)
 
     def document_before(self, txid: int) -> Any:
-        """Return the spout document of the previous txid; None if it is not kept, or `txid` is the first."""
+        """Return the spout document of the previous txid; None if it is not retained, or `txid` is the first."""
         return self.of(txid - 1).document if txid - 1 in self._at else None
 
     def check_topology(self, topology: Topology) -> None:
@@ -135,7 +135,7 @@ def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
 
 
 def _kept_elsewhere(topology: Topology) -> str:
-    """Describe the external stores that a replay can neither read as of a txid nor leave unchanged."""
+    """Describe the topology's external stores, which a replay can neither read as of a txid nor leave unchanged."""
     maps = [
         f"map {one.name!r} of {owner} is in a store of its own"
         for owner, found in topology.maps.items()
@@ -164,7 +164,7 @@ class Source:
 
     @property
     def chained(self) -> bool:
-        """Whether the spout continues from the end of the previous txid, whatever was recorded for this one."""
+        """Whether the spout continues from the end of the previous txid, regardless of the recording of this one."""
         return self.planner.opaque and self.planner.task_planned
 
     def pack(self, recorded: Sequence[Recorded]) -> Pack:
@@ -188,7 +188,7 @@ def opened_source(topology: Topology, program: Program, recording: Recording) ->
 
     Raises:
         SpoutError: the source is missing.
-        TopologyFailed: the spout raised something else.
+        TopologyFailed: the spout raised any other error.
     """
     spout = topology.spout
     check_spout(spout.object)

@@ -1,4 +1,4 @@
-"""Tables of a replay: states as of a txid, in memory, for committers to read and write; nothing is written to disk."""
+"""In-memory tables of a replay: states as of a txid, which committers read and write; nothing is written to disk."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def ignore(error: BaseException) -> None:
 
 
 class ReplayTables:
-    """States and sinks of a topology, in memory, at first as of txid `before`.
+    """In-memory states and sinks of a topology, initially as of txid `before`.
 
     `commit` applies a txid to the state before it; `follow` undoes that and applies the recorded changes instead, so
     that a difference in one txid does not cause differences in all later ones.
 
     Raises:
-        StateError: a declaration differs from its table, or the state as of `before` is no longer kept.
+        StateError: a declaration differs from its table, or the state as of `before` is no longer retained.
 
     Args:
         data_dir: the data directory of the topology.
@@ -102,13 +102,13 @@ class ReplayTables:
         return index
 
     def prefetch(self, first: int, last: int) -> None:
-        """Read the recorded rows of txids `first` to `last` together."""
+        """Read the recorded rows of txids `first` to `last` at once."""
         self._committed.read(first, last)
 
     def commit(self, program: Program, txid_input: TxidInput, processed: Processed) -> dict[str, int] | ErrorRow:
         """Run the commit phase of a processed txid; return the numbers of tuples emitted, or the error row.
 
-        Its rows are available to `rows` until `follow`.
+        `rows` returns its rows until `follow` is called.
         """
         txid = txid_input.attempt.txid
         self._tables.begin(txid, txid_input.stamp)
@@ -128,8 +128,8 @@ class ReplayTables:
     def rows(self, txid: int) -> dict[str, Rows]:
         """Return, by table, the recorded rows of `txid` and those written by `commit`.
 
-        Omits tables that begin later or were dropped before, for which there is no record to compare with, and dropped
-        tables that the code no longer declares.
+        Tables that begin later, or were dropped before, are omitted because there is no record to compare with, as are
+        dropped tables that the code no longer declares.
         """
         replayed: dict[str, pa.Table | None] = {
             TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
@@ -162,7 +162,7 @@ class ReplayTables:
 
 
 class Committed:
-    """Rows written by the recorded run, read for a range of txids at a time.
+    """Rows written by the recorded run, read one range of txids at a time.
 
     Attributes:
         kinds: table → its key columns; None for a sink.

@@ -1,4 +1,4 @@
-"""Replay of one committed txid: an audit of it alone, in this process and on this thread. Writes nothing."""
+"""Replay of one committed txid: an audit of that txid alone, in this process and on this thread. Writes nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def replay_txid(topology: Topology, data_dir: str | Path, txid: int, caught: Cau
             itself ends the replay.
 
     Raises:
-        InputError: not a data directory, another topology, a txid that is not committed or no longer kept, a state
-            that is declared differently now.
+        InputError: `data_dir` is not a data directory or belongs to another topology; `txid` is not committed, or no
+            longer retained; or a state is now declared differently.
         SpoutError: the source can no longer return the recorded batch.
     """
     recording = Recording(data_dir)
