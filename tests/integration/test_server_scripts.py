@@ -113,7 +113,7 @@ def test_wrong_input(script: Script, arguments: list[str], message: str):
 
 
 @pytest.mark.parametrize("name", ["kafka", "zookeeper"])
-def test_help_teaches(script: Script, name: str):
+def test_the_help_has_examples(script: Script, name: str):
     code, text = script(name, "--help")
     assert code == 0
     for part in (f"scripts/{name} stop --delete", "from Python", "127.0.0.1"):

@@ -1,4 +1,4 @@
-"""Key groups never change: stored rows depend on them."""
+"""Key groups and hashes of keys, which must never change, because stored rows depend on them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("kind", COLUMNS)
 @given(data=st.data())
-def test_columns_hash_as_their_values(kind: str, data: st.DataObject) -> None:
+def test_columns_hash_like_their_values(kind: str, data: st.DataObject) -> None:
     strategy, arrow = COLUMNS[kind]
     values = data.draw(st.lists(st.one_of(st.none(), strategy), max_size=20))
     expected = [keys.hash_value(value) for value in values]
@@ -58,7 +58,7 @@ def test_long_strings_hash_the_same_whatever_the_chunking() -> None:
     assert keys.hash_column(pa.array(values)).tolist() == [keys.hash_value(value) for value in values]
 
 
-def test_kinds_of_values_differ() -> None:
+def test_values_of_different_types_hash_differently() -> None:
     different = [1, "1", True, b"1", None, date(1970, 1, 2), datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC), Decimal(1)]
     assert len({keys.hash_value(value) for value in different}) == len(different)
     assert len({keys.canonical([value]) for value in different}) == len(different)
@@ -68,7 +68,7 @@ def test_kinds_of_values_differ() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), [1], {"a": 1}, 2**63, datetime(2020, 1, 1)])  # noqa: DTZ001
-def test_what_cannot_be_a_key(value: object) -> None:
+def test_values_that_cannot_be_keys_are_rejected(value: object) -> None:
     with pytest.raises(StateError):
         keys.canonical([value])
 

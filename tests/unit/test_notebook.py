@@ -11,7 +11,7 @@ from txstorm.monitor.progress import Snapshot
 
 
 class Handle:
-    """A fake run handle that ends after a few polls."""
+    """A fake run handle that is active for `looks` polls and then ends."""
 
     name, engine, ends = "words", "local", False
 
@@ -57,7 +57,7 @@ def display(monkeypatch):
     return made
 
 
-def test_it_is_kept_up_to_date_until_the_end(display):
+def test_the_display_is_updated_until_the_run_ends(display):
     slept = []
     notebook.watch(Handle(3), every=0.25, sleep=slept.append)
     assert slept == [0.25] * 3
@@ -68,13 +68,13 @@ def test_it_is_kept_up_to_date_until_the_end(display):
     assert "Interrupt" not in display.shown[-1]
 
 
-def test_it_ends_after_some_seconds(display):
+def test_watching_ends_after_the_given_seconds(display):
     times = iter(range(100))
     notebook.watch(Handle(1000), seconds=5, monotonic=lambda: next(times), sleep=lambda seconds: None)
     assert 1 < len(display.shown) <= 7
 
 
-def test_an_interrupt_ends_the_watching_only(display):
+def test_an_interrupt_ends_only_the_watching(display):
     def interrupted(seconds):
         raise KeyboardInterrupt
 
@@ -82,7 +82,7 @@ def test_an_interrupt_ends_the_watching_only(display):
     assert len(display.shown) == 1
 
 
-def test_ipython_is_named_where_it_is_missing(monkeypatch):
+def test_missing_ipython_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[notebook\]'"):
         notebook.watch(Handle(1))
@@ -103,7 +103,7 @@ ENDS = (
 )
 
 
-def test_a_script_is_not_held_up_by_a_run_without_end(tmp_path):
+def test_watching_an_endless_run_does_not_block_a_script(tmp_path):
     for end in (ENDLESS, ENDS):
         command = [sys.executable, "-c", SCRIPT + end]
         environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "", "HOME": str(tmp_path)}
@@ -117,7 +117,7 @@ def test_a_script_is_not_held_up_by_a_run_without_end(tmp_path):
 
 
 @pytest.mark.notebook
-def test_a_notebook_that_a_program_executes_is_not_held_up_either(tmp_path, monkeypatch):
+def test_watching_an_endless_run_does_not_block_an_executed_notebook(tmp_path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient
 

@@ -1,4 +1,4 @@
-"""Threads: names, results and exceptions, abandoned workers, and the exit of the interpreter."""
+"""Threads and workers: names, results, exceptions, abandoned workers, and interpreter exit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_exception_reaches_the_caller(error):
     assert worker.join(10)
 
 
-def test_a_worker_calls_in_order_and_completes_the_future_it_is_given():
+def test_a_worker_runs_calls_in_order_and_completes_their_futures():
     worker, given, calls = Worker("orderly"), Future(), []
     for number in range(5):
         worker.submit(lambda number=number: calls.append(number))
@@ -64,7 +64,7 @@ def test_a_thread_is_named_after_its_call_by_default():
 
 
 @pytest.mark.parametrize(("options", "printed"), [("", ""), (", daemon=False", "done")])
-def test_only_a_thread_that_is_no_daemon_delays_the_exit(options, printed):
+def test_only_non_daemon_threads_delay_the_exit(options, printed):
     program = f"""
 import time
 from txstorm.threads import Worker, on_thread, start_thread

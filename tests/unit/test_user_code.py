@@ -1,4 +1,4 @@
-"""The user's line that an error names: never a line of txstorm, of Python, or of an installed package."""
+"""Errors name a line of the user's code, never a line of txstorm, of Python or of an installed package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def line_number(marker: str) -> int:
     return 1 + next(number for number, line in enumerate(lines) if line.endswith(f"# {marker}"))
 
 
-def test_which_files_are_the_users():
+def test_user_files_are_recognized():
     assert is_own(__file__)
     assert is_own("/home/me/txstorm_jobs/words.py")
     assert is_own("<ipython-input-3-abc>")
@@ -88,7 +88,7 @@ def test_a_value_that_cannot_be_sent_names_tuple_field_component_and_line(tmp_pa
         assert "n=17" in text.partition("it was given")[2]
 
 
-def test_a_missing_file_names_the_line_that_asked_for_it(tmp_path):
+def test_a_missing_file_names_the_line_that_created_the_spout(tmp_path):
     builder = TransactionalTopologyBuilder("files", "rows", FileSpout(tmp_path / "gone.txt"))  # asked for here
     builder.set_bolt("bolt", InALibrary()).shuffle_grouping("rows")
     with pytest.raises(SpoutError) as caught:
@@ -99,8 +99,8 @@ def test_a_missing_file_names_the_line_that_asked_for_it(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_code_that_is_installed_itself_is_named_where_txstorm_called_it(tmp_path):
-    """A job may be a package in site-packages: then the frame below txstorm's is the best choice."""
+def test_an_installed_job_is_named_at_the_line_called_by_txstorm(tmp_path):
+    """If the job itself is installed in site-packages, the error names the line that txstorm called."""
     site = tmp_path / "lib" / "site-packages"
     (site / "installed_job").mkdir(parents=True)
     (site / "installed_job" / "__init__.py").write_text(
@@ -120,8 +120,8 @@ def test_code_that_is_installed_itself_is_named_where_txstorm_called_it(tmp_path
     assert found.strip() == f"{site}/installed_job/__init__.py:9 in execute"
 
 
-def test_the_line_that_is_being_executed():
+def test_the_line_being_executed():
     found = calling_line()  # this one
-    assert found == f"{__file__}:{line_number('this one')} in test_the_line_that_is_being_executed"
+    assert found == f"{__file__}:{line_number('this one')} in test_the_line_being_executed"
     assert line_of(None) == ""
     assert not is_own(sysconfig.__file__)

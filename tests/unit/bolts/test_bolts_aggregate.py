@@ -1,4 +1,4 @@
-"""Partial aggregates compared with a few lines of plain Python."""
+"""Bolts that compute partial aggregates, compared with equivalent plain Python."""
 
 import random
 from collections import Counter
@@ -14,7 +14,7 @@ VALUES = ["a", "b", None, "", 1, 2, 2.5, (1, 2), b"x", "1"]
 
 
 def drawn() -> list[pa.RecordBatch]:
-    """Return random batches whose columns have simple Arrow types, other simple types, or mixed values."""
+    """Return random record batches; each column has one simple Arrow type or mixed values. Prints the seed."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -55,7 +55,7 @@ def test_count_by_names_its_count_and_survives_any_field_name():
     assert outputs(CountBy("count_all", "k0", count="times"), [batch]) == [(1, 2, 2), (3, 2, 1)]
 
 
-def test_count_by_takes_dictionary_columns_with_different_dictionaries():
+def test_count_by_accepts_columns_with_different_dictionaries():
     batches = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a", "b"], ["c", "a"])]
     assert Counter(dict(outputs(CountBy("w"), batches))) == {"a": 2, "b": 1, "c": 1}
 
@@ -71,6 +71,6 @@ def test_distinct_emits_every_combination_once():
 @pytest.mark.parametrize(
     ("batches", "count"), [([], 0), ([rows("x", 1, 2)], 2), ([rows("x", 1, "a"), rows("x", "b")], 3)]
 )
-def test_batch_count_emits_once_also_for_nothing(batches, count):
+def test_batch_count_emits_once_even_for_an_empty_batch(batches, count):
     assert fields_of(BatchCount("count")) == ("count",)
     assert outputs(BatchCount(), batches) == [(count,)]

@@ -1,4 +1,4 @@
-"""Basic bolts made from a function."""
+"""Ready-made basic bolts: Identity, Map, FlatMap, Filter and SplitWords."""
 
 import random
 import re
@@ -19,21 +19,21 @@ MIXED = rows("thing", 1, "1", 2.5, True, None, (1, 2), {"k": [1]})
 # --- Identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_identity_passes_columns_on_under_its_own_names():
+def test_identity_passes_columns_under_new_names():
     assert fields_of(Identity("place", "sum")) == ("place", "sum")
     (batch,) = emitted(Identity("place", "sum"), [SALES])
     assert batch.schema.names == ["place", "sum"]
     assert batch.column(1).buffers()[1].address == SALES.column(1).buffers()[1].address
 
 
-def test_identity_keeps_values_that_have_no_column():
+def test_identity_keeps_values_without_a_common_type():
     expected = [(1,), ("1",), (2.5,), (True,), (None,), ((1, 2),), ({"k": [1]},)]
     found = outputs(Identity("thing"), [MIXED])
     assert found == expected
     assert [type(value) for (value,) in found] == [type(value) for (value,) in expected]
 
 
-def test_identity_with_too_few_names_says_so():
+def test_identity_with_too_few_names_is_an_error():
     with pytest.raises((EmitError, ValueError, pa.ArrowInvalid)):
         outputs(Identity("place"), [SALES])
 
@@ -41,25 +41,25 @@ def test_identity_with_too_few_names_says_so():
 # --- Map, FlatMap, Filter ---------------------------------------------------------------------------------------------
 
 
-def test_map_gives_one_value_for_one_field():
+def test_map_returns_one_value_for_one_field():
     assert outputs(Map(lambda row: row["amount"] * 2, "double"), [SALES]) == [(2,), (-4,), (6,)]
     assert outputs(Map(lambda row: (row["shop"],), "one"), [SALES]) == [(("a",),), (("b",),), (("a",),)]
 
 
-def test_map_gives_a_sequence_for_several_fields():
+def test_map_returns_a_sequence_for_several_fields():
     bolt = Map(lambda row: [row["amount"], row["shop"]], "amount", "shop")
     assert outputs(bolt, [SALES]) == [(1, "a"), (-2, "b"), (3, "a")]
     with pytest.raises(EmitError, match="expected 3 value"):
         outputs(Map(lambda row: (1, 2), "a", "b", "c"), [SALES])
 
 
-def test_flat_map_gives_any_number_of_tuples():
+def test_flat_map_emits_any_number_of_tuples():
     assert outputs(FlatMap(lambda row: range(max(row["amount"], 0)), "n"), [SALES]) == [(0,), (0,), (1,), (2,)]
     pairs = FlatMap(lambda row: [(row["shop"], 1)] * 2, "shop", "n")
     assert outputs(pairs, [SALES.slice(1, 1)]) == [("b", 1), ("b", 1)]
 
 
-def test_filter_passes_tuples_on_as_they_are():
+def test_filter_passes_tuples_unchanged():
     assert outputs(Filter(lambda row: row["amount"] > 0, "shop", "amount"), [SALES]) == [("a", 1), ("a", 3)]
 
 
@@ -74,7 +74,7 @@ def test_map_batches_works_on_columns():
 # --- SplitWords -------------------------------------------------------------------------------------------------------
 
 RULE = r"[a-z']+"
-ALPHABET = "abzXYZ'’ \t.-09\n\x85\u2028éÉİıſKΣς"  # some change their length in lower case
+ALPHABET = "abzXYZ'’ \t.-09\n\x85\u2028éÉİıſKΣς"  # the lower case of some has a different length
 
 
 def test_split_words_is_findall_on_the_lower_case_of_every_line():
@@ -88,7 +88,7 @@ def test_split_words_is_findall_on_the_lower_case_of_every_line():
     ]
 
 
-def test_split_words_takes_other_fields_and_patterns():
+def test_split_words_accepts_other_fields_and_patterns():
     batch = rows("id text", (1, "Ab, cd"), (2, None), (3, ""))
     assert fields_of(SplitWords("text", word="token")) == ("token",)
     assert outputs(SplitWords("text", pattern=r"\S+", lower=False), [batch]) == [("Ab,",), ("cd",)]
@@ -107,7 +107,7 @@ def test_split_words_refuses_groups():
 
 
 class Columns(BasicBolt):
-    """A basic bolt that processes record batches only."""
+    """A basic bolt that processes record batches only, and emits the type of the first column."""
 
     fields = ("kind",)
 

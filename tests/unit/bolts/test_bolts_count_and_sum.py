@@ -1,4 +1,4 @@
-"""The ready-made counting and summing committers: the tables they declare, and their content after a run."""
+"""The ready-made committers that count and sum by key: their declared tables, and the table contents after a run."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 
 def built(bolt: BatchBolt, fields: str, rows: list[Any], grouping: list[str], tasks: int = 2) -> Any:
-    """Build a topology that passes `rows` to the committer `bolt`, two from each of two partitions per batch."""
+    """Build a topology that sends `rows` to the committer `bolt`; each batch has two rows of each of two partitions."""
     spout = MemoryTransactionalSpout([rows[::2], rows[1::2]], fields.split(), take=2)
     builder = TransactionalTopologyBuilder("t", "rows", spout)
     builder.set_bolt("keep", bolt, tasks).fields_grouping("rows", grouping)
@@ -32,7 +32,7 @@ def result(topology: Any, tmp_path: Path, name: str = "table") -> list[tuple[Any
     return [tuple(row.values()) for row in handle.state(name).to_pylist()]
 
 
-def test_they_are_committers():
+def test_count_and_sum_by_key_are_committers():
     for bolt in (CountByKey("word", "table"), SumByKey("word", "n", "table")):
         assert isinstance(bolt, BatchBolt)
         assert isinstance(bolt, Committer)
@@ -66,7 +66,7 @@ def test_sum_by_key_of_several_typed_fields(tmp_path: Path):
     ]
 
 
-def test_a_sum_that_leaves_its_range_fails_the_topology(tmp_path: Path):
+def test_an_integer_overflow_of_a_sum_fails_the_topology(tmp_path: Path):
     bolt = SumByKey("name", "n", "table")
     with pytest.raises(StateError, match="'n'"):
         result(built(bolt, "name n", [("a", (1 << 63) - 1), ("a", 0), ("a", 1)], ["name"]), tmp_path)
@@ -87,14 +87,14 @@ def test_a_bad_table_name_is_a_fault_of_the_topology():
 @pytest.mark.parametrize(
     "bolt", [CountByKey("word", "table", ttl=HOUR), SumByKey("word", "n", "table", ttl=HOUR, layout="merge")]
 )
-def test_a_key_that_has_expired_starts_over(bolt):
+def test_an_expired_key_starts_from_zero(bolt):
     rows = [("a", 1), ("b", 1), ("a", 1), ("a", 1)]
     spout = MemoryTransactionalSpout([rows], ["word", "n"], take=1)
     builder = TransactionalTopologyBuilder("t", "rows", spout)
     builder.set_bolt("keep", bolt, 2).fields_grouping("rows", ["word"])
     with TopologyTestDriver(builder.build_topology()) as driver:
         found = []
-        for minutes in (40, 10, 80, 0):  # from here to the next transaction, which is planned when this one is done
+        for minutes in (40, 10, 80, 0):  # until the next transaction, which is planned after this one
             driver.advance(60 * minutes)
             driver.commit()
             found.append([tuple(row.values()) for row in driver.state("table").to_pylist()])
@@ -102,7 +102,7 @@ def test_a_key_that_has_expired_starts_over(bolt):
 
 
 @pytest.mark.parametrize("make", [CountByKey, lambda key, table, **of: SumByKey(key, "n", table, **of)])
-def test_their_states_are_declared_and_checked_as_any(make, tmp_path):
+def test_options_of_their_states_are_declared_and_checked(make, tmp_path):
     of = {"ttl": HOUR, "layout": "changes", "writer": "spark"}
     assert make("word", "table", **of).state == KeyedState("table", {"word": str}, {"n": int}, **of)
     for wrong, message in (

@@ -1,4 +1,4 @@
-"""Fixtures: a directory with a user's module, removed from the interpreter's modules after the test."""
+"""Fixtures for CLI tests: a directory with a user's module, and functions that run commands in this process."""
 
 import json
 import logging
@@ -48,7 +48,7 @@ topology = made(["cat", "dog", "cat", "<b>", "dog", "cat"])
 
 @pytest.fixture
 def words(in_tmp: Path) -> Iterator[Path]:
-    """Write ``words.py`` into the current directory."""
+    """Write the user's module ``words.py`` into a temporary current directory; undo its import after the test."""
     path, modules, log = list(sys.path), set(sys.modules), logging.getLogger("txstorm")
     handlers, level = list(log.handlers), log.level
     (in_tmp / "words.py").write_text(WORDS, encoding="utf-8")
@@ -63,7 +63,7 @@ def words(in_tmp: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def txstorm(words: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Return a function that runs a command in this process; its result: (exit code, stdout, stderr)."""
+    """Return a function that runs a txstorm command in this process and returns (exit code, stdout, stderr)."""
     from txstorm.cli.main import execute
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -77,7 +77,7 @@ def txstorm(words: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., An
 
 @pytest.fixture
 def txstorm_json(txstorm: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same with ``--json``; it returns (exit code, the object on the last line of standard output)."""
+    """Return a function that runs a command with ``--json`` and returns (exit code, object of the last output line)."""
 
     def command(*arguments: str) -> tuple[int, dict[str, Any]]:
         code, out, _ = txstorm(*arguments, "--json")

@@ -1,4 +1,4 @@
-"""Tables and values as printed: for people in a terminal, and for programs in a pipe."""
+"""Printed tables and values: for people in a terminal, and for programs in a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def printed(table: object, *, terminal: bool, width: int = 60) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def test_in_a_pipe_a_row_is_a_line_and_nothing_is_padded():
+def test_in_a_pipe_every_row_is_one_line_without_padding():
     rows = [["a", "1", "x" * 500], ["b[red]", "23", ""], ["日本" * 100, "4", "end"]]
     table = grid(("name", "n", "text"), rows, right=("n",))
     assert printed(table, terminal=False) == [
@@ -40,7 +40,7 @@ def test_in_a_pipe_a_row_is_a_line_and_nothing_is_padded():
     assert max(map(len, printed(table, terminal=True))) <= 60
 
 
-def test_values_print_as_short_tables_and_stay_what_they_are():
+def test_values_are_printed_as_short_tables():
     found = Facts("status of words", {"phase": "running", "inFlight": 12345, "lastFailure": None, "tasks": {"a": 2}})
     assert repr(found).splitlines() == [
         "status of words",
@@ -81,7 +81,7 @@ def test_values_print_as_short_tables_and_stay_what_they_are():
 
 
 def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
-    """Outside of a clone, where the package is the only part of the project."""
+    """The first steps printed by ``txstorm --help`` work in an empty directory with only the package installed."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "txstorm").symlink_to(ROOT / "txstorm")
     here = tmp_path / "here"
@@ -133,8 +133,8 @@ def test_a_bolt_that_forgets_to_emit_is_named(tmp_path):
     builder = TransactionalTopologyBuilder("quiet", "numbers", MemoryTransactionalSpout([[1, 2]], "n"))
     builder.set_bolt("passes", Passes()).shuffle_grouping("numbers")
     builder.set_bolt("forgets", Forgets()).shuffle_grouping("passes")
-    builder.set_bolt("behind", Passes()).shuffle_grouping("forgets")  # has no input: not to blame
-    builder.set_bolt("alone", Forgets()).shuffle_grouping("numbers")  # nothing waits for its tuples
+    builder.set_bolt("behind", Passes()).shuffle_grouping("forgets")  # has no input: not the cause
+    builder.set_bolt("alone", Forgets()).shuffle_grouping("numbers")  # has no subscribers
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("behind").global_grouping("passes")
     request = Request(engine="local", data_dir=tmp_path / "data", available_now=True)
     file = io.StringIO()

@@ -1,4 +1,4 @@
-"""Python's hash seed: 0 on the command line and in Spark's workers, recorded, and the first suspect in replays."""
+"""Python's hash seed: 0 for commands and Spark workers, recorded per run, and reported if a replay differs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ run(sets.topology, engine="local", data_dir="data", available_now=True).awaitTer
 
 @pytest.fixture
 def sets(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write ``sets.py``, with a bolt that iterates over a set of strings, into the current directory."""
+    """Write ``sets.py``, with a bolt that iterates over a set of strings, and ``job.py`` into the current directory."""
     (in_tmp / "sets.py").write_text(SETS, encoding="utf-8")
     (in_tmp / "job.py").write_text(JOB, encoding="utf-8")
     monkeypatch.syspath_prepend(str(in_tmp))
@@ -76,7 +76,7 @@ def environment(seed: str | None) -> dict[str, str]:
 
 
 def python(*arguments: str, seed: str | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python in a separate process, as a shell would."""
+    """Run Python in a separate process; `seed` is its PYTHONHASHSEED, None: not set."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment(seed), capture_output=True, text=True, check=False, **more)
 
@@ -86,7 +86,7 @@ REPLAY = ("-m", "txstorm", "replay", "data", "--txid", "1", "--topology", "sets"
 
 
 @pytest.mark.slow
-def test_runs_of_the_command_line_have_one_seed_and_replays_too(sets: Path) -> None:
+def test_runs_and_replays_of_the_command_use_hash_seed_0(sets: Path) -> None:
     done = python(*RUN)
     assert done.returncode == 0, done.stderr
     assert "PYTHONHASHSEED" not in done.stderr
@@ -95,7 +95,7 @@ def test_runs_of_the_command_line_have_one_seed_and_replays_too(sets: Path) -> N
     assert recorded.hash_seed.seed == "0"
     done = python(*REPLAY, seed="random")
     assert (done.returncode, json.loads(done.stdout)["equal"]) == (0, True), (done.stdout, done.stderr)
-    done = python(*REPLAY, seed="7")  # chosen by the user, and not ours to change
+    done = python(*REPLAY, seed="7")  # a seed set by the user is not changed
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["tables"]["sinks/rows"]["reordered"]) == (1, True)
     assert verdict["notes"][0].startswith("first suspect: Python's hash seed: the last run had 0 (Python 3.")
@@ -104,7 +104,7 @@ def test_runs_of_the_command_line_have_one_seed_and_replays_too(sets: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_program_keeps_its_seed_warns_once_and_is_named_by_replays(sets: Path) -> None:
+def test_a_program_keeps_its_seed_warns_once_and_replays_report_it(sets: Path) -> None:
     done = python("job.py", cwd=sets)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("HashSeedWarning") == 1 and "PYTHONHASHSEED=0" in done.stderr
@@ -123,8 +123,8 @@ def test_a_program_keeps_its_seed_warns_once_and_is_named_by_replays(sets: Path)
 
 
 @pytest.mark.slow
-def test_what_a_user_gave_the_interpreter_stays(sets: Path) -> None:
-    """Exit codes, standard input, interpreter options, closed streams and Ctrl-C are preserved."""
+def test_a_restart_preserves_the_interpreters_options(sets: Path) -> None:
+    """Restarting with hash seed 0 preserves exit codes, standard input, interpreter options and closed streams."""
     assert python("-m", "txstorm", "run", "nothing-here").returncode == 2
     done = python("-X", "dev", "-W", "error::DeprecationWarning:sets", *RUN)
     assert done.returncode == 0, done.stderr
@@ -141,7 +141,7 @@ def test_what_a_user_gave_the_interpreter_stays(sets: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_reaches_the_process_that_was_started(sets: Path) -> None:
+def test_a_signal_reaches_the_restarted_process(sets: Path) -> None:
     endless = SETS.replace("    def finish_batch(self):", "    def finish_batch(self):\n        time.sleep(0.1)")
     endless = endless.replace("[WORDS]", "[WORDS * 1000]")
     (sets / "sets.py").write_text(endless, encoding="utf-8")
@@ -159,12 +159,12 @@ def test_a_signal_reaches_the_process_that_was_started(sets: Path) -> None:
         process.communicate()
 
 
-def test_what_is_not_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_are_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execve", lambda path, arguments, env: started.append(arguments))
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "txstorm", "run", "x"])
-    hash_seed.fix(["run", "x"])  # in pytest's process, which is not the command line
+    hash_seed.fix(["run", "x"])  # pytest's process is not the txstorm command
     assert started == []
     monkeypatch.setattr(hash_seed, "_is_ours", lambda arguments: True)
     hash_seed.fix(["status", "x"])
@@ -178,7 +178,7 @@ def test_what_is_not_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert started == ([[sys.executable, "-m", "txstorm", "run", "x"]] if sys.flags.hash_randomization else [])
 
 
-def test_one_warning_a_process(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_warning_per_process(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sets as module  # type: ignore[import-not-found]
 
     monkeypatch.setattr(origin, "_warned", False)
@@ -191,7 +191,7 @@ def test_one_warning_a_process(sets: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert next(one for one in told if one.category is HashSeedWarning).filename == __file__
 
 
-def test_the_seed_is_a_suspect_of_what_differs_only(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_seed_is_reported_only_if_rows_differ(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sets as module
 
     run(module.topology, engine="local", data_dir=sets / "data", available_now=True).awaitTermination()
@@ -242,7 +242,7 @@ print(handle.sink("rows").to_pylist())
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_workers_of_spark_have_the_seed_0_whatever_the_driver_has(in_tmp: Path) -> None:
+def test_spark_workers_have_hash_seed_0_whatever_the_drivers(in_tmp: Path) -> None:
     (in_tmp / "workers.py").write_text(WORKERS, encoding="utf-8")
     done = python("workers.py", seed="random")
     assert done.returncode == 0, done.stderr

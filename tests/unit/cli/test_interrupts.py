@@ -8,7 +8,7 @@ from txstorm.cli.interrupts import SKIPPING, STOPPING, Interrupts
 
 
 class Handle:
-    """A run handle whose `stop` blocks until the test releases it."""
+    """A fake run handle whose `stop` blocks until the test releases it."""
 
     def __init__(self):
         self.calls, self.stopping, self.let_go = [], threading.Event(), threading.Event()
@@ -29,7 +29,7 @@ def handle():
     made.let_go.set()
 
 
-def test_a_second_signal_is_heard_while_stop_blocks(handle):
+def test_a_second_signal_is_handled_while_stop_blocks(handle):
     said = []
     with Interrupts(said.append) as interrupts:
         interrupts.attach(handle)
@@ -46,7 +46,7 @@ def test_a_second_signal_is_heard_while_stop_blocks(handle):
     assert said == [STOPPING, SKIPPING]
 
 
-def test_before_there_is_a_run_a_signal_ends_the_program():
+def test_a_signal_before_the_run_ends_the_program():
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), Interrupts(print):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -54,7 +54,7 @@ def test_before_there_is_a_run_a_signal_ends_the_program():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_other_threads_leave_the_signals_alone(handle):
+def test_other_threads_do_not_change_signal_handlers(handle):
     before = signal.getsignal(signal.SIGINT)
     seen = []
 

@@ -22,19 +22,19 @@ def test_exit_codes(code, error, capsys):
     assert str(error) in captured.err
 
 
-def test_keyboard_interrupt_is_an_interruption(capsys):
+def test_keyboard_interrupt_is_reported_as_interrupted(capsys):
     assert report(KeyboardInterrupt(), as_json=True, debug=False) == 130
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "Interrupted"
 
 
-def test_faults_and_what_was_done():
+def test_faults_and_run_facts_in_the_error_object():
     document = error_document(TopologyError("t", ["a", "b"]), {"txids": 3})
     assert document["error"]["faults"] == ["a", "b"]
     assert document["error"]["run"] == {"txids": 3}
     assert list(document) == ["error"]
 
 
-def test_messages_are_shown_as_they_are(capsys):
+def test_messages_are_printed_verbatim(capsys):
     report(TopologyFailed("[red]not markup[/red] é\nsecond line " + "x" * 300), as_json=True, debug=False)
     captured = capsys.readouterr()
     assert captured.err == "error: [red]not markup[/red] é\nsecond line " + "x" * 300 + "\n"

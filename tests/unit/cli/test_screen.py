@@ -11,7 +11,7 @@ def moment(seconds: float, committed: int) -> Moment:
     return Moment("words", "local", "running", Snapshot(committed=committed, txids=committed), (), seconds)
 
 
-def test_lines_come_now_and_then_and_only_with_news():
+def test_lines_are_rate_limited_and_printed_only_for_changes():
     file = io.StringIO()
     screen = screen_for(Console(file=file, width=200))
     assert isinstance(screen, LineScreen)
@@ -25,7 +25,7 @@ def test_lines_come_now_and_then_and_only_with_news():
     assert LINE_SECONDS >= 1
 
 
-def test_a_terminal_has_a_table_and_messages_above_it():
+def test_a_terminal_shows_messages_above_a_table():
     file = io.StringIO()
     screen = screen_for(Console(file=file, force_terminal=True, width=120, _environ={"TERM": "xterm"}))
     assert isinstance(screen, LiveScreen)
@@ -37,6 +37,6 @@ def test_a_terminal_has_a_table_and_messages_above_it():
     assert "stopping" in file.getvalue()
 
 
-def test_a_dumb_terminal_gets_lines():
+def test_a_dumb_terminal_shows_lines():
     console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
     assert isinstance(screen_for(console), LineScreen)

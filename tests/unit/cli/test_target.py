@@ -45,7 +45,7 @@ def test_targets(text):
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_is_no_target(text):
+def test_malformed_targets_are_rejected(text):
     with pytest.raises(InputError) as caught:
         parse(text)
     assert BAD[text] in str(caught.value)
@@ -63,7 +63,7 @@ def module(name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def test_the_attribute_is_topology_when_none_is_named(words: Path):
+def test_the_attribute_defaults_to_topology(words: Path):
     assert load("words").id == "words"
 
 
@@ -71,7 +71,7 @@ def test_a_call_with_arguments(words: Path):
     assert load("words:made(['a'], name='other')").id == "other"
 
 
-def test_a_function_that_needs_nothing_is_called(words: Path):
+def test_a_function_without_required_arguments_is_called(words: Path):
     module("later", "import words\ndef topology(name='later'):\n    return words.made(['a'], name)\n")
     assert load("later").id == "later"
 
@@ -96,12 +96,12 @@ def test_no_such_module(words: Path):
 
 
 def test_no_such_module_in_a_package(words: Path):
-    module("parcel.__init__", "")  # no name of the project's: that may be imported already
+    module("parcel.__init__", "")  # not a module name of the project, which may already be imported
     module("parcel.count", "")
     assert "no module 'parcel.coumt' in package 'parcel' (did you mean 'parcel.count'?)" in str(failure("parcel.coumt"))
 
 
-def test_a_module_with_its_ending(words: Path):
+def test_a_module_name_with_its_file_suffix(words: Path):
     assert "did you mean 'words'" in str(failure("words.py"))
 
 
@@ -109,7 +109,7 @@ def test_no_such_attribute(words: Path):
     assert "module 'words' has no attribute 'topologie' (did you mean 'topology'" in str(failure("words:topologie"))
 
 
-def test_a_module_without_topology_names_those_it_has(words: Path):
+def test_a_module_without_topology_lists_its_topologies(words: Path):
     module("named", "import words\nmine = words.made(['a'])\n")
     assert "it has mine" in str(failure("named"))
 
@@ -153,7 +153,7 @@ def test_a_syntax_error(words: Path):
     assert str(failure("typo")).startswith(f"{words / 'typo.py'}:1: SyntaxError")
 
 
-def test_a_missing_import_of_the_module_is_not_the_module(words: Path):
+def test_a_failed_import_within_the_module_is_reported_as_such(words: Path):
     module("needy", "import not_installed_anywhere\n")
     error = str(failure("needy"))
     assert f"{words / 'needy.py'}:1" in error

@@ -1,4 +1,4 @@
-"""Records and messages with terminal control characters: every command shows them escaped."""
+"""Records and messages with terminal control characters are printed escaped by every command."""
 
 import io
 import json
@@ -26,7 +26,7 @@ COMMANDS = [
 
 @pytest.fixture
 def done(words):
-    """Return a run with such a record in its tables, and another one in its dead letters."""
+    """Add a topology to ``words.py`` with control characters in a record and in the cause of a dead letter."""
     with (words / "words.py").open("a") as file:
         file.write(f"\nnasty = made([{NASTY!r}, 'boom'], take=2).with_settings({{'on_error': 'dead_letter'}})\n")
         file.write(f"\nKeep.raising = {NASTY!r}\n")
@@ -35,7 +35,7 @@ def done(words):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_what_records_hold_is_shown_and_not_obeyed(done, txstorm, command):
+def test_control_characters_in_records_are_escaped(done, txstorm, command):
     assert txstorm("run", "words:nasty", "--engine", "local", "--available-now")[0] == 0
     code, out, err = txstorm(*command)
     assert code == 0, err
@@ -46,7 +46,7 @@ def test_what_records_hold_is_shown_and_not_obeyed(done, txstorm, command):
     assert code == 0, err
     assert not OBEYED.search(out)
     if command[0] in ("state", "changes", "snapshot"):
-        assert json.dumps(NASTY) in json.dumps(json.loads(out))  # escaped in another way, it means the same
+        assert json.dumps(NASTY) in json.dumps(json.loads(out))  # JSON escapes it differently, with the same value
 
 
 def test_dead_letters(done, txstorm):
@@ -56,7 +56,7 @@ def test_dead_letters(done, txstorm):
     assert "ValueError: \\x1b]0;owned\\x07" in out
 
 
-def test_errors_and_their_traces(done, txstorm):
+def test_errors_and_their_tracebacks_are_escaped(done, txstorm):
     with open("words.py", "a") as file:
         file.write("\nfailing = made(['boom'], 'failing')\n")
     code, out, err = txstorm("run", "words:failing", "--engine", "local", "--available-now", "--json")

@@ -19,7 +19,7 @@ def test_only_the_users_frames_are_kept():
     assert without_internals(text).splitlines() == [HEAD, *MINE, *MESSAGE]
 
 
-def test_which_files_are_internal():
+def test_internal_files_are_recognized():
     assert is_internal(target.__file__)
     assert is_internal("<frozen importlib._bootstrap>")
     assert not is_internal(__file__)

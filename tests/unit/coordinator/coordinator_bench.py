@@ -11,7 +11,7 @@ ALWAYS = "always"
 
 
 class Bench:
-    """The state machine with a fake ledger; `value` is the metadata of the next transaction, None if it is not ready."""
+    """The state machine with a fake ledger; `value` is the metadata of the next transaction, None if not ready."""
 
     def __init__(
         self, max_pending: int = 4, max_group: int = 1, opaque: bool = False, currtx: int = 1, stored: Any = None
@@ -75,7 +75,7 @@ class Bench:
         return self.send(Wake())
 
     def ack(self, txid: int, attempt: int | None = None) -> list[str]:
-        """Acknowledge the outstanding tuple tree of `txid` in either phase, as Storm's ack does; return the emissions."""
+        """Acknowledge the outstanding tuple tree of `txid` in either phase, like Storm's ack; return the emissions."""
         attempt = attempt or self.attempts[txid]
         status = self.state.active.get(txid, (0, None))[1]
         return self.send(Committed(txid, attempt) if status is COMMITTING else Processed(txid, attempt))

@@ -265,7 +265,7 @@ class World:
             self.send(Wake())
 
     def stale(self) -> None:
-        """Deliver stale and duplicate responses, for superseded or finished attempts; demand that they have no effect."""
+        """Deliver stale and duplicate responses, for superseded or finished attempts: they must have no effect."""
         events: list[Event] = []
         if self.dead:
             txid, attempt = self.random.choice(self.dead)

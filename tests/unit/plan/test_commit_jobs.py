@@ -1,4 +1,4 @@
-"""Committers whose large transactions can be committed by a job."""
+"""Commit jobs in the plan: which committers can commit large transactions as a job, and why others cannot."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ OTHER = replace(COUNTS, name="other")
 
 
 def spread(tables, group=lambda bolt: bolt.fields_grouping("s", ["word"]), *, more=None, external=False):
-    """Return the tables of committers that can run as a job, and the reasons why the others cannot."""
+    """Return the tables of committers that can run as a job, or else the reasons why the committer `keep` cannot."""
     made = builder()
     made.set_bolt("each", Each()).shuffle_grouping("s")
     bolt = Batch()
@@ -32,7 +32,7 @@ def spread(tables, group=lambda bolt: bolt.fields_grouping("s", ["word"]), *, mo
     return found or obstacles(plan, "keep")
 
 
-def test_grouped_by_the_key_of_all_states():
+def test_committers_grouped_by_the_key_of_all_states():
     assert commit_job_tables(compile_plan(word_count())) == {"counts": (COUNTS, LOG)}
     assert spread((COUNTS,), lambda bolt: bolt.fields_grouping("s", ["word"]).fields_grouping("each", ["word"])) != {}
     assert spread((COUNTS, OTHER, LOG)) == {"keep": (COUNTS, OTHER, LOG)}
@@ -71,7 +71,7 @@ def test_other_groupings(kind):
     assert both == [reason.format("each")]
 
 
-def test_effects_elsewhere():
+def test_external_effects_prevent_a_commit_job():
     assert spread((COUNTS,), external=True) == ["it has effects of its own (external)"]
     writer = SimpleNamespace(**dict.fromkeys(OUTLET_METHODS, print))
     stores = (MapState("own", MemoryBackend()), Outlet("out", {"word": str}, writer))
@@ -79,7 +79,7 @@ def test_effects_elsewhere():
     assert spread((COUNTS, *stores)) == [f"map own {elsewhere}", f"outlet out {elsewhere}"]
 
 
-def test_what_is_behind_or_before_another_one_in_the_commit_phase():
+def test_committers_downstream_or_upstream_of_another_committer():
     plan = compile_plan(source_diagram())
     assert commit_job_tables(plan) == {}
     assert obstacles(plan, "D") == ["it has no keyed state", "what it gets from C is made in the commit phase"]
@@ -94,7 +94,7 @@ def test_what_is_behind_or_before_another_one_in_the_commit_phase():
     assert spread((COUNTS,), more=behind) == {"keep": (COUNTS,)}
 
 
-def test_a_sink_of_its_own_beside_it_changes_nothing():
+def test_an_independent_sink_does_not_prevent_a_commit_job():
     def beside(made):
         sink = Batch()
         sink.tables = (SinkTable("words", {"word": str}),)

@@ -78,7 +78,7 @@ processing phase: finishes many txids at once; one job a pack, 1 Spark stage
 commit phase: nothing finishes here; a txid commits when it is processed"""
 
 
-def test_the_topology_of_the_design():
+def test_the_word_count_topology():
     assert explain(word_count()) == WORD_COUNT
 
 
@@ -94,7 +94,7 @@ def test_without_committers():
     assert explain(builder().build_topology()) == ALONE
 
 
-def test_a_compiled_plan_explains_itself_the_same():
+def test_explaining_a_compiled_plan_gives_the_same_text():
     assert explain(compile_plan(branches())) == BRANCHES
 
 
@@ -107,13 +107,13 @@ def test_tables_that_spark_publishes_are_named():
     assert "sink out: sinks/out, published with Spark" in lines
 
 
-def test_a_state_of_the_layout_merge_has_one_table():
+def test_a_state_with_the_merge_layout_has_one_table():
     made = builder()
     made.set_bolt("counts", CountByKey("word", "counts", layout="merge")).global_grouping("s")
     assert "state counts: state/counts, by word" in explain(made.build_topology())
 
 
-def test_large_commits_that_are_switched_off():
+def test_disabled_large_commits():
     topology = word_count().with_settings({"large_commit_rows": None})
     assert explain(topology) == WORD_COUNT
     *_, verdict, reason = explain(topology.with_settings({"large_commit_bytes": "none"})).splitlines()

@@ -9,7 +9,7 @@ from txstorm.plan.stages import Edge, Stage, compile_plan
 
 
 def chain(*steps, spout=1):
-    """Build a chain of basic bolts: (grouping method, parallelism) per step."""
+    """Compile the plan of a chain of bolts, given as (grouping, parallelism) pairs; `spout` is the spout's parallelism."""
     made = builder(spout)
     before = "s"
     for i, (grouping, parallelism) in enumerate(steps):
@@ -18,7 +18,7 @@ def chain(*steps, spout=1):
     return compile_plan(made.build_topology())
 
 
-def test_the_topology_of_the_design():
+def test_the_word_count_topology():
     plan = compile_plan(word_count())
     assert plan.stages == (Stage(0, 2, ("s",)), Stage(1, 2, ("split", "partial")))
     assert plan.commit == ("counts",)
@@ -29,7 +29,7 @@ def test_the_topology_of_the_design():
     ]
 
 
-def test_an_edge_says_all_about_its_subscription():
+def test_an_edge_describes_its_subscription():
     plan = compile_plan(branches())
     edge = plan.in_edges("faults")[0]
     grouping = plan.topology.component("faults").inputs[0].grouping
@@ -71,7 +71,7 @@ def test_committers_in_the_middle_of_the_graph():
         ("global", 2, 1, False),
     ],
 )
-def test_which_edges_stay_in_their_task(grouping, spout, bolt, local):
+def test_local_edges(grouping, spout, bolt, local):
     plan = chain((grouping, bolt), spout=spout)
     assert plan.edges[0].local is local
     assert len(plan.stages) == (1 if local else 2)
@@ -98,7 +98,7 @@ def test_a_stage_has_as_many_tasks_as_its_widest_component():
     assert compile_plan(made.build_topology()).stages[1] == Stage(1, 7, ("a", "b"))
 
 
-def test_a_local_edge_over_stages_is_not_fused():
+def test_a_local_edge_across_stages_is_not_fused():
     plan = compile_plan(branches())
     over = next(edge for edge in plan.edges if (edge.source, edge.target) == ("near", "meet"))
     assert over.local
@@ -125,7 +125,7 @@ def test_a_plan_can_be_shipped():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_plan_keeps_the_rules(seed):
+def test_random_plans_satisfy_the_invariants(seed):
     chosen = random.Random(seed)
     made = builder(chosen.randint(1, 4))
     names = ["s"]

@@ -1,4 +1,4 @@
-"""`DeltaSink`: the ready-made committer over a sink handle."""
+"""`DeltaSink`: the ready-made committer that appends tuples to a Delta table."""
 
 import pyarrow as pa
 import pytest
@@ -33,13 +33,13 @@ def run(batches):
     return group.changes(1, 1)
 
 
-def test_it_is_a_committer_that_takes_record_batches():
+def test_delta_sink_is_a_committer_of_record_batches():
     sink = DeltaSink("words", {"word": str})
     assert isinstance(sink, Committer)
     assert takes_batches(sink)
 
 
-def test_it_appends_every_tuple_by_field_name():
+def test_delta_sink_appends_every_tuple_by_field_name():
     rows = run(
         [pa.record_batch({"n": [1, 2], "word": ["a", "b"]}), pa.record_batch({"word": ["c"], "n": [3], "x": [0]})]
     )
@@ -50,7 +50,7 @@ def test_it_appends_every_tuple_by_field_name():
     ]
 
 
-def test_a_batch_without_tuples_makes_no_rows():
+def test_an_empty_batch_appends_no_rows():
     assert run([]) is None
 
 

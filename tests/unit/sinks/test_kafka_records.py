@@ -1,4 +1,4 @@
-"""Records that a Kafka sink makes, and rows that it rejects before the decision; runs without a broker."""
+"""Records that a Kafka sink creates, and rows that it rejects before the decision, tested without a broker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Resources:
 
 
 def made(*rows, fields=("word", "n"), **options):
-    """Return the rows that the sink appends for `rows`."""
+    """Return the records (key, value, timestamp in ms) that a Kafka sink with `options` creates from `rows`."""
     sink, resources = KafkaSink("out", "words", SERVERS, **options), Resources()
     sink.prepare(TaskContext("t", "send", 0, 1, stamp=1_700_000_000_123_456, resources=resources), None, ATTEMPT)
     for row in rows:
@@ -46,7 +46,7 @@ def made(*rows, fields=("word", "n"), **options):
     return resources.kept.table.to_pylist()
 
 
-def test_all_fields_are_a_json_object_at_the_time_of_the_transaction():
+def test_by_default_all_fields_are_a_json_object_at_the_transactions_time():
     assert made(("caf\u00e9", 1), ("tea", None)) == [
         {"key": None, "value": '{"word":"caf\u00e9","n":1}'.encode(), "timestamp": 1_700_000_000_123},
         {"key": None, "value": b'{"word":"tea","n":null}', "timestamp": 1_700_000_000_123},
@@ -64,17 +64,17 @@ def test_all_fields_are_a_json_object_at_the_time_of_the_transaction():
         (lambda row: None, None),
     ],
 )
-def test_key_and_value_are_made_in_the_same_way(part, expected):
+def test_key_and_value_have_the_same_options(part, expected):
     (row,) = made(("tea", 3), key=part, value=part)
     assert row["key"] == row["value"] == expected
 
 
-def test_bytes_go_as_they_are_and_none_is_a_tombstone():
+def test_bytes_are_sent_unchanged_and_none_is_a_tombstone():
     (row,) = made((b"\x00\xff", None), key="word", value="n")
     assert (row["key"], row["value"]) == (b"\x00\xff", None)
 
 
-def test_what_json_lacks():
+def test_json_representation_of_times_and_decimals():
     values = (datetime(2024, 2, 3, 4, 5, 6, tzinfo=UTC), date(2024, 2, 3), Decimal("1.50"), [1, {"a": True}])
     (row,) = made(values, fields="abcd")
     assert json.loads(row["value"]) == {
@@ -86,7 +86,7 @@ def test_what_json_lacks():
 
 
 @pytest.mark.parametrize("given", [datetime(2024, 1, 1, tzinfo=UTC), 1_704_067_200_000])
-def test_a_field_gives_the_timestamp(given):
+def test_the_timestamp_may_come_from_a_field(given):
     (row,) = made(("tea", given), value="word", timestamp="n")
     assert row["timestamp"] == 1_704_067_200_000
 
@@ -132,13 +132,13 @@ def test_a_record_that_cannot_be_sent_names_the_transaction(row, options, told):
         ({"settings": SETTINGS, "colour": "red"}, "unexpected keyword argument 'colour'"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(arguments, told):
+def test_wrong_arguments_are_rejected_at_once(arguments, told):
     with pytest.raises(SettingError, match=told) as refused:
         KafkaSink("out", "words", SERVERS, **arguments)
     assert "hunter2" not in str(refused.value)
 
 
-def test_no_copy_holds_the_settings():
+def test_copies_shipped_to_tasks_do_not_contain_the_settings():
     sink = KafkaSink("out", "words", SERVERS, settings=SETTINGS)
     shipped = cloudpickle.dumps(sink)
     assert b"hunter2" not in shipped
@@ -148,7 +148,7 @@ def test_no_copy_holds_the_settings():
     assert "hunter2" not in repr(sink.outlet)
 
 
-def test_without_the_client_the_install_line_is_given(monkeypatch):
+def test_without_the_client_the_error_names_the_install_command(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("txstorm.clients.kafka")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)

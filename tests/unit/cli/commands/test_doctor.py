@@ -24,7 +24,7 @@ def test_pandas_3_is_too_new():
     assert not fits("3.0.0", PANDAS)
 
 
-def test_bounds_are_those_of_the_installation():
+def test_version_bounds_match_the_package_metadata():
     config = configparser.ConfigParser()
     config.read(Path(__file__).parents[4] / "setup.cfg", encoding="utf-8")
     texts = [config["options"]["install_requires"], config["options.extras_require"]["spark"]]
@@ -46,7 +46,7 @@ def test_a_missing_package_names_its_extra():
     assert found.remedy == "pip install 'txstorm[spark]'"
 
 
-def test_a_package_of_another_version():
+def test_an_unsupported_package_version():
     found = package(Package("pytest", "1", "2", "", "runs"))
     assert not found.ok
     assert "expected >=1,<2" in found.found
@@ -93,18 +93,18 @@ def test_disk(in_tmp, monkeypatch):
     assert "cannot be written to" in checks.disk().found
 
 
-def test_the_local_engine_is_tried():
+def test_the_local_engine_is_checked_by_a_run():
     assert checks.engine("local") == Check("engine local", True, "a small topology ran")
 
 
-def test_an_engine_that_does_not_work_says_why(monkeypatch):
+def test_a_failing_engine_reports_its_error(monkeypatch):
     monkeypatch.setattr("txstorm.cli.commands.probe.WORDS", [[1]])
     found = checks.engine("local")
     assert not found.ok
     assert "word" in found.found
 
 
-def test_spark_is_not_tried_where_it_cannot_work(monkeypatch):
+def test_spark_is_not_checked_without_its_requirements(monkeypatch):
     monkeypatch.setattr(checks, "java", lambda: Check("Java", False, "none", "install it", "spark"))
     found = list(checks.all_checks(lambda what: None))
     assert found[-1] == Check("engine spark", False, "not tried: needs Java", "see above", "spark")

@@ -1,4 +1,4 @@
-"""``--ledger``, ``txstorm ledger copy`` and ``txstorm recover``, with output for people and for scripts."""
+"""The option ``--ledger`` and the commands ``txstorm ledger copy`` and ``txstorm recover``, as text and as JSON."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_every_command_finds_a_user_defined_ledger(words: Path, txstorm, txstorm
     assert txstorm_json("list", "--ledger", other)[1]["topologies"] == []
 
 
-def test_what_is_no_ledger(words: Path, txstorm, txstorm_json):
+def test_malformed_ledger_options_are_rejected(words: Path, txstorm, txstorm_json):
     code, found = txstorm_json(*RUN, "--ledger", "zookeper:a/b")
     assert code == 2
     assert "did you mean 'zookeeper'" in found["error"]["message"]
@@ -37,7 +37,7 @@ def test_what_is_no_ledger(words: Path, txstorm, txstorm_json):
     assert txstorm(*RUN, "--set", "ledger=delta:")[0] == 2
 
 
-def test_a_ledger_is_moved_lost_and_rebuilt(words: Path, txstorm, txstorm_json):
+def test_a_ledger_is_copied_lost_and_recovered(words: Path, txstorm, txstorm_json):
     assert txstorm(*RUN)[0] == 0
     before = txstorm("state", DATA, "counts", "--json")[1]
     code, out, _ = txstorm("ledger", "copy", DATA, "delta:control")
@@ -47,7 +47,7 @@ def test_a_ledger_is_moved_lost_and_rebuilt(words: Path, txstorm, txstorm_json):
         True,
     )
     code, found = txstorm_json("ledger", "copy", DATA, "delta:control")
-    assert (code, found["error"]["type"]) == (2, "InputError")  # that is where it is
+    assert (code, found["error"]["type"]) == (2, "InputError")  # the ledger already is there
     (words / "control").rename(words / "gone")
     assert txstorm(*RUN)[0] == 2
     code, shown = txstorm_json("recover", DATA, "--dry-run")

@@ -1,4 +1,4 @@
-"""Output of the life-cycle commands: sentences for people, a JSON object for scripts."""
+"""The life-cycle commands (kill, deactivate, rebalance and others): text output for people, JSON for scripts."""
 
 import importlib
 import os
@@ -21,17 +21,17 @@ DATA = "txstorm-data/words"
 
 @pytest.fixture
 def live(words: Path, txstorm):
-    """Run the topology of ``words.py`` in this process."""
+    """Run the topology of ``words.py`` in this process; yield its handle once idle, and stop it after the test."""
     sys.path.insert(0, str(words))
     handle = run(importlib.import_module("words").topology, engine="local", data_dir=words / DATA)
     handle.processAllAvailable()
-    while handle.in_flight:  # empty transactions that were started before it
+    while handle.in_flight:  # empty transactions that are still in flight
         time.sleep(0.01)
     yield handle
     handle.stop()
 
 
-def test_a_life(live, txstorm, txstorm_json):
+def test_deactivate_activate_rebalance_and_kill(live, txstorm, txstorm_json):
     last = live.committed
     code, out, _ = txstorm("deactivate", DATA)
     assert (code, out) == (0, f"words: inactive after txid {last}; nothing is in flight\n")
@@ -69,7 +69,7 @@ def test_status_inspect_and_list_for_people(live, txstorm):
     assert row.split() == ["words", "stopped", str(last), DATA]
 
 
-def test_a_run_that_is_killed_ends_with_0_and_says_so(txstorm, words):
+def test_a_killed_run_exits_with_0_and_reports_it(txstorm, words):
     done: list[tuple[int, str, str]] = []
     runner = threading.Thread(target=lambda: done.append(txstorm("run", "words", "--engine", "local")))
     runner.start()
@@ -118,7 +118,7 @@ def test_numbers():
 @pytest.mark.parametrize(
     "command", ["list", "status", "inspect", "deactivate", "activate", "rebalance", "kill", "repair"]
 )
-def test_help_teaches(command, txstorm):
+def test_the_help_has_examples(command, txstorm):
     code, out, _ = txstorm(command, "--help")
     assert code == 0
     assert f"Example: txstorm {command}" in out

@@ -1,4 +1,4 @@
-"""The query commands ``txstorm snapshot``, ``changes`` and ``views``."""
+"""The query commands ``txstorm snapshot``, ``txstorm changes`` and ``txstorm views``."""
 
 import pytest
 

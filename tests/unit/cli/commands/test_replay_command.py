@@ -1,4 +1,4 @@
-"""``txstorm replay``: a committed transaction is replayed, compared, and debugged; and journals."""
+"""``txstorm replay``: committed transactions are replayed, compared and debugged; journals are replayed."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ REPLAY = ("replay", DATA, "--topology", "words")
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Return every file with its content, except SQLite's shared-memory file, which readers may create."""
+    """Return the SHA-256 digest of every file, by path, except SQLite's -shm and -wal files, which readers may create."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -34,7 +34,7 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 def change(words: Path, old: str, new: str) -> None:
-    """Edit the user's module on disk and reload it in this process."""
+    """Replace `old` by `new` in the user's module ``words.py`` on disk, and make this process import it again."""
     text = (words / "words.py").read_text(encoding="utf-8")
     assert old in text
     (words / "words.py").write_text(text.replace(old, new), encoding="utf-8")
@@ -43,7 +43,7 @@ def change(words: Path, old: str, new: str) -> None:
 
 
 def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command in a separate process."""
+    """Run the txstorm command in a separate process, with `stdin` as its input; return the completed process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     return loaded().run("-m", "txstorm", *arguments, cwd=words, env=environment, stdin=stdin)
 
@@ -51,7 +51,7 @@ def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.Completed
 # --- one transaction --------------------------------------------------------------------------------------------------
 
 
-def test_every_committed_txid_gives_what_was_committed_and_nothing_changes(txstorm, words: Path):
+def test_every_committed_txid_replays_to_the_same_rows_without_writes(txstorm, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
     for txid in ("1", "2", "3"):
@@ -60,7 +60,7 @@ def test_every_committed_txid_gives_what_was_committed_and_nothing_changes(txsto
     assert tree(words / DATA) == before
 
 
-def test_changed_code_is_a_difference_with_key_and_both_values(txstorm, txstorm_json, words: Path):
+def test_changed_code_is_reported_with_key_and_both_values(txstorm, txstorm_json, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
     change(words, "(old or 0) + n)", "(old or 0) + 10 * n)")
@@ -77,7 +77,7 @@ def test_changed_code_is_a_difference_with_key_and_both_values(txstorm, txstorm_
     assert tree(words / DATA) == before
 
 
-def test_rows_of_a_sink_that_are_missing_added_or_moved(txstorm, txstorm_json, words: Path):
+def test_sink_rows_that_are_missing_added_or_reordered(txstorm, txstorm_json, words: Path):
     # Three words for two tasks: one of them appends two rows.
     target = "words:made(['cat', 'dog', '<b>'], take=3)"
     txstorm("run", target, "--engine", "local", "--available-now")
@@ -92,11 +92,11 @@ def test_rows_of_a_sink_that_are_missing_added_or_moved(txstorm, txstorm_json, w
     assert {"key": None, "committed": {"word": "dog"}, "replayed": None} in log["differences"]
 
 
-def test_beside_a_live_run(txstorm, txstorm_json, words: Path):
+def test_replay_during_a_live_run(txstorm, txstorm_json, words: Path):
     sys.path.insert(0, str(words))
     import words as module
 
-    handle = run(module.topology, engine="local")  # this spout never ends
+    handle = run(module.topology, engine="local")  # this run does not end by itself
     try:
         handle.processAllAvailable()
         code, found = txstorm_json(*REPLAY, "--txid", "2")
@@ -106,7 +106,7 @@ def test_beside_a_live_run(txstorm, txstorm_json, words: Path):
         handle.stop()
 
 
-def test_code_that_raises_now_is_told_with_the_users_frame(txstorm, txstorm_json, words: Path):
+def test_code_that_now_raises_is_reported_with_the_users_frame(txstorm, txstorm_json, words: Path):
     txstorm(*RUN)
     change(words, '== "boom"', '== "cat"')
     code, out, _ = txstorm(*REPLAY, "--txid", "1")
@@ -116,7 +116,7 @@ def test_code_that_raises_now_is_told_with_the_users_frame(txstorm, txstorm_json
     assert txstorm_json(*REPLAY, "--txid", "1")[1]["failure"]["type"] == "ValueError"
 
 
-def test_a_txid_that_is_older_than_the_kept_history(txstorm, words: Path):
+def test_a_txid_older_than_the_retained_history_is_rejected(txstorm, words: Path):
     txstorm("run", "words", "--engine", "local", "--until-txid", "2")
     shutil.rmtree(words / DATA / "history")
     txstorm(*RUN)
@@ -142,14 +142,14 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_replayed(txstorm):
+def test_invalid_replay_arguments_are_rejected(txstorm):
     txstorm(*RUN)
     for arguments, said in REFUSED:
         code, _, err = txstorm(*arguments)
         assert (code, said in " ".join(err.replace("│", " ").split())) == (2, True), (arguments, err)
 
 
-def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Path):
+def test_committers_with_external_stores_are_rejected(txstorm, words: Path):
     txstorm(*RUN)
     change(words, "class Keep(BatchBolt, Committer):\n", "class Keep(BatchBolt, Committer):\n    external = True\n")
     code, _, err = txstorm(*REPLAY, "--txid", "2")
@@ -164,7 +164,7 @@ def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Pat
     assert (code, "map 'mine' of keep is in a store of its own" in err) == (2, True)
 
 
-def test_a_state_that_is_declared_differently_now(txstorm, words: Path):
+def test_a_state_whose_declaration_has_changed(txstorm, words: Path):
     txstorm(*RUN)
     change(words, 'value={"n": int}', 'value={"n": str}')
     code, _, err = txstorm(*REPLAY, "--txid", "2")
@@ -189,7 +189,7 @@ PLANTED = "import pathlib\npathlib.Path(__file__).with_name('was-run').touch()\n
 
 
 def planted(words: Path, target: str) -> None:
-    """Make the ledger name `target` as the run's code, as an attacker could; importing it would leave a trace."""
+    """Record `target` in the ledger as the topology's code, as an attacker might; importing it would leave a file."""
     text = PLANTED + (words / "words.py").read_text(encoding="utf-8") + "def call(text):\n    raise SystemExit(text)\n"
     (words / "planted.py").write_text(text, encoding="utf-8")
     with_ledger(words / DATA, {"version": 1, "target": target, "place": "script job.py", "directory": "/tmp/\x1b[2J"})
@@ -225,7 +225,7 @@ def test_control_characters_of_a_recorded_target_are_shown_escaped(txstorm, word
 
 
 def at_a_terminal(words: Path, answer: str, *arguments: str) -> tuple[int, str]:
-    """Run the command in a separate process on a terminal; return the exit code and the terminal's output."""
+    """Run the txstorm command on a pseudo-terminal, typing `answer`; return the exit code and the terminal's output."""
     terminal, side = os.openpty()
     with open(terminal, "r+b", buffering=0) as screen:
         command = [sys.executable, "-m", "txstorm", *arguments]
@@ -238,7 +238,7 @@ def at_a_terminal(words: Path, answer: str, *arguments: str) -> tuple[int, str]:
             while found := screen.read(4096):
                 shown += found
         except OSError:
-            pass  # the other side is closed: the process has ended
+            pass  # the other end is closed: the process has exited
         return process.wait(60), shown.decode()
 
 
@@ -252,10 +252,10 @@ def test_a_recorded_target_is_imported_after_a_yes_at_a_terminal(txstorm, words:
     code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
     assert (code, (words / "was-run").exists()) == (0, True), shown
     assert "the result is the one committed" in shown
-    planted(words, "planted:call('id')")  # no question: a call is not run on the word of a directory
+    planted(words, "planted:call('id')")  # no prompt: a call recorded in a data directory is never executed
     code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
     assert (code, "[y/N]" in shown, "--topology" in shown) == (2, False, True), shown
-    planted(words, "planted:made")  # a function, which is seen only after the import
+    planted(words, "planted:made")  # a function, which is recognized only after the import
     code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
     assert (code, "--topology planted:made" in shown) == (2, True), shown
 
@@ -271,8 +271,8 @@ def test_run_records_the_attribute_of_the_module_that_holds_the_topology(words: 
     assert origin_of(module.made(["a"]), "words:made(['a'])").target == "words:made(['a'])"
 
 
-def test_code_that_lived_in_a_notebook_is_asked_for(txstorm, words: Path):
-    # Standard input is what a notebook is like: a main program without a file.
+def test_code_from_a_notebook_must_be_named(txstorm, words: Path):
+    # A program from standard input is like a notebook: a main module without a file.
     text = "import words; from txstorm import run; mine = words.made('ab')\n"
     text += "run(mine, engine='local', until_txid=2, data_dir='data').awaitTermination()\n"
     subprocess.run([sys.executable, "-"], input=text, cwd=words, env=environment(words), check=True, text=True)
@@ -282,7 +282,7 @@ def test_code_that_lived_in_a_notebook_is_asked_for(txstorm, words: Path):
     assert txstorm("replay", "data", "--txid", "1", "--topology", "words:made('ab')")[0] == 0
 
 
-def test_a_script_is_recorded_as_the_module_it_can_be_imported_as(txstorm, words: Path):
+def test_a_script_is_recorded_as_an_importable_module(txstorm, words: Path):
     script = "import words\nfrom txstorm import run\nmine = words.made('ab')\n"
     script += (
         "if __name__ == '__main__':\n    run(mine, engine='local', until_txid=2, data_dir='data').awaitTermination()\n"
@@ -294,7 +294,7 @@ def test_a_script_is_recorded_as_the_module_it_can_be_imported_as(txstorm, words
     assert recorded == CodeOrigin("script:mine", f"script {words / 'deep' / 'script.py'}", str(words / "deep"))
 
 
-def test_an_older_directory_that_does_not_say_where_its_code_is(txstorm, words: Path):
+def test_an_older_directory_without_a_record_of_its_code(txstorm, words: Path):
     txstorm(*RUN)
     with_ledger(words / DATA, None)
     code, _, err = txstorm("replay", DATA, "--txid", "1")
@@ -311,7 +311,7 @@ def test_an_origin_of_a_newer_format_is_refused(txstorm, words: Path):
 
 
 def with_ledger(data_dir: Path, origin: object) -> None:
-    """Rewrite the ledger's record of where the code came from; None removes it."""
+    """Replace the ledger's record of the code's origin by `origin`; None removes it."""
     from txstorm.ledger.paths import ORIGIN
     from txstorm.ledger.port import Delete, Put
     from txstorm.ledger.values import encode_value
@@ -331,7 +331,7 @@ def environment(words: Path) -> dict[str, str]:
 # --- the debugger -----------------------------------------------------------------------------------------------------
 
 
-def test_the_debugger_begins_at_the_users_frame(txstorm, words: Path):
+def test_the_debugger_starts_at_the_users_frame(txstorm, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
     change(words, '== "boom"', '== "cat"')
@@ -343,7 +343,7 @@ def test_the_debugger_begins_at_the_users_frame(txstorm, words: Path):
     assert tree(words / DATA) == before
 
 
-def test_the_debugger_looks_past_frames_of_txstorm(txstorm, words: Path):
+def test_the_debugger_skips_frames_of_txstorm(txstorm, words: Path):
     txstorm(*RUN)
     change(words, "self.rows.append(word)", "self.rows.append(word, 'too', 'many')")
     done = shell(words, *REPLAY, "--txid", "1", "--pdb", stdin="p word\nq\n")
@@ -351,7 +351,7 @@ def test_the_debugger_looks_past_frames_of_txstorm(txstorm, words: Path):
     assert "-> self.rows.append(word, 'too', 'many')" in done.stdout
 
 
-def test_a_break_stops_where_a_method_begins(txstorm, words: Path):
+def test_a_breakpoint_stops_at_the_start_of_a_method(txstorm, words: Path):
     txstorm(*RUN)
     script = "p sorted(self.batch.items())\nb\ncl 1\nc\n"
     done = shell(words, *REPLAY, "--txid", "1", "--break", "keep.finish_batch", stdin=script)
@@ -372,7 +372,7 @@ def test_leaving_the_debugger_ends_the_replay_without_a_verdict(txstorm, words: 
 # --- journals ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_of_a_run_is_decided_the_same_way_again(txstorm, txstorm_json):
+def test_replaying_a_journal_gives_the_same_commands(txstorm, txstorm_json):
     txstorm(*RUN, "--journal", "journal.jsonl")
     code, out, _ = txstorm("replay", "--journal", "journal.jsonl")
     assert (code, "every command is the one recorded" in out) == (0, True)
@@ -402,14 +402,14 @@ def test_the_first_difference_of_a_journal_is_shown(txstorm, txstorm_json, words
         (b"\xff\xfe\n", "UTF-8"),
     ],
 )
-def test_a_file_that_is_no_journal(txstorm, words: Path, content: bytes, said: str):
+def test_a_file_that_is_not_a_journal(txstorm, words: Path, content: bytes, said: str):
     (words / "file").write_bytes(content)
     code, _, err = txstorm("replay", "--journal", "file")
     assert code == 2
     assert said in err and "file" in err
 
 
-def test_a_journal_that_is_not_there(txstorm):
+def test_a_missing_journal(txstorm):
     code, _, err = txstorm("replay", "--journal", "nowhere.jsonl")
     assert code == 2
     assert "nowhere.jsonl" in err and "No such file" in err

@@ -1,4 +1,4 @@
-"""Commands run in this process, on the local engine."""
+"""Commands that run, describe and query topologies, executed in this process on the local engine."""
 
 import json
 from pathlib import Path
@@ -35,20 +35,20 @@ def test_run_prints_one_object(txstorm_json, words: Path):
     }
 
 
-def test_nothing_left_to_do(txstorm_json):
+def test_run_with_no_input_left(txstorm_json):
     txstorm_json(*RUN)
     code, result = txstorm_json(*RUN)
     assert (code, result["committed_txid"], result["txids"], result["tuples"]) == (0, 3, 0, 0)
 
 
-def test_until_txid_then_on(txstorm_json):
+def test_until_txid_and_then_continue(txstorm_json):
     base = ("run", "words", "--engine", "local")
     assert txstorm_json(*base, "--until-txid", "1")[1]["committed_txid"] == 1
     result = txstorm_json(*base, "--until-txid", "3")[1]
     assert (result["committed_txid"], result["txids"], result["tuples"]) == (3, 2, 4)
 
 
-def test_the_summary_says_how_to_look_at_it(txstorm):
+def test_the_summary_names_the_query_commands(txstorm):
     code, out, err = txstorm(*RUN)
     assert code == 0
     assert "words on local: committed txid 3" in out
@@ -78,7 +78,7 @@ def test_user_code_that_raises(txstorm):
     assert "txstorm/engine" not in err
 
 
-def test_debug_shows_the_trace_of_txstorm_too(txstorm):
+def test_debug_shows_the_frames_of_txstorm_too(txstorm):
     target = "words:made(['a', 'boom'])"
     _, _, err = txstorm("run", target, "--engine", "local", "--available-now", "--log-level", "debug")
     assert "txstorm/engine" in err
@@ -124,7 +124,7 @@ def test_errors_without_json_go_to_standard_error(txstorm):
     assert err.startswith("error: no module 'wrods'")
 
 
-def test_a_fault_of_txstorm_itself_shows_no_trace(txstorm, monkeypatch):
+def test_an_internal_error_shows_no_traceback(txstorm, monkeypatch):
     def broken(text):
         raise RuntimeError("impossible")
 
@@ -138,7 +138,7 @@ def test_a_fault_of_txstorm_itself_shows_no_trace(txstorm, monkeypatch):
     assert "Traceback" in err
 
 
-def test_ctrl_c_before_the_run_began(txstorm, monkeypatch):
+def test_ctrl_c_before_the_run_has_started(txstorm, monkeypatch):
     def interrupted(text):
         raise KeyboardInterrupt
 
@@ -186,7 +186,7 @@ def test_validate(txstorm, txstorm_json):
     assert txstorm_json("validate", "words:builder(['a'])") == (0, {"topology": "words", "faults": [], "warnings": []})
 
 
-def test_validate_tells_all_faults(txstorm_json, words: Path):
+def test_validate_reports_all_faults(txstorm_json, words: Path):
     Path("faulty.py").write_text(
         "import words\ntopology = words.builder(['a'])\n"
         "topology.set_bolt('x', words.Keep()).shuffle_grouping('y')\n"
@@ -198,7 +198,7 @@ def test_validate_tells_all_faults(txstorm_json, words: Path):
     assert len(result["error"]["faults"]) >= 2
 
 
-def test_validate_looks_at_the_source(txstorm_json, words: Path):
+def test_validate_checks_the_source(txstorm_json, words: Path):
     Path("files.py").write_text(
         "from txstorm import TransactionalTopologyBuilder\nfrom txstorm.spouts import FileSpout\n"
         "import words\nmade = TransactionalTopologyBuilder('files', 'source', FileSpout('missing.txt'))\n"

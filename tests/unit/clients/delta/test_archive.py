@@ -17,7 +17,7 @@ LAST = 60
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """Return a handle on a table of LAST one-row commits, a checkpoint every five, and about ten unarchived versions."""
+    """Return a handle on a table of LAST one-row commits, a checkpoint every five, about ten versions unarchived."""
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 10)
     schema = pa.schema([("n", pa.int64())])
     handle = DeltaHandle.create(tmp_path, schema, {}, Commit({}, {"kind": "create"}))

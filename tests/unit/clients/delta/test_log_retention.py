@@ -66,7 +66,7 @@ def checkpoints(table):
 
 
 def check_readable(table, versions=range(LAST + 1)):
-    """Check that no entry is lost or duplicated; read each of `versions` with txstorm, and the newest with deltalake."""
+    """Check that no entry is lost or duplicated; read all `versions` with txstorm, and the newest with deltalake."""
     assert sorted([*entries(table, ARCHIVE), *entries(table, LOG)]) == list(range(LAST + 1))
     for version in versions:
         rows = DeltaHandle.open(table, version).read()["n"].to_pylist()
