@@ -1,4 +1,4 @@
-"""Partial aggregates: computed per task in the processing phase, in parallel, to keep the commit phase small."""
+"""Partial aggregates, computed per task and in parallel in the processing phase, to keep the commit phase small."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from txstorm.api.tuples import Tuple
 class CountBy(BatchBolt):
     """Partial count: the number of tuples in this task for each combination of values of some fields.
 
-    Emits those fields and the count. Before a `SumByKey`, it leaves the committer one tuple per distinct key and task::
+    Emits those fields and the count. Upstream of a `SumByKey`, it reduces the committer's input to one tuple per
+    distinct key and task::
 
         builder.set_bolt("partial", CountBy("word"), 2).local_or_shuffle_grouping("split")
         builder.set_committer_bolt("counts", SumByKey("word", "n", "counts"), 2).fields_grouping("partial", ["word"])
@@ -31,29 +32,29 @@ class CountBy(BatchBolt):
         self.keys, self.count = (field, *fields), count
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the fields and the count."""
+        """Declare the grouping fields and the count as output."""
         declarer.declare(*self.keys, self.count)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._collector = collector
         self._batches: list[Any] = []
         self._counts: dict[tuple[Any, ...], int] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count one tuple; only called if a value has no Arrow type."""
+        """Count one tuple; called only if a value has no Arrow type."""
         key = (*(tuple[name] for name in self.keys),)
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def execute_batch(self, batch: Any) -> None:
-        """Keep a record batch."""
+        """Buffer a record batch until `finish_batch`."""
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
         """Emit one tuple per combination of values, in order of their first appearance."""
         names = [f"k{i}" for i in range(len(self.keys))]
         for table in stacked(self._batches, self.keys):
-            # A single thread keeps the order fixed.
+            # A single thread makes the order deterministic.
             groups = table.rename_columns(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
             self._collector.emit_batch(groups.select([*names, "count_all"]).rename_columns([*self.keys, self.count]))
         for key, count in self._counts.items():
@@ -75,21 +76,21 @@ class Distinct(BatchBolt):
         self.keys = (field, *fields)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the fields."""
+        """Declare the compared fields as output."""
         declarer.declare(self.keys)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._collector = collector
         self._batches: list[Any] = []
         self._seen: dict[tuple[Any, ...], None] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Keep one tuple; only called if a value has no Arrow type."""
+        """Buffer one tuple; called only if a value has no Arrow type."""
         self._seen[(*(tuple[name] for name in self.keys),)] = None
 
     def execute_batch(self, batch: Any) -> None:
-        """Keep a record batch."""
+        """Buffer a record batch until `finish_batch`."""
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
@@ -101,9 +102,9 @@ class Distinct(BatchBolt):
 
 
 class BatchCount(BatchBolt):
-    """Number of tuples in the task's share of the batch, emitted as one tuple, even if it is 0.
+    """Count of the tuples in the task's share of the batch, emitted as one tuple, even if it is 0.
 
-    The ``BatchCount`` of Storm's TransactionalGlobalCount.
+    It is the counterpart of ``BatchCount`` in Storm's TransactionalGlobalCount example.
 
     Args:
         count: name of the field emitted.
@@ -113,15 +114,15 @@ class BatchCount(BatchBolt):
         self.count = count
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the count."""
+        """Declare the count as output."""
         declarer.declare(self.count)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._collector, self._count = collector, 0
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count one tuple; only called if a value has no Arrow type."""
+        """Count one tuple; called only if a value has no Arrow type."""
         self._count += 1
 
     def execute_batch(self, batch: Any) -> None:
@@ -129,12 +130,12 @@ class BatchCount(BatchBolt):
         self._count += batch.num_rows
 
     def finish_batch(self) -> None:
-        """Emit the count."""
+        """Emit the number of tuples counted."""
         self._collector.emit(self._count)
 
 
 def stacked(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Concatenate the `columns` of record batches; yield one table for every schema among them."""
+    """Concatenate the `columns` of record batches; yield one table per distinct schema."""
     by_schema: dict[bytes, list[pa.RecordBatch]] = {}
     for batch in batches:
         chosen = batch.select(columns)

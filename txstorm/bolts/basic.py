@@ -1,4 +1,4 @@
-"""Stateless bolts that process one tuple or one record batch at a time: map, filter, splitting text into words."""
+"""Stateless bolts that process one tuple or record batch at a time: mapping, filtering, splitting text into words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txstorm.api.tuples import Tuple
 
 
 class Declared(BasicBolt):
-    """Base of the bolts in this module: a basic bolt whose output fields are given to its constructor.
+    """Base class of the bolts in this module: a basic bolt whose constructor takes its output fields.
 
     Args:
         fields: names of the fields emitted.
@@ -29,7 +29,7 @@ class Declared(BasicBolt):
 
 
 class Identity(Declared):
-    """Emits every tuple unchanged; its values get the given field names, in order.
+    """Bolt that emits every tuple unchanged, under the given field names, in order.
 
     Example::
 
@@ -46,7 +46,7 @@ class Identity(Declared):
 
 
 class Map(Declared):
-    """Emits ``function(tuple)`` for every tuple: a value for one field, a sequence of values for several.
+    """Bolt that emits ``function(tuple)`` for every tuple: a value for one field, a sequence of values for several.
 
     Example::
 
@@ -58,7 +58,7 @@ class Map(Declared):
         self._function = function
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Emit the result of the function for a tuple."""
+        """Apply the function to a tuple and emit the result."""
         made = self._function(tuple)
         if len(self.columns) == 1:
             collector.emit(made)
@@ -67,7 +67,7 @@ class Map(Declared):
 
 
 class FlatMap(Declared):
-    """Emits any number of tuples per tuple: `function` returns an iterable of values as returned by `Map`'s function.
+    """Bolt that emits any number of tuples per input tuple: `function` returns an iterable of results as for `Map`.
 
     Example::
 
@@ -79,7 +79,7 @@ class FlatMap(Declared):
         self._function = function
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Emit all results of the function for a tuple."""
+        """Apply the function to a tuple and emit all results."""
         made = self._function(tuple)
         if len(self.columns) == 1:
             for value in made:
@@ -90,7 +90,7 @@ class FlatMap(Declared):
 
 
 class Filter(Declared):
-    """Emits the tuples for which ``predicate(tuple)`` is true, unchanged; `fields` as for `Identity`.
+    """Bolt that emits, unchanged, the tuples for which ``predicate(tuple)`` is true; `fields` as for `Identity`.
 
     Example::
 
@@ -102,15 +102,15 @@ class Filter(Declared):
         self._predicate = predicate
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Emit the tuple if the predicate is true."""
+        """Emit the tuple if the predicate is true for it."""
         if self._predicate(tuple):
             collector.emit(*tuple.values)
 
 
 class MapBatches(Declared):
-    """Emits ``function(batch)`` for every `pyarrow.RecordBatch`: a record batch or table with `fields`, or None.
+    """Bolt that emits ``function(batch)`` for every `pyarrow.RecordBatch`: a record batch, a table, or None (nothing).
 
-    For working on columns without writing a class::
+    Use it to process whole columns without writing a class; the result must have the columns `fields`::
 
         MapBatches(lambda batch: batch.filter(pc.field("amount") > 0), "shop", "amount")
     """
@@ -120,14 +120,14 @@ class MapBatches(Declared):
         self._function = function
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Emit the result of the function for a record batch."""
+        """Apply the function to a record batch and emit the result."""
         result = self._function(batch)
         if result is not None:
             collector.emit_batch(result)
 
 
 class SplitWords(Declared):
-    """Emits the words of a text field, one tuple each: ``re.findall(pattern, text.lower())``; None has no words.
+    """Bolt that emits the words of a text field, one tuple each: ``re.findall(pattern, text.lower())``; none for None.
 
     Example::
 
@@ -152,7 +152,7 @@ class SplitWords(Declared):
         self._field, self._lower = field, lower
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Emit the words of every row."""
+        """Emit the words in the text field of every row."""
         find, texts = self._find.findall, batch.column(self._field).to_pylist()
         if self._lower:
             words = [word for text in texts if text is not None for word in find(text.lower())]

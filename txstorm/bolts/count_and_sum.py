@@ -17,7 +17,7 @@ Columns = str | Sequence[str] | Mapping[str, Any]
 
 
 class _Folded(BatchBolt, Committer):
-    """Base of committers that fold the columns of their input into a keyed state."""
+    """Base class of committers that fold the columns of their input into a keyed state."""
 
     def __init__(self, state: KeyedState, how: str) -> None:
         self.state = state
@@ -25,7 +25,7 @@ class _Folded(BatchBolt, Committer):
         self._needed = [*state.key, *(() if how == "count" else state.value)]
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._handle: StateHandle = context.state(self.state.name)
         self._batches: list[Any] = []
 
@@ -34,7 +34,7 @@ class _Folded(BatchBolt, Committer):
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
-        """Fold the kept record batches into the state."""
+        """Fold the buffered record batches into the state."""
         for table in stacked(self._batches, self._needed):
             self._handle.merge(table, self._how)
 
@@ -50,8 +50,8 @@ class CountByKey(_Folded):
         key: the field or fields that make up the key: strings, or a mapping field → type.
         table: name of the state.
         count: name of the state's value column, an int.
-        ttl, layout, writer: options of the state, as for `txstorm.api.state.KeyedState`. With a `ttl`, a key that does
-            not occur for that long starts at 0 again.
+        ttl, layout, writer: options of the state, as for `txstorm.api.state.KeyedState`. With a `ttl`, the count of
+            a key that does not occur for that long restarts at 0.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CountByKey(_Folded):
 
 
 class SumByKey(_Folded):
-    """Committer that sums fields per key, exactly once, in the state `table`; None is ignored.
+    """Committer that sums fields per key, exactly once, in the state `table`; values of None are ignored.
 
     Example::
 
@@ -76,7 +76,7 @@ class SumByKey(_Folded):
 
     Args:
         key: as for `CountByKey`.
-        value: the field or fields to add up: of type int, or a mapping field → type.
+        value: the field or fields to sum: names of fields of type int, or a mapping field → type.
         table: name of the state; its value columns have the names of the fields.
         ttl, layout, writer: as for `CountByKey`.
     """

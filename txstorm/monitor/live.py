@@ -29,7 +29,7 @@ class Moment:
     Attributes:
         phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
-        seconds: number of seconds since the run began.
+        seconds: time since the run began, in seconds.
         rate: input rows per second over the last few seconds.
     """
 
@@ -49,7 +49,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def after(self, seconds: float, rows: int) -> float:
-        """Return the rate, given the total of committed `rows` at `seconds` after the start; neither may decrease."""
+        """Return the rate, given the total of committed `rows` at `seconds` after the start; neither ever decreases."""
         if not self._seen:
             self._seen.append((0.0, 0))
         self._seen.append((seconds, rows))
@@ -69,7 +69,7 @@ def line(moment: Moment) -> str:
 
 
 def table(moment: Moment) -> RenderableType:
-    """Format the run as a table: the last committed transactions, then the first of those in flight."""
+    """Format the run as a table: the last committed transactions, then the first transactions in flight."""
     now = moment.snapshot
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in COLUMNS:
@@ -86,7 +86,7 @@ def table(moment: Moment) -> RenderableType:
 
 
 def rows(moment: Moment) -> list[tuple[str, ...]]:
-    """Return one row of `COLUMNS` per displayed transaction; times are milliseconds."""
+    """Return one row with `COLUMNS` per displayed transaction; times are in milliseconds."""
     done = [_committed(progress) for progress in list(moment.recent)[-COMMITTED_ROWS:]]
     active = moment.snapshot.in_flight
     empty = ("",) * (len(COLUMNS) - 2)

@@ -20,9 +20,9 @@ from txstorm.threads import start_thread
 log = logging.getLogger("txstorm.monitor")
 RECENT = 100
 QUEUE = 10_000
-"""Progress records that may wait for the listeners; further ones are dropped."""
+"""Maximum number of progress records that wait for the listeners; further records are dropped."""
 CLOSE_SECONDS = 10.0
-"""Seconds that the end of a run waits for the listeners to receive the queued records."""
+"""Seconds for which the end of a run waits until the listeners have received the queued records."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -31,7 +31,7 @@ class TransactionProgress:
     """Progress of one committed transaction.
 
     Attributes:
-        stamp: its processing time, UTC microseconds.
+        stamp: its processing time, UTC microseconds since 1970.
         tuples: component → number of emitted tuples.
         spout: the spout's id; its tuples are the input.
         pack: number of txids in its job.
@@ -40,7 +40,7 @@ class TransactionProgress:
         commit_ms: step of the commit → its duration for the group in milliseconds.
         reported: errors that were reported without failing the batch, and messages of the spout.
         dead_letters: number of records that were omitted and stored in the dead-letter table.
-        failures: number of earlier failures of the txid, over all runs.
+        failures: number of earlier failures of the txid, in all runs.
         cause: the error of the last of these failures.
     """
 
@@ -65,7 +65,7 @@ class TransactionProgress:
 
     @property
     def numInputRows(self) -> int:  # noqa: N802 - StreamingQuery's name
-        """Number of tuples the spout emitted."""
+        """Number of tuples that the spout emitted."""
         return self.tuples.get(self.spout, 0)
 
     @property
@@ -113,7 +113,7 @@ class Snapshot:
             those of spout and bolts.
         blocked: the reason why a decided group cannot be published; None if none is blocked.
         last_failure: the last failure, with its attempt.
-        failures: (txid, number of failures, last cause) of txids not yet committed, over all runs.
+        failures: (txid, number of failures, last cause) of txids not yet committed, in all runs.
         emitted: component → number of emitted tuples.
         undelivered: number of progress records that were dropped because listeners were too slow.
     """
@@ -159,10 +159,10 @@ Listener = Callable[[TransactionProgress], None]
 
 
 class _Delivery:
-    """Calls the listeners with progress records, in order, on a dedicated thread. Thread-safe.
+    """Delivery of progress records to the listeners, in order, on a dedicated thread. Thread-safe.
 
     Each record goes to all listeners before the next one. If the queue is full, new records are dropped: they are
-    counted, and a warning is logged once until there is room again. The thread starts with the first record.
+    counted, and a warning is logged once until the queue has room again. The thread starts with the first record.
 
     Attributes:
         dropped: number of records that were not delivered.
@@ -234,11 +234,11 @@ class _Delivery:
 
 
 class Monitor:
-    """Collects the reports of the driver, and passes them to listeners. It only observes. Queries are thread-safe.
+    """Observer of a run: collects the reports of the driver, and passes them to listeners. Queries are thread-safe.
 
     Args:
         listeners: called in order, on one separate thread, after a transaction has been committed. A slow listener
-            delays nothing: if too many records wait for it, new ones are dropped and counted. An exception of a
+            delays nothing: if too many records wait for it, new records are dropped and counted. An exception of a
             listener is logged and has no effect on the transaction, which is committed.
     """
 
@@ -276,7 +276,7 @@ class Monitor:
         self._totals.replays += 1
 
     def blocked(self, cause: str | None) -> None:
-        """Record the reason why a decided group cannot be published, or None as soon as it can be again."""
+        """Record the reason why a decided group cannot be published; None as soon as it can be published again."""
         self._blocked = cause
 
     def committed(self, done: Sequence[TransactionProgress]) -> None:
@@ -295,7 +295,7 @@ class Monitor:
             self._listeners.put(progress)
 
     def close(self) -> None:
-        """Stop calling listeners once the queued records are delivered; the wait is bounded, as a listener may hang."""
+        """Stop calling listeners once the queued records are delivered; the wait is bounded: a listener may hang."""
         self._listeners.close()
 
     # -- queries ------------------------------------------------------------------------------------------------

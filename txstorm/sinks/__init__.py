@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink", "KafkaSink", "KafkaWriter"]
 
-# The client library is an extra, so these are imported on first use.
+# The client library is an optional extra, so these names are imported on first use.
 _HOME = {"KafkaSink": "txstorm.sinks.kafka", "KafkaWriter": "txstorm.clients.kafka.producer"}
 
 

@@ -16,19 +16,19 @@ class DeltaSink(BatchBolt, Committer):
     """Committer that appends one row per tuple to ``sinks/<name>``, exactly once and in txid order, with its ``_txid``.
 
     Use it with `set_bolt` or `set_committer_bolt`. Fields of the input are matched to columns by name, in any order;
-    fields that are not columns are dropped, and a missing field fails the batch with a `StateError`.
+    fields that are not columns are ignored, and a missing field fails the batch with a `StateError`.
 
     Args:
         name: name of the table.
         columns: column → type, as for `txstorm.api.state.KeyedState`.
-        writer: the writer that publishes, as for `txstorm.api.state.KeyedState`.
+        writer: the library that commits to the table, as for `txstorm.api.state.KeyedState`.
     """
 
     def __init__(self, name: str, columns: Mapping[str, Any], *, writer: str = DELTALAKE) -> None:
         self.table = SinkTable(name, columns, writer)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._sink = context.sink(self.table.name)
         self._batches: list[Any] = []
 

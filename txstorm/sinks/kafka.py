@@ -34,7 +34,7 @@ class KafkaSink(BatchBolt, Committer):
     """Committer that sends each tuple to `topic`, exactly once for ``read_committed`` readers, in txid order.
 
     Use it with `set_bolt` or `set_committer_bolt`. Records are built, and invalid ones refused, before the transaction
-    is decided. The order holds within each partition.
+    is decided. The order is kept within each partition.
     Each record has the headers ``txstorm.topology``, ``txstorm.txid`` and ``txstorm.index`` (its position within the
     txid).
 
@@ -78,7 +78,7 @@ class KafkaSink(BatchBolt, Committer):
         self._timestamp = timestamp
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self._sink = context.sink(self.outlet.name)
         self._where = f"sink {self.outlet.name!r} ({context.component}[{context.task}], txid {attempt.txid})"
         self._stamp = context.stamp // 1000
@@ -111,7 +111,7 @@ class KafkaSink(BatchBolt, Committer):
     def _encoded(self, what: str, part: Part, given: Tuple) -> bytes | None:
         try:
             return _bytes(_content(part, given))
-        except (TypeError, ValueError) as error:  # also text that cannot be encoded as UTF-8
+        except (TypeError, ValueError) as error:  # includes text that cannot be encoded as UTF-8
             msg = f"{self._where}: the {what} of {given!r:.200} cannot be sent: {error}"
             raise StateError(msg) from None
 

@@ -1,9 +1,9 @@
-"""Test tools for users: for topologies, and for user-defined spouts, state backends, ledgers and engines.
+"""Test tools for users' topologies, and for user-defined spouts, state backends, ledgers and engines.
 
 `TopologyTestDriver` runs a topology step by step in a test; `run_transcript` plays a file of steps against it; the
 ``check_…`` functions verify a user-defined spout, state backend, ledger or engine. The pytest plugin
 `txstorm.testing.plugin` provides fixtures. Names are imported on first use, because pytest loads the plugin in every
-project of an environment in which txstorm is installed.
+project of an environment where txstorm is installed.
 
 May import: runtime and everything below it.
 Start: driver.py.

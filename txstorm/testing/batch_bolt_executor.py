@@ -27,10 +27,10 @@ class EmittedTuple(NamedTuple):
 
 
 class BatchBoltExecutor:
-    """Runs a batch bolt without a topology: a fresh copy per id, from its first tuple to `finish` or `timeout_id`.
+    """Executor of a batch bolt without a topology: one copy per id, from its first tuple to `finish` or `timeout_id`.
 
-    The id takes the place of the attempt: a `TransactionAttempt`, or any other identifier of a batch (such as that of
-    a DRPC request). Copies are made as for workers, so the bolt must be picklable.
+    The id replaces the attempt: it is a `TransactionAttempt`, or any other identifier of a batch (such as that of a
+    DRPC request). The bolt must be picklable, since it is copied as for workers.
 
     Example::
 
@@ -40,7 +40,7 @@ class BatchBoltExecutor:
 
     Args:
         bolt: the bolt.
-        fields: the fields of its input tuples.
+        fields: names of the fields of its input tuples.
         component: its component id, for messages.
         task: the index of its task.
         parallelism: the number of its tasks.
@@ -84,7 +84,7 @@ class BatchBoltExecutor:
         stream: str = DEFAULT_STREAM,
         source_task: int = 0,
     ) -> None:
-        """Pass a tuple to the bolt of batch `id`: its values in the order of the fields, or by name."""
+        """Pass a tuple to the bolt of batch `id`, its values in the order of the fields or keyed by field name."""
         row = tuple(values[name] for name in self._fields) if isinstance(values, Mapping) else tuple(values)
         if len(row) != len(self._fields):
             number = counted(len(row), "value")

@@ -59,7 +59,7 @@ class InlineEngine(LocalEngine):
 
 
 class TopologyTestDriver:
-    """Runs a topology under the control of a test, which decides when each phase of each transaction ends.
+    """Driver of a topology under the control of a test, which decides when each phase of each transaction ends.
 
     Coordinator, plan, spout, bolts, ledger and tables are the real ones, but there are no threads and no Spark, and
     time moves only by `advance`. A transaction that can start is processed at once, so that its emitted tuples can be
@@ -68,7 +68,7 @@ class TopologyTestDriver:
     replayed, as in Storm.
 
     An exception in user code is handled according to the topology's settings; if it ends the topology, the call that
-    ran the code raises it. Earlier transactions can still be acked, as in a run.
+    ran the code raises it. Earlier transactions can still be acked, as they can still commit in a run.
 
     Args:
         topology: the built topology.
@@ -78,7 +78,7 @@ class TopologyTestDriver:
         settings: settings that override those of the topology; packs and commit groups always hold one transaction.
 
     Raises:
-        InputError: the topology, the settings, the source or the directory cannot be used.
+        InputError: the topology, the settings, the source or the directory is unusable.
         HeldError: another run holds the directory.
     """
 
@@ -131,7 +131,7 @@ class TopologyTestDriver:
     def ack(self, which: int | TransactionAttempt) -> None:
         """End the current phase of a transaction: a processing one becomes processed, a committing one is published.
 
-        Everything that becomes possible, such as the next commit or new transactions, then runs at once.
+        Everything that this makes possible, such as the next commit or new transactions, then runs at once.
 
         Args:
             which: a txid, or an attempt; an ack of an attempt that is not the current one is ignored.
@@ -176,7 +176,7 @@ class TopologyTestDriver:
         return planning.planner.reached(planning.document(self.committed), end)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: end back-offs, fail phases that exceed ``batch_timeout``, and poll the source."""
+        """Advance the clock by `seconds`: end back-offs, fail phases that exceed ``batch_timeout``, poll the source."""
         self._running()
         self.clock.advance(seconds)
         self._stepper.pass_time()
@@ -193,7 +193,7 @@ class TopologyTestDriver:
             self.ack(self.committed + 1)
 
     def restart(self, topology: Topology | None = None) -> None:
-        """Stop as if the process had been killed, and start again on the same directory.
+        """Stop as if the process had been killed, and restart on the same directory.
 
         Args:
             topology: the topology to start, perhaps with other code, parallelism or settings; None: the same one.
@@ -254,7 +254,7 @@ class TopologyTestDriver:
         return attempt not in self._emissions.partial
 
     def status(self, txid: int) -> str:
-        """Return the status: ``processing``, ``processed``, ``committing``, ``committed`` or ``not started``."""
+        """Return a txid's status: ``processing``, ``processed``, ``committing``, ``committed`` or ``not started``."""
         entry = self._stepper.active.get(txid)
         if entry is not None:
             return entry[1].value
@@ -267,15 +267,15 @@ class TopologyTestDriver:
 
     @property
     def committed(self) -> int:
-        """The last committed transaction, 0 before the first."""
+        """The txid of the last committed transaction; 0 before the first."""
         return self._stepper.committed
 
     def state(self, name: str) -> StateView:
-        """Return the state `name`, as of the last committed transaction."""
+        """Return a view of the state `name` as of the last committed transaction."""
         return StateView(self.data_dir, name)
 
     def sink(self, name: str) -> SinkView:
-        """Return the rows of the sink `name`."""
+        """Return a view of the rows of the sink `name`."""
         return SinkView(self.data_dir, name)
 
     def history(self) -> Any:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def txstorm_data_dir(tmp_path: Path) -> Path:
-    """An empty data directory, shared by the runs and drivers of one test that come from the other fixtures."""
+    """An empty data directory, shared by the runs and drivers that the other fixtures create in one test."""
     return tmp_path / "txstorm-data"
 
 
 @pytest.fixture
 def txstorm_local(txstorm_data_dir: Path) -> Iterator[Callable[..., RunHandle]]:
-    """``txstorm_local(topology, …)``: run to the end of the source on the local engine; return the handle.
+    """Function ``txstorm_local(topology, …)``: runs to the end of the source on the local engine; returns the handle.
 
-    Takes the arguments of `txstorm.run`, and raises the error that ended the run. With ``available_now=False`` the run
-    continues until the end of the test.
+    It takes the arguments of `txstorm.run`, and raises the error that ended the run. With ``available_now=False``, the
+    run continues until the end of the test.
     """
     from txstorm.runtime.run import run
 
@@ -49,7 +49,7 @@ def txstorm_local(txstorm_data_dir: Path) -> Iterator[Callable[..., RunHandle]]:
 
 @pytest.fixture
 def topology_test_driver(txstorm_data_dir: Path) -> Iterator[Callable[..., TopologyTestDriver]]:
-    """``topology_test_driver(topology, …)``: a `txstorm.testing.TopologyTestDriver`, closed after the test."""
+    """Function ``topology_test_driver(topology, …)``: opens a `TopologyTestDriver`, which is closed after the test."""
     from txstorm.testing.driver import TopologyTestDriver
 
     drivers: list[TopologyTestDriver] = []

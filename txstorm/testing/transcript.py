@@ -23,14 +23,14 @@ from txstorm.topology.graph import Topology
 
 FORMAT, VERSION = "txstorm-transcript", 1
 Emits = dict[str, dict[int, list[list[Any]]]]
-"""Component (``component/stream`` where it is not the default one) → txid → tuples, in any order."""
+"""Component (or ``component/stream``, for a stream other than the default) → txid → tuples, in any order."""
 
 
 class Step(BaseModel):
-    """One step: calls on the source, then actions; afterwards the other attributes must hold.
+    """One step: calls on the source, then actions, and the results expected afterwards (the other attributes).
 
     Attributes:
-        note: a comment for the reader.
+        note: a comment for human readers.
         source: calls of methods of the spout object: ``["add", 0, ["dog", 3]]``.
         do: ``ack T``, ``fail T``, ``commit TXID``, ``next``, ``advance SECONDS``, ``restart``. T is a txid, or
             ``TXID#N`` for the N-th attempt at it.
@@ -58,7 +58,7 @@ class Transcript(BaseModel):
     Attributes:
         source: the origin of the transcript, as a comment.
         settings: settings that override those of the topology.
-        watch: the components whose emissions are compared; if empty, all that occur in an ``emits``.
+        watch: the components whose emissions are compared; if empty, all components that occur in an ``emits``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -123,7 +123,7 @@ class _Player:
         self._seen = 0
         for name in self._watched:
             component, _, stream = name.partition("/")
-            driver.emitted(component, stream=stream or DEFAULT_STREAM)  # raises for unknown names
+            driver.emitted(component, stream=stream or DEFAULT_STREAM)  # raises an error for unknown names
 
     def play(self, where: str, step: Step) -> None:
         for call in step.source:
@@ -171,7 +171,7 @@ class _Player:
             raise InputError(msg) from error
 
     def _which(self, text: str) -> int | TransactionAttempt:
-        """Parse the reference of a step: ``2`` is txid 2, ``2#1`` the first attempt at it."""
+        """Parse the transaction reference in a step: ``2`` is txid 2, ``2#1`` the first attempt at it."""
         txid, numbered, number = text.partition("#")
         if not numbered:
             return int(txid)

@@ -1,4 +1,4 @@
-"""Checks for a user-defined engine: the same tuples, in the same order, as on the local engine, for every topology."""
+"""Checks for a user-defined engine: every topology must emit the same tuples, in the same order, as locally."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def check_engine(
     """Raise `CheckFailed` unless the engine processes batches as specified in `txstorm.engine.port.Engine`.
 
     Runs topologies with every kind of component, grouping and stream, several packs at a time, and compares each tuple
-    with the rules of the groupings, and with the local engine on one transaction at a time. Then runs packs with a bolt
-    that fails.
+    with the rules of the groupings, and with the local engine on one transaction at a time. Then it runs packs with a
+    bolt that fails.
 
     Args:
         make_engine: creates an engine, not started yet.
@@ -60,7 +60,7 @@ def check_engine(
 
 
 def check_network(text: str, make_engine: Callable[[], Engine], *, timeout: float = TIMEOUT, **settings: Any) -> None:
-    """Raise `CheckFailed` unless a probe network emits the same on this engine as on the local one without packs."""
+    """Raise `CheckFailed` unless a probe network emits the same tuples on this engine as locally without packs."""
     with tempfile.TemporaryDirectory(prefix="txstorm-check-") as place:
         alone = observe(build(text, max_spout_pending=1), LocalEngine(), Path(place, "alone"))
         seen = observe(build(text, **PACKED, **settings), make_engine(), Path(place, "seen"), timeout)
@@ -78,7 +78,7 @@ class FailsOnce(BatchBolt):
     fields = ("n",)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start the count at zero."""
+        """Set the count to zero."""
         self.collector, self.attempt, self.n = collector, attempt, 0
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
@@ -86,7 +86,7 @@ class FailsOnce(BatchBolt):
         self.n += 1
 
     def finish_batch(self) -> None:
-        """Emit the count, or raise in the attempt that is to fail."""
+        """Emit the count, or raise an error in the attempt that is to fail."""
         if self.attempt == (FAILS_AT, FAILS_AT):
             msg = "as it should"
             raise FailedException(msg)
@@ -118,7 +118,7 @@ def _failing() -> Topology:
 
 
 def _process(engine: Engine, timeout: float, *attempts: tuple[int, int]) -> list[Processed]:
-    """Process `attempts` as one pack on `engine`, in which txid N has N numbers; return the results."""
+    """Process `attempts` as one pack on `engine`, where the batch of txid N has N numbers; return the results."""
     inputs = tuple(
         TxidInput(TransactionAttempt(*one), {"meta": {"0": [0, one[0]]}}, 0, {"0": [(n,) for n in range(one[0])]})
         for one in attempts

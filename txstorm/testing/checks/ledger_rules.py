@@ -11,7 +11,7 @@ from txstorm.ledger.port import ABSENT, MAX_VALUE, Check, Delete, Entry, Ledger,
 from txstorm.testing.checks.rules import CheckFailed, expect, refused
 
 Another = Callable[[], Ledger]
-"""Opens one more handle on the same ledger."""
+"""Function that opens another handle on the same ledger."""
 Rule = Callable[[Another], None]
 
 
@@ -26,7 +26,7 @@ def new_ledger_is_empty(another: Another) -> None:
 
 
 def puts_are_seen_by_every_handle(another: Another) -> None:
-    """Check that puts through one handle are visible to others and outlive it, and that empty values are kept."""
+    """Check that puts through one handle are visible to others and outlive it, and that empty values are preserved."""
     writer, reader = another(), another()
     writer.commit([Put("a/b", b"\x00\xff"), Put("a/c", b"")])
     writer.close()
@@ -104,7 +104,7 @@ def deleting_the_absent_is_no_error(another: Another) -> None:
 
 
 def children_are_sorted(another: Another) -> None:
-    """Check that children are the names directly below a path: whole numbers first, in numeric order, then others."""
+    """Check that children are the names directly below a path: first whole numbers in numeric order, then others."""
     ledger = another()
     paths = ["m/10", "m/9", "m/b", "m/a", "m/100/deep", "m/100/er", "m2/1", "m!/1", "m", "mm/x"]
     ledger.commit([Put(path, path.encode()) for path in paths])
@@ -119,7 +119,7 @@ def children_are_sorted(another: Another) -> None:
 
 
 def scan_gives_entries_in_order(another: Another) -> None:
-    """Check that a scan returns the entries directly below a path, in the order of `children`."""
+    """Check that a scan returns the entries directly below a path in the order of `children`."""
     ledger = another()
     ledger.commit([Put(path, path.encode()) for path in ("m/10", "m/9", "m/a", "m/100/deep", "m2/1", "m")])
     ledger.commit([Put("m/9", b"again")])
@@ -184,7 +184,7 @@ def one_handle_has_the_lease(another: Another) -> None:
 
 
 def closing_gives_the_lease_back(another: Another) -> None:
-    """Check that closing a handle releases its own lease, and no other."""
+    """Check that closing a handle releases its own lease and no other."""
     first, second, third = another(), another(), another()
     first.acquire("one")
     second.close()
@@ -204,7 +204,7 @@ def the_holder_passes_the_check(another: Another) -> None:
         handle.commit([Put("a", b"")])
     first.release()
     second.acquire("two")
-    # A released lease is not a lost one.
+    # A released lease does not count as lost.
     first.check_lease()
     second.check_lease()
 

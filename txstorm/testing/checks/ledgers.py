@@ -28,7 +28,7 @@ def one_wins_each_version(another: Another) -> None:
             won.append(version)
 
     at_once(lambda me=me: compete(me) for me in range(THREADS))  # type: ignore[misc]
-    # A thread may lose every version; but none is won twice, and every winner is stored.
+    # A thread may lose every version, but no version is won twice, and every winner is stored.
     seat = handles[0].get("seat")
     expect("versions that were won", sorted(set(won)), sorted(won))
     expect("the last version that is stored", len(won) - 1, None if seat is None else seat.version)
@@ -92,7 +92,7 @@ LEDGER_RULES: dict[str, Rule] = {**VALUE_RULES, **RACE_RULES}
 def check_ledger(make_ledger: Callable[[], Ledger], *, rules: Iterable[str] | None = None) -> None:
     """Raise `CheckFailed` unless the ledger satisfies `txstorm.ledger.port.Ledger`.
 
-    All entries are deleted before each rule, so use a ledger created for the check. Properties that calls cannot show
+    All entries are deleted before each rule, so use a ledger created for the check. Properties that calls cannot reveal
     (a commit survives a power failure, the lease ends with the process) need other tests.
 
     Args:

@@ -74,7 +74,7 @@ def _check_edge(
 def _wanted(
     nodes: Mapping[str, Node], node: Node, source: Source, emitted: Rows, arrived: Mapping[int, Rows], where: str
 ) -> dict[int, Counter[str]]:
-    """Return the ids that the grouping requires each task to have seen; empty if the grouping leaves a choice."""
+    """Return the tuple ids that the grouping requires each task to have seen; empty if the grouping leaves a choice."""
     chosen: Callable[[Row, int], bool] | None = {
         "all": lambda row, task: True,
         "global": lambda row, task: task == 0,

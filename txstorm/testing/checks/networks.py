@@ -1,7 +1,7 @@
 """Probe networks: topologies of probes described by a few lines of text, and their execution.
 
 One line per component: ``id kind parallelism : source[/stream] grouping, …``. Kinds are ``basic``, ``batch`` and
-``commit``; a star means that they work on record batches. The first line is the spout: ``id kind parallelism``.
+``commit``; with a star, they process record batches. The first line is the spout: ``id kind parallelism``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Node:
 
     @property
     def finishes(self) -> bool:
-        """Whether the node has `finish_batch`, that is, is a batch bolt or committer."""
+        """Whether the node has a `finish_batch`, that is, whether it is a batch bolt or committer."""
         return self.kind.rstrip("*") in ("batch", "commit")
 
 
@@ -121,7 +121,7 @@ def build(text: str, sizes: Sequence[int] = SIZES, **settings: Any) -> Topology:
 
 
 def grouping(kind: str) -> Grouping:
-    """Return the grouping of `kind`; a grouping by fields uses ``key``."""
+    """Return the grouping of `kind`; groupings by fields use the field ``key``."""
     fields = ("key",) if kind in KEYED else ()
     return Grouping(kind, fields, probes.EvenAndZero() if kind == "custom" else None)
 
@@ -246,4 +246,4 @@ NETWORKS = {
         c basic 3 : b local_or_shuffle
         """,
 }
-"""Networks that together cover all features of a graph."""
+"""Predefined networks, which together cover all features of a graph: name → description."""

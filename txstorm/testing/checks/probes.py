@@ -1,4 +1,4 @@
-"""Probes: components that report every tuple they see and emit, so that a run can be checked tuple by tuple.
+"""Probes: components that report every tuple they receive and emit, so that a run can be checked tuple by tuple.
 
 A probe emits data on its streams, and observations on the stream ``log``, which the witness, a committer, stores in a
 sink. Data tuples are ``(key, n, id)``; `id` is unique within a transaction.
@@ -24,14 +24,14 @@ DATA = ("key", "n", "id")
 LOG = ("kind", "seq", "other", "stream", "peer", "id", "key")
 KEYS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 MOST = 150
-"""Limit of data tuples per task, stream and transaction, so that graphs with all-groupings do not explode."""
+"""Maximum number of data tuples per task, stream and transaction, which bounds graphs with all-groupings."""
 
 Row = tuple[str, int | None, tuple[str, int, str]]
 """A tuple to emit: stream, receiving task (None unless the stream is direct), and data."""
 
 
 class EvenAndZero:
-    """Custom grouping by the number in the tuple, which also sends every fifth tuple to task 0."""
+    """Custom grouping by the number in the tuple; it also sends every fifth tuple to task 0."""
 
     def prepare(self, component: str, stream: str, targets: int) -> None:
         """Store the number of target tasks."""
@@ -61,7 +61,7 @@ class Probe:
             declarer.declare_stream(stream, DATA, direct=targets > 0)
 
     def begin(self, context: TaskContext) -> None:
-        """Start a batch in one task."""
+        """Set up for one batch in one task."""
         self.context = context
         self.seq = 0
         self.emitted = Counter[str]()
@@ -131,7 +131,7 @@ class ProbeBasic(Probe, BasicBolt):
     """Probe that is a basic bolt."""
 
     def prepare(self, context: TaskContext) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self.begin(context)
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
@@ -154,7 +154,7 @@ class ProbeBatch(Probe, BatchBolt):
     """Probe that is a batch bolt or committer."""
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self.begin(context)
         self.collector = collector
         self.numbers: list[int] = []
@@ -198,7 +198,7 @@ class Witness(BatchBolt):
     totals = KeyedState("totals", {"component": str, "task": int, "kind": str}, {"n": int})
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self.context = context
         self.rows: list[tuple[Any, ...]] = []
 
@@ -216,7 +216,7 @@ class Witness(BatchBolt):
 
 
 class Numbers(Probe, TransactionalSpout):
-    """Probe that is a spout: transaction t has ``sizes[t - 1]`` numbers, divided among the tasks.
+    """Probe that is a spout: transaction t emits ``sizes[t - 1]`` numbers, divided among the tasks.
 
     Args:
         streams: the streams, as for `Probe`.

@@ -40,7 +40,7 @@ def refused(rule: str, kind: type[Exception], call: Callable[[], object], patter
 
 @contextmanager
 def checking(rule: str) -> Iterator[None]:
-    """Turn any exception raised inside into a `CheckFailed` that names `rule`."""
+    """Convert any exception raised in the block to a `CheckFailed` that names `rule`."""
     try:
         yield
     except CheckFailed as error:
@@ -52,7 +52,7 @@ def checking(rule: str) -> Iterator[None]:
 
 
 def at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make all calls concurrently, each on its own thread; raise the first error, if any."""
+    """Run all `calls` concurrently, each on its own thread; raise the first error, if any."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:

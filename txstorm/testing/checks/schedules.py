@@ -15,11 +15,11 @@ from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
 
 ACTIONS = 30
 DRY, DONE = 24, 3
-"""Consecutive empty transactions, or refusals to start one, after which a source counts as dry: `DONE` if the spout
-reports that all is read (`reached`), else `DRY`, since its partitions may be away half of the time."""
+"""Number of consecutive empty transactions, or refusals to start one, after which a source is considered dry: `DONE` if
+the spout reports that everything is read (`reached`), else `DRY`, as partitions may be unavailable half of the time."""
 LIMIT = 100
 PATIENCE = 5.0
-"""Seconds that a source may take to deliver data that it has reported."""
+"""Maximum number of seconds that a source may take to deliver data that it has reported."""
 Tuples = Counter[str]
 """Tuples as text, with the number of occurrences of each."""
 
@@ -45,9 +45,9 @@ def _act(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], N
 
 
 def drain(driver: TopologyTestDriver) -> None:
-    """Commit until the source is dry, that is, has started no transaction, or only empty ones, many times in a row.
+    """Commit until the source is dry: many times in a row, it has started no transaction, or only an empty one.
 
-    A source that reports more data is given some time to deliver it, since its servers may be busy.
+    A source that has reported more data gets some time to deliver it, since its servers may be busy.
     """
     end, late = driver.source_end(), time.monotonic() + PATIENCE
     idle = filled = 0
@@ -73,7 +73,7 @@ def drain(driver: TopologyTestDriver) -> None:
 
 
 def batch(driver: TopologyTestDriver, txid: int) -> Tuples:
-    """Return the tuples that the spout emitted in the last attempt at `txid`: the committed one, if there is one."""
+    """Return the tuples that the spout emitted in the last attempt at `txid`, which is the committed one, if any."""
     return batch_of(driver, driver.attempts(txid)[-1])
 
 

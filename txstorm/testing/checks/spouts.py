@@ -49,20 +49,20 @@ def check_transactional_spout(
 ) -> None:
     """Raise `CheckFailed` unless the spout replays batches exactly and emits every tuple of its source once.
 
-    Runs it on the test driver without failures, then with failures of both phases, restarts with a new spout object,
+    It is run on the test driver without failures, then with failures of both phases, restarts with a new spout object,
     and other numbers of tasks: all complete attempts at a txid must emit the same tuples, and the committed tuples must
-    be the whole source in every case. The error names the likely cause.
+    be exactly those of the whole source in every case. The error names the likely cause.
 
-    Without `expected`, the whole source is taken to be the output of a run without failures. So only `expected` detects
-    tuples that the spout never emits, emits twice in every run, or emits with wrong values.
+    Without `expected`, the output of a run without failures is assumed to be the whole source. Tuples that the spout
+    never emits, emits twice in every run, or emits with wrong values are therefore detected only with `expected`.
 
     Args:
         make_spout: creates the spout on the same source, as a new process would. The source must hold at least
             two transactions and run dry, that is, in the end start no transaction, or empty ones, 24 times in a row.
-            Until then it may be not ready, or lack some of its partitions, half of the time.
+            Until then it may be unready, or some of its partitions unavailable, half of the time.
         tasks: the numbers of tasks to run it with.
         expected: the tuples of the default stream of the source, if known.
-        grow: adds data to the source, which must not enter transactions that are already planned.
+        grow: adds data to the source; the data must not enter transactions that are already planned.
         seeds: seeds of the random schedules; an error names the seed.
 
     Raises:

@@ -40,14 +40,14 @@ from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
 Another = Callable[[], MapBackend]
-"""Opens one more handle on the same map."""
+"""Function that opens another handle on the same map."""
 AnotherMarked = Callable[[], MarkedMapBackend]
 
 MANY = 2500
 THREADS = 6
 ROUNDS = 16
 DEPTH, PAUSES = 3, 0.3
-"""Depth of calls into a store in which a racing thread pauses, and the share of lines at which it does."""
+"""Maximum depth of calls into a store at which a racing thread may pause, and the share of lines where it does."""
 NUMBERS, TEXTS = ("epoch", "timeline", "txid"), ("topology", "incarnation", "content")
 MARK_FIELDS = (*NUMBERS, *TEXTS)
 _TWO_STEPS = (
@@ -127,7 +127,7 @@ def none_deletes(another: Another) -> None:
 
 
 def removals_are_found_until_a_later_txid(another: Another) -> None:
-    """Check that a row whose value is None is a tombstone: reads return it as long as its txid may be replayed."""
+    """Check that a row whose value is None is a tombstone, which reads return as long as its txid may be replayed."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
     store.multi_put({"a": MapRow(None, 2, 0, 1)})
@@ -152,7 +152,7 @@ def many_rows_at_once(another: Another) -> None:
 
 
 def other_handles_see_what_was_put(another: Another) -> None:
-    """Check that a handle sees others' puts, even after an earlier read, and that returned rows are copies."""
+    """Check that a handle sees the puts of others, even after an earlier read, and that returned rows are copies."""
     writer, reader = another(), another()
     expect("the row before", [None], list(reader.multi_get(["a"])))
     writer.multi_put({"a": MapRow([1], 1)})
@@ -206,7 +206,7 @@ def other_marks_are_refused(another: AnotherMarked) -> None:
 def one_put_per_expected_mark(another: AnotherMarked, rng: random.Random) -> None:
     """Check that exactly one of several concurrent puts that expect the same mark succeeds, storing its rows and mark.
 
-    A put that raises an `OSError` may have succeeded, since its answer is lost.
+    A put that raises an `OSError` may have succeeded, since only its response is lost.
     """
     stores = [another() for _ in range(THREADS)]
     expected: MapMark | None = None
@@ -239,7 +239,7 @@ def _race(
     marks: Sequence[MapMark],
     rng: random.Random,
 ) -> list[bool | None]:
-    """Make concurrent puts, one per store, and return their answers; None for a lost answer."""
+    """Make concurrent puts, one per store, and return their results; None for a lost response."""
     start = threading.Barrier(len(stores))
     answers: list[bool | None] = [None] * len(stores)
 
@@ -247,7 +247,7 @@ def _race(
         rows = {key: MapRow(me, marks[me].txid) for key in keys}
         pausing = _pausing(random.Random(seed))  # noqa: S311 - a schedule
         start.wait()
-        # Without pauses a store in memory would mostly compare and write without a thread switch in between.
+        # Without pauses, an in-memory store would mostly compare and write without a thread switch in between.
         sys.settrace(pausing)
         try:
             with suppress(OSError):
@@ -372,7 +372,7 @@ class CountWords(BatchBolt):
         self.counts = counts
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Start a batch."""
+        """Set up for one batch."""
         self.context, self.words = context, Counter[str]()
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
