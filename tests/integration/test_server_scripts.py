@@ -65,9 +65,9 @@ def test_a_broker_for_trying_out(script: Script, tmp_path: Path):
     run_example(script, "kafka", "127.0.0.1:9092", address)
     assert len(AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).topics["words"].partitions) == 8
     assert text == "starting Kafka (brokers: 1)\n" + script("kafka", "status")[1]
-    assert script("kafka", "stop") == (0, f"Kafka does not run; its data is in {tmp_path}/kafka\n")
+    assert script("kafka", "stop") == (0, f"Kafka is not running; its data is in {tmp_path}/kafka\n")
     code, text = script("kafka", "status")
-    assert (code, "Kafka broker 0 does not run" in text) == (1, True)
+    assert (code, "Kafka broker 0 is not running" in text) == (1, True)
 
 
 def test_a_server_that_died_is_seen_and_started_again(script: Script, tmp_path: Path):
@@ -86,15 +86,17 @@ def test_a_server_that_died_is_seen_and_started_again(script: Script, tmp_path: 
 
     os.kill(int(pid), signal.SIGKILL)
     code, text = script("zookeeper", "status")
-    assert (code, "ZooKeeper server 0 does not run" in text) == (1, True)
+    assert (code, "ZooKeeper server 0 is not running" in text) == (1, True)
     code, text = script("zookeeper")
     assert (code, found(r"hosts +(\S+)", text)) == (0, hosts)
     assert run_example(script, "zookeeper", "127.0.0.1:2181", hosts) == listed
 
     code, text = script("zookeeper", "--servers", "3")
     assert code == 2
-    assert f"{tmp_path}/zookeeper holds 1 servers, not 3; `stop --delete` forgets them" in text
-    assert script("zookeeper", "stop", "--delete") == (0, "ZooKeeper does not run\n")
+    assert (
+        f"{tmp_path}/zookeeper: expected servers: 1, as at the first start, got 3; `stop --delete` deletes them" in text
+    )
+    assert script("zookeeper", "stop", "--delete") == (0, "ZooKeeper is not running\n")
     assert not (tmp_path / "zookeeper").exists()
 
 
@@ -102,8 +104,8 @@ def test_a_server_that_died_is_seen_and_started_again(script: Script, tmp_path: 
     ("arguments", "message"),
     [
         (["kafka", "--brokers", "0"], "argument --brokers: invalid choice: 0"),
-        (["kafka", "--brokers", "3", "stop"], "--brokers goes with start"),
-        (["zookeeper", "--delete"], "--delete goes with stop"),
+        (["kafka", "--brokers", "3", "stop"], "--brokers is an option of start"),
+        (["zookeeper", "--delete"], "--delete is an option of stop"),
         (["zookeeper", "restart"], "invalid choice: 'restart'"),
     ],
 )

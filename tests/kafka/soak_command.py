@@ -18,31 +18,31 @@ from servers.family import PROC
 from soak import Soak, SoakFailed
 
 DESCRIPTION = """\
-A topology runs on real servers for some minutes, and something of it is killed every few seconds:
+Run a topology on real servers for some minutes, kill one of its processes every few seconds, and verify the results:
 
   Kafka → three states and a sink in Delta tables, on Spark (local-cluster: two executors), its ledger in ZooKeeper,
   two drivers, of which one leads and one stands by.
 
-SIGKILL goes to the driver that leads, to executors, to their Python workers, to the broker and to ZooKeeper; servers
-are started again after 0.2 to 2 seconds, drivers at once. Then all that is left is read, and a verifier that shares no
+The leading driver, executors, their Python workers, the broker and ZooKeeper are killed with SIGKILL; servers are
+restarted after 0.2 to 2 seconds, drivers at once. Then the rest of the topic is read, and a verifier that shares no
 code with txstorm compares the records of the topic with the tables.
 """
 EPILOG = """\
 The last line of the output is one JSON object:
-  minutes, seed        as given, or drawn
-  faults               how many of each kind
-  records, txids       what was read, in how many transactions
-  lost, twice          records missing, and records too many, added up over the four tables
-  problems             what else is wrong: ranges with gaps, tables that do not have the same transactions, values that
-                       do not follow from those before, keys whose records came in another order, drivers that ended
-                       otherwise than killed or taken over from
+  minutes, seed        as given, or chosen at random
+  faults               number of faults of each kind
+  records, txids       number of records read, and of transactions
+  lost, twice          records missing, and records counted twice, summed over the four tables
+  problems             other faults found: ranges with gaps, tables whose transactions differ, values that do not follow
+                       from the previous ones, keys whose records came in another order, drivers that ended for another
+                       reason than a kill or a take-over
   recovery_p50_s, …99  seconds from a kill to the next commit
   fresh_p50_s, …99     seconds from a kill to the first commit of a transaction that was planned after it
-  fresh_p50_s_of,      the same by what was killed; the longest of each
+  fresh_p50_s_of,      the same for each kind of process killed: median, maximum
   fresh_max_s_of
 
-Exit code: 0 when nothing is lost, nothing counts twice, and there are no problems; 1 otherwise; 2 for wrong arguments.
-The seed decides what is killed and when; the machine decides what it meets. Linux only.
+Exit code: 0 if no record is lost or counted twice and there are no other problems; 1 otherwise; 2 for wrong arguments.
+The seed determines which process is killed and when, not what that process is doing at the time. Linux only.
 
   scripts/soak --minutes 5
   scripts/soak --minutes 60 --seed 7 --json > report.json
@@ -58,11 +58,14 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--minutes", type=float, required=True, metavar="M", help="how long faults are made")
-    parser.add_argument("--seed", type=int, metavar="S", help="what is killed and when (drawn)")
-    parser.add_argument("--rate", type=int, default=6000, metavar="N", help="records a second (%(default)s)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="an empty directory for everything; it is kept")
-    parser.add_argument("--json", action="store_true", help="nothing but the last line to standard output")
+    parser.add_argument(
+        "--minutes", type=float, required=True, metavar="M", help="minutes during which faults are injected"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="seed that determines the faults (default: random)")
+    parser.add_argument("--rate", type=int, default=6000, metavar="N", help="records per second (%(default)s)")
+    directory_help = "an empty directory for all data and logs, which is kept (default: a temporary one)"
+    parser.add_argument("--directory", type=Path, metavar="DIR", help=directory_help)
+    parser.add_argument("--json", action="store_true", help="print only the last line, the JSON result")
     found = parser.parse_args(given)
     if not 0 < found.minutes <= 7 * 24 * 60:
         parser.error(f"--minutes is {found.minutes:g}, expected more than 0 and at most a week")

@@ -22,13 +22,13 @@ FORMAT = 1  # version of the file that stores the ports
 
 KAFKA_HELP = """\
 examples:
-  scripts/kafka                       start a broker, or say where it is
-  scripts/kafka --brokers 3 start     three of them, one of which can be ended to see what happens then
-  scripts/kafka status                what runs where
-  scripts/kafka stop                  end them; the next start finds the topics again
-  scripts/kafka stop --delete         end them and forget everything they held
+  scripts/kafka                       start a broker, or show the address of the running one
+  scripts/kafka --brokers 3 start     start three brokers, for example to try what happens when one is killed
+  scripts/kafka status                show state, process id, log and address of every broker
+  scripts/kafka stop                  stop the brokers; their topics are kept for the next start
+  scripts/kafka stop --delete         stop the brokers and delete all their data
 
-A topic, and a record in it, from Python (pip install confluent-kafka):
+Create a topic and send a record to it from Python (pip install confluent-kafka):
   from confluent_kafka import Producer
   from confluent_kafka.admin import AdminClient, NewTopic
   admin = AdminClient({"bootstrap.servers": "127.0.0.1:9092"})
@@ -40,13 +40,13 @@ A topic, and a record in it, from Python (pip install confluent-kafka):
 
 ZOOKEEPER_HELP = """\
 examples:
-  scripts/zookeeper                     start a server, or say where it is
-  scripts/zookeeper --servers 3 start   an ensemble, which goes on when one of the three is ended
-  scripts/zookeeper status              what runs where, and which server leads
-  scripts/zookeeper stop                end them; the next start finds the nodes again
-  scripts/zookeeper stop --delete       end them and forget everything they held
+  scripts/zookeeper                     start a server, or show the address of the running one
+  scripts/zookeeper --servers 3 start   start an ensemble of three, which survives the loss of one server
+  scripts/zookeeper status              show state, process id, log and address of every server, and the leader
+  scripts/zookeeper stop                stop the servers; their nodes are kept for the next start
+  scripts/zookeeper stop --delete       stop the servers and delete all their data
 
-What is in there, from Python (pip install kazoo):
+List the nodes from Python (pip install kazoo):
   from kazoo.client import KazooClient
   client = KazooClient("127.0.0.1:2181")
   client.start()
@@ -141,8 +141,8 @@ def _start(place: Place, count: int | None) -> int:
         cluster = place.new(count or 1)
     elif count not in (None, len(cluster.servers)):
         raise InputError(
-            f"{place.directory} holds {len(cluster.servers)} {place.kind.servers}, not {count}; "
-            "`stop --delete` forgets them and what they hold"
+            f"{place.directory}: expected {place.kind.servers}: {len(cluster.servers)}, as at the first start, got "
+            f"{count}; `stop --delete` deletes them with their data"
         )
     if not all(server.alive for server in cluster.servers):
         what = f"{place.kind.name} ({place.kind.servers}: {len(cluster.servers)})"
@@ -167,7 +167,8 @@ def _stop(place: Place, *, delete: bool) -> int:
         if delete:
             shutil.rmtree(place.directory)
     print(
-        f"{place.kind.name} does not run" + ("" if cluster is None or delete else f"; its data is in {place.directory}")
+        f"{place.kind.name} is not running"
+        + ("" if cluster is None or delete else f"; its data is in {place.directory}")
     )
     return 0
 
@@ -176,10 +177,10 @@ def _print(place: Place, cluster: Cluster) -> int:
     """Print states, process ids, log files and addresses of the servers; return 0 if all are ready, else 1."""
     serves = [cluster.ready(i) for i in range(len(cluster.servers))]
     for server, ready in zip(cluster.servers, serves, strict=True):
-        state = "serves" if ready else "does not serve" if server.alive else "does not run"
+        state = "is ready" if ready else "is not ready" if server.alive else "is not running"
         print(f"{server.name} {state}{f', pid {server.pid}' if server.alive else ''}, log {server.log}")
     where = "" if place.directory.parent == DIRECTORY else f" --directory {place.directory.parent}"
-    for name, value in [*place.kind.show(cluster), ("end with", f"scripts/{place.kind.name.lower()} stop{where}")]:
+    for name, value in [*place.kind.show(cluster), ("stop with", f"scripts/{place.kind.name.lower()} stop{where}")]:
         print(f"  {name:18} {value}")
     return int(not all(serves))
 
@@ -187,21 +188,21 @@ def _print(place: Place, cluster: Cluster) -> int:
 def _arguments(kind: Kind, arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"scripts/{kind.name.lower()}",
-        description=f"{kind.name} on this machine, for trying out: it listens on 127.0.0.1 alone and keeps its data.",
+        description=f"{kind.name} on this machine, for development: it listens on 127.0.0.1 only and keeps its data between starts.",
         epilog=kind.help,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", nargs="?", choices=["start", "stop", "status"], default="start")
     parser.add_argument(
-        f"--{kind.servers}", dest="count", type=int, choices=range(1, 10), metavar="N", help="how many to start (1)"
+        f"--{kind.servers}", dest="count", type=int, choices=range(1, 10), metavar="N", help="number to start (1)"
     )
-    parser.add_argument("--delete", action="store_true", help="with stop: delete what they hold")
-    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="where data and logs are (%(default)s)")
+    parser.add_argument("--delete", action="store_true", help="with stop: delete all data")
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="directory for data and logs (%(default)s)")
     given = parser.parse_args(arguments)
     if given.delete and given.action != "stop":
-        parser.error("--delete goes with stop")
+        parser.error("--delete is an option of stop")
     if given.count and given.action != "start":
-        parser.error(f"--{kind.servers} goes with start")
+        parser.error(f"--{kind.servers} is an option of start")
     return given
 
 
