@@ -14,7 +14,7 @@ VALUES = ["a", "b", None, "", 1, 2, 2.5, (1, 2), b"x", "1"]
 
 
 def drawn() -> list[pa.RecordBatch]:
-    """Return random record batches; each column has one simple Arrow type or mixed values. Prints the seed."""
+    """Return random record batches whose columns have nullable strings, integers, or values of mixed types."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw = random.Random(seed)

@@ -76,7 +76,7 @@ def environment(seed: str | None) -> dict[str, str]:
 
 
 def python(*arguments: str, seed: str | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python in a separate process; `seed` is its PYTHONHASHSEED, None: not set."""
+    """Run Python in a separate process; `seed` is its PYTHONHASHSEED (None: the variable is not set)."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment(seed), capture_output=True, text=True, check=False, **more)
 

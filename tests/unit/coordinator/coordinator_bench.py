@@ -11,7 +11,7 @@ ALWAYS = "always"
 
 
 class Bench:
-    """The state machine with a fake ledger; `value` is the metadata of the next transaction, None if not ready."""
+    """The coordinator's state machine on a fake ledger; `value` is the next txid's metadata, None if not ready."""
 
     def __init__(
         self, max_pending: int = 4, max_group: int = 1, opaque: bool = False, currtx: int = 1, stored: Any = None

@@ -198,7 +198,7 @@ class World:
     # --- random steps ---
 
     def turn(self) -> None:
-        """Take one random step: a fault or progress; after a stop, start again."""
+        """Take one random step, a fault or progress; if the coordinator has stopped, restart it instead."""
         if self.state.stopped:
             self.open()
             return
@@ -230,7 +230,7 @@ class World:
             self.decide(len(self.group))
 
     def decide(self, count: int) -> None:
-        """Decide the first `count` txids of the group, which thereby are committed."""
+        """Decide the first `count` txids of the committing group, and report them as committed."""
         group, self.group = self.group, ()
         for txid in group[:count]:
             attempt = self.live.pop(txid)

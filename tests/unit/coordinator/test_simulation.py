@@ -1,6 +1,6 @@
 """Random schedules of the coordinator's state machine in a simulated world, which must detect every mutant of it.
 
-TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES set the seed and the number of schedules.
+TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES set the first seed and the number of schedules.
 """
 
 import os

@@ -89,7 +89,7 @@ def ledger_file(tmp_path: Path) -> Path:
 
 
 class Processes:
-    """Starts Python processes that use the ledger, and ends all of them after the test."""
+    """Helper that starts Python processes using the ledger, and ends all of them after the test."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []

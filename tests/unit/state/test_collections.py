@@ -122,7 +122,7 @@ def test_a_limit_counts_current_rows_only(bench, limit, reverse):
 
 
 class Plain:
-    """Reference model of a collection: the sorted current rows of each key."""
+    """Reference model of a collection state: the current rows of each key, in order."""
 
     def __init__(self):
         self.rows = {}

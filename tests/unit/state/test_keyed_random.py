@@ -1,4 +1,4 @@
-"""Times to live and collections under random schedules of writes, failures, replays, restarts and compaction."""
+"""States with a time to live, and collections, under random schedules of writes, failures, restarts and compaction."""
 
 import random
 import shutil

@@ -35,7 +35,7 @@ def user_sets(data_dir, **changed):
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """Return a data directory whose tables were created without any of these properties."""
+    """Return a data directory whose tables were created without the properties under test."""
     with monkeypatch.context() as patch:
         patch.setattr(DeclaredTable, "promised", lambda *_: {})
         patch.setattr("txstorm.state.store.log_properties", lambda *_: {})

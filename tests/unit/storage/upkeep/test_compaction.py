@@ -154,7 +154,7 @@ def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, point):
     assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 1}]
 
 
-# -- in ranges, beside commits -----------------------------------------------------------------------------------------
+# -- in key ranges, during commits -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def staged(data_dir):
 
 
 def plain_of(words, rows):
-    """Return `words` as sorted rows of the state table, with the txids of `rows`, which are thus not compared."""
+    """Return `words` as sorted (word, n, txid) rows; the txids are copied from `rows`, so only words and counts matter."""
     txids = {word: txid for word, _, txid in rows}
     return sorted(((word, n, txids.get(word)) for word, n in words.items()), key=lambda row: (row[0], row[2]))
 
@@ -172,7 +172,7 @@ def test_a_version_is_retained_after_enough_changes_or_half_a_day(tmp_path):
 
 
 def test_versions_of_an_earlier_txstorm_are_kept_as_bases(tmp_path, monkeypatch):
-    """Versions written by an earlier txstorm, without thinning, are kept and serve as base of new versions."""
+    """Versions written by an earlier txstorm, which did not thin them, are kept, and new versions build on them."""
     world = World(tmp_path / "data", random.Random(2))
     with monkeypatch.context() as patch:
         patch.setattr(versions.Versions, "decide", lambda *_, **__: {})
