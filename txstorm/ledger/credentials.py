@@ -1,8 +1,8 @@
-"""Hosts that secrets may be sent to: hosts named by the operator, never those named only by a data directory.
+"""Hosts that secrets may be sent to: only those named by the operator, never those named only by a data directory.
 
 A data directory records its ledger, so that commands need only the directory. Anyone who can write that record could
 choose where ZooKeeper's password is sent. It is therefore sent only to hosts that this process knows from elsewhere:
-an option, an argument or a setting in the topology's code, the environment, or a yes at a terminal.
+an option, an argument or a setting in the topology's code, the environment, or a confirmation at a terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CA = "TXSTORM_ZOOKEEPER_CA"
 """Environment variable with the PEM file of the authorities to trust for ``tls://`` hosts; default: the system's."""
 
 STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss")
-"""Schemes whose hosts are the provider's or come from the environment, whatever the bucket."""
+"""URI schemes whose hosts are the provider's or come from the environment, regardless of the bucket."""
 
 _TLS = "tls://"
 _named_hosts: set[str] = set()
@@ -38,7 +38,7 @@ _ask: Callable[[str], bool] = lambda question: False  # noqa: E731 - replaced by
 
 
 class SecretRefused(InputError):
-    """A secret was not sent, because only the record in a data directory names the host."""
+    """A secret was not sent, because only the record in a data directory names the destination host."""
 
 
 def ask_with(ask: Callable[[str], bool]) -> None:
@@ -48,7 +48,7 @@ def ask_with(ask: Callable[[str], bool]) -> None:
 
 
 def named_ledger(text: str) -> LedgerSpec:
-    """Parse the ledger that the operator names; from now on this process may send secrets to its hosts."""
+    """Parse the ledger name given by the operator; from now on this process may send secrets to the ledger's hosts."""
     spec = parse_ledger(text)
     _named_hosts.update(_hosts(spec))
     return spec

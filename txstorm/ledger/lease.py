@@ -1,4 +1,4 @@
-"""The lease of a ledger, whose holder alone may lead: file leases, holders, and checks whether a holder is alive.
+"""The lease of a ledger, which a process must hold to lead: file leases, holders, and checks whether a holder is alive.
 
 On a file the lease is a lock that the operating system releases with the process, even after SIGKILL. On Linux the
 lock belongs to the open file description (``F_OFD_SETLK``). A classic POSIX record lock belongs to the process and is
@@ -138,7 +138,7 @@ def poll_free(
     pause: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Call `is_free` every `POLL` seconds until it returns True or `seconds` have passed; return its last answer."""
+    """Call `is_free` every `POLL` seconds until it returns True or `seconds` have passed; return its last result."""
     end = now() + seconds
     while not is_free():
         left = end - now()
@@ -228,7 +228,7 @@ _files: dict[str, int] = {}
 def _forked() -> None:
     """Close the parent's lock files in a forked child: they would keep leases held after the parent's death."""
     global _registry_lock
-    _registry_lock = threading.Lock()  # another thread of the parent may have held the old one
+    _registry_lock = threading.Lock()  # another thread of the parent may have held the old lock
     for file in _files.values():
         os.close(file)
     _files.clear()

@@ -123,7 +123,7 @@ _READERS = {SQLITE: _sqlite, DELTA: _delta, ZOOKEEPER: _zookeeper}
 def _local(place: str, base: Path) -> Path:
     if place.lower().startswith("file://"):
         place = unquote(urlsplit(place).path)
-    # Symbolic links are not resolved: when one is redirected, the ledger is at its new target.
+    # Symbolic links are not resolved: if a link is redirected, the ledger is at its new target.
     return Path(os.path.normpath(base / place))
 
 
@@ -180,7 +180,7 @@ def _read(path: Path, text: str, data_dir: Path) -> LedgerSpec:
 
 
 def recorded_settings(data_dir: Path) -> Settings:
-    """Return the recorded settings for connecting to the ledger of `data_dir`; all others have their defaults."""
+    """Return the recorded settings for connecting to the ledger of `data_dir`; all others have default values."""
     from txstorm.topology.settings import Settings
 
     if recorded_ledger(data_dir) is None or not (data_dir / PLACE_FILE).exists():
@@ -204,7 +204,7 @@ def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None 
 
 
 def _reaching(kind: str, settings: Settings) -> dict[str, Any]:
-    """Return the settings named after the ledger's `kind` that differ from their defaults."""
+    """Return the settings whose names begin with the ledger's `kind` and whose values differ from the defaults."""
     from txstorm.topology.settings import Settings
 
     default = Settings().model_dump()

@@ -31,7 +31,7 @@ class MemoryLedger:
         self._took_lease = False
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`, or None."""
+        """Return the entry at `path`; None if there is none."""
         return self._entries().get(checked_path(path))
 
     def children(self, path: str) -> list[str]:

@@ -34,7 +34,7 @@ from txstorm.ledger.values import decode_value
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
 
-# At least two letters: one letter and a colon is a drive. A `Path` has merged the slashes into one.
+# At least two letters, since one letter and a colon is a drive. A `Path` has merged the slashes into one.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
@@ -69,7 +69,7 @@ def open_ledger(
     chosen = ledger or recorded_ledger(directory) or default_ledger(directory)
     if create:
         make_durable_directory(directory)
-    if chosen.kind == ZOOKEEPER:  # the only kind that needs settings to be reached
+    if chosen.kind == ZOOKEEPER:  # the only kind that needs settings for its connection
         settings = settings or over_tls(recorded_settings(directory), chosen)
     opened = open_spec(chosen, directory, create=create, read_only=read_only, busy=busy, settings=settings)
     try:
@@ -91,7 +91,7 @@ def open_spec(
     busy: float = BUSY,
     settings: Settings | None = None,
 ) -> Ledger:
-    """Open `ledger`, even if its content has been moved; `directory` is the data directory it belongs to, if known.
+    """Open `ledger`, even if its content has been moved; `directory`: the data directory that it belongs to, if known.
 
     Raises:
         SecretRefused: a secret would be sent to a host that only `directory` names.
@@ -119,7 +119,7 @@ def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
     """Choose the ledger of `data_dir`: the recorded one, otherwise the `given` one, otherwise the default.
 
     Raises:
-        InputError: the recorded ledger is not the `given` one and was not moved there; or `given` is malformed.
+        InputError: the recorded ledger differs from the `given` one and was not moved there; or `given` is malformed.
     """
     found = recorded_ledger(data_dir)
     if given is None:

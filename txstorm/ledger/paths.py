@@ -9,7 +9,7 @@ META = "coordinator/meta"
 """Spout metadata per txid (Storm's path)."""
 
 USER = "user"
-"""Metadata per partition of a spout and txid (Storm's path), in a ledger at Storm's paths."""
+"""Spout metadata per partition and txid (Storm's path), in a ledger at Storm's paths."""
 
 INTENTS = "intents"
 """One entry per decided group, named after its last txid; writing it is the commit point."""
@@ -18,19 +18,19 @@ EPOCH = "epoch"
 """The epoch of the leading coordinator; every decision is guarded by the version of this entry."""
 
 IDENTITY = "identity"
-"""Incarnation, timeline, topology id and the graph's fingerprint."""
+"""Identity of the topology: incarnation, timeline, topology id and the graph's fingerprint."""
 
 ORIGIN = "origin"
 """Location of the topology's code, as its last run recorded it."""
 
 TABLES = "tables"
-"""Per table: its last published txid."""
+"""Per table: the last txid published to it."""
 
 DROPPED = "dropped"
 """Tables and sources that an operator has dropped by name."""
 
 HISTORY = "history"
-"""Per txid: its extents and the table versions it made, until they are moved to the history table."""
+"""Per txid: its extents and the table versions that it created, until they are moved to the history table."""
 
 FAILURES = "failures"
 """Per txid: the number of failures, and the last cause."""
@@ -42,16 +42,16 @@ REQUEST = "control/request"
 """The open request of another process to the run."""
 
 ANSWERS = "control/answers"
-"""Answers, by the id of the request, until they are read."""
+"""Answers to requests, keyed by request id, until they are read."""
 
 MODE = "control/mode"
-"""Whether new transactions may be started; absent while they may."""
+"""Whether new transactions may be started; absent as long as they may."""
 
 MOVED = "moved"
-"""The ledger that this one was copied to; from then on this one is no longer used."""
+"""The ledger that this one was copied to; from then on, this ledger is no longer used."""
 
 REWIND = "rewind"
-"""Parent of the rewind that is decided but not carried out completely."""
+"""Parent of the rewind that is decided but not yet carried out completely."""
 
 SAVEPOINTS = "savepoints"
 """Named savepoints: the version of every table at one txid, and the position in the source."""
@@ -60,7 +60,7 @@ KEPT = "control/kept"
 """The first transaction of the retained history; written before anything older is removed."""
 
 PARALLELISM = "control/parallelism"
-"""Per component: the parallelism that `rebalance` chose, and the one in the code that it overrides."""
+"""Per component: the parallelism chosen by `rebalance`, and that in the code, which it overrides."""
 
 
 def meta_path(txid: int) -> str:

@@ -15,13 +15,13 @@ from txstorm.errors import ConflictError, InputError
 from txstorm.ledger import paths as names
 
 MAX_VALUE = 256 * 1024
-"""Longest value in bytes (ZooKeeper ends the connection at 1 MB); `txstorm.ledger.values` stores longer ones."""
+"""Maximum length of a value in bytes (ZooKeeper drops the connection at 1 MB); longer ones: `txstorm.ledger.values`."""
 
 MAX_COMMIT = 800 * 1024
-"""Largest commit that every store accepts, as a sum of `op_size`; ZooKeeper ends the connection at 1 MB."""
+"""Largest commit that every store accepts, as a sum of `op_size`; ZooKeeper drops the connection at 1 MB."""
 
 OP_BYTES = 128
-"""Upper bound on the bytes that an operation takes in a request, besides path and value."""
+"""Upper bound on the bytes that an operation needs in a request, in addition to path and value."""
 
 ABSENT = -1
 """Expected version of an entry that must not exist."""
@@ -179,7 +179,7 @@ def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
 
 
 def outcome(op: Op, found: Entry | None) -> Entry | None:
-    """Apply `op` to the entry `found` at its path; return the resulting entry, or raise `ConflictError`."""
+    """Apply `op` to `found`, the entry at its path; return the resulting entry, or raise `ConflictError`."""
     version = ABSENT if found is None else found.version
     expect = op.expect
     if expect is not None and expect != version:
@@ -201,7 +201,7 @@ _DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}
 
 
 def pass_deleted(op: Op) -> None:
-    """Pass the fault point for fault injection if `op` deletes an entry of a kind that has one."""
+    """Pass the fault point for deleting an entry, if `op` deletes an entry whose kind has such a point."""
     if isinstance(op, Delete) and (point := _DELETED.get(op.path.rpartition("/")[0])):
         faults.point(point)
 

@@ -103,7 +103,7 @@ class Guard:
 
     SQLite uses POSIX locks: reading or copying the data directory in the process of a run (such as a notebook cell
     that calls `shutil.copytree`) releases them. The next command of another process that writes to the ledger would
-    then delete the log that the run goes on writing to, and later commits would be lost with the process. The locks
+    then delete the log that the run continues to write to, and later commits would be lost with the process. The locks
     of this class belong to open file descriptions. Handles of one file share them, and the descriptions are closed
     only with the last handle, since closing them releases SQLite's locks too. No effect on systems without such locks.
 
@@ -135,7 +135,7 @@ class Guard:
             return
         held = {os.fstat(file).st_ino for file in self._files}
         for suffix, bytes_ in _GUARDED.items():
-            with suppress(OSError):  # no shared memory: no process writes, and this handle has a copy
+            with suppress(OSError):  # no shared memory: no process is writing, and this handle has a copy
                 name = f"{self._path}{suffix}"
                 if os.stat(name).st_ino in held:
                     continue
@@ -164,7 +164,7 @@ class Guard:
     @classmethod
     def forked(cls) -> None:
         """Close inherited descriptions in a forked child, where they would hold the locks after the parent's death."""
-        cls._lock = threading.Lock()  # another thread of the parent may have held the old one
+        cls._lock = threading.Lock()  # another thread of the parent may have held the old lock
         while cls._shared:
             cls._shared.popitem()[1].close_files()
 
@@ -180,7 +180,7 @@ def _check_file(path: Path, *, read_only: bool) -> None:
     if found:
         msg = f"ledger {path}: expected a file, got: {found}; "
         raise DataDirectoryError(msg + "check the data directory; where tables are left, restore their ledger first")
-    # SQLite would open it for reading and fail only at the first commit.
+    # SQLite would open it read-only and fail only at the first commit.
     if not read_only and not os.access(path, os.W_OK):
         msg = f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
         raise DataDirectoryError(msg)
@@ -263,7 +263,7 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if _code(error) is None:  # raised by Python's module: a text that cannot be decoded
+        if _code(error) is None:  # raised by Python's sqlite3 module for text that cannot be decoded
             raise _corrupt(path, str(error)) from error
         if _code(error) == sqlite3.SQLITE_BUSY:
             msg = f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
@@ -299,7 +299,7 @@ class SqliteLedger:
         path: a file on a local disk.
         create: whether to create a missing file; otherwise that is an error.
         read_only: for readers beside a run.
-        busy: seconds that a commit waits for that of another process, which takes milliseconds unless that hangs.
+        busy: seconds for which a commit waits for that of another process, which takes milliseconds unless it hangs.
         clock: wall clock, for the time at which the lease was acquired.
 
     Raises:
@@ -320,7 +320,7 @@ class SqliteLedger:
         self._lease = FileLease(path.with_name(path.name + ".lock"), clock)
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`, or None."""
+        """Return the entry at `path`; None if there is none."""
         checked_path(path)
         with self._working() as connection:
             return _entry(connection, path)

@@ -1,7 +1,7 @@
 """Encoding of the ledger's values: versioned JSON, stored in the ledger if short, in a blob file if long.
 
 A blob file is immutable and named after its digest and the epoch of the coordinator that wrote it; the ledger holds
-both and the size. A coordinator writes only blobs of its own epoch and removes none of a later epoch. So a stale
+both and the size. A coordinator writes only blobs of its own epoch and removes none of a later epoch. Thus a stale
 coordinator, however long it was paused, removes no file of the current leader.
 """
 
@@ -21,7 +21,7 @@ from txstorm.ledger.port import MAX_VALUE
 
 VALUE_FORMAT = 1
 EPOCH_FORMAT = 2
-"""Format of the ledger's value for a blob whose file is named after an epoch."""
+"""Format version of a ledger value that refers to a blob whose file is named after an epoch."""
 _SCALARS = (str, int, bool, type(None))
 _OURS = re.compile(r"(?:([1-9][0-9]*)-)?[0-9a-f]{64}\.json(\..*\.tmp)?")
 
@@ -32,7 +32,7 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoc
     Equal values yield equal bytes. Tuples are decoded as lists.
 
     Args:
-        blob_dir: an existing directory on a local disk; None if long values are not expected.
+        blob_dir: an existing directory on a local disk; None if no long values are expected.
         value: None, bool, int, float, str, and lists, tuples and dicts (with string keys) of them.
         what: name of the value in errors.
         epoch: epoch of the coordinator that writes it; 0 if no coordinator leads.
@@ -85,7 +85,7 @@ def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> lis
 
 
 class Values(Protocol):
-    """Encoding of values as bytes of a ledger."""
+    """Port to the encoding of values as bytes in a ledger."""
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
         """Encode `value`; see `encode_value`."""
@@ -131,7 +131,7 @@ def _checked(value: Any, what: str) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Return whether `value` consists only of JSON's native types; a fast check that nearly every value passes."""
+    """Return whether `value` consists only of JSON's native types; a fast check that nearly all values pass."""
     kind = type(value)
     if kind is dict:
         return set(map(type, value)) <= {str} and all(map(_plain, value.values()))

@@ -1,4 +1,4 @@
-"""Damage injected between runs, such as foreign or outdated tables; the next start must refuse it before any write."""
+"""Damage injected between runs, such as foreign or outdated tables; the next start must be refused before any write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def damage(world: World) -> None:
     if names.TABLES not in at or DECIDED in at or not stored.versions:
         return
     if stored.uri not in world.code or stored.uri.replace("state/", "changes/") not in _recorded(world):
-        return  # a dropped table is not checked, nor one that has only been created
+        return  # dropped tables are not checked, nor those that have only been created
     before = copy(stored)
     stored.versions, stored.rows = list(stored.versions), dict(stored.rows)
     first = world.below(len(DAMAGES))
@@ -43,7 +43,7 @@ def damage(world: World) -> None:
 
 
 def refused(world: World, what: str) -> None:
-    """Check that a start is refused if its code lacks a recorded table; do nothing if no table is recorded."""
+    """Check that a start is refused if the code lacks a recorded table; do nothing if no table is recorded."""
     gone = _recorded(world).keys() - set(world.code) - world.drop if names.TABLES in world.entries.at else set()
     if gone and DECIDED not in world.entries.at:
         for process in list(world.processes):
@@ -109,7 +109,7 @@ def _ahead(world: World, stored: Stored) -> str | None:
 
 
 def _torn(world: World, stored: Stored) -> str | None:
-    """Truncate a log entry to nothing; the entries before and after it reveal the gap."""
+    """Truncate a log entry to zero length; the entries before and after it reveal the gap."""
     version = len(stored.versions) - 1
     since = version - version % CHECKPOINTED
     for number in range(since + 1, version):

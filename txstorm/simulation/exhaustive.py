@@ -1,4 +1,4 @@
-"""Exhaustive search of small worlds: every fault at every command, then a second one at every following command."""
+"""Exhaustive search of small worlds: every fault at every command, then a second fault at every later command."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from txstorm.simulation.world import World
 
 TXIDS = 3
 SHARPEST = (CRASH, CRASH_AFTER, PAUSE, LOST)
-"""The faults: the process dies before or after the command, sleeps while another one leads, or gets no answer."""
+"""The faults: the process dies before or after the command, sleeps while another one leads, or gets no response."""
 
 ENDS, ANSWERS = 2, 1
-"""Limits per world: on crashes and pauses together, and on lost answers."""
+"""Limits per world: on the number of crashes and pauses together, and on that of lost responses."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Scope:
 
     Attributes:
         tables: number of tables, 1 to 3; the second one is a state.
-        opaque: whether batches may change when they are planned again.
+        opaque: whether batches may change when they are replanned.
         group: maximum number of transactions decided together.
     """
 
@@ -43,7 +43,7 @@ SCOPES = (Scope(2, opaque=True), Scope(2, opaque=False), Scope(3, opaque=True, g
 
 @dataclass(frozen=True)
 class Struck:
-    """A fault in one world: its step, its kind, and the command it hit, such as ``table commit sinks/out``."""
+    """A fault in one world: its step, its kind, and the command that it hit, such as ``table commit sinks/out``."""
 
     step: int
     kind: str
@@ -52,7 +52,7 @@ class Struck:
 
 @dataclass
 class Search:
-    """Result of a search.
+    """Result of an exhaustive search.
 
     Attributes:
         worlds: number of worlds run; `steps`: the number of their steps, in total.
@@ -86,7 +86,7 @@ class Search:
 
 
 def searched(strikes: int = 2, scopes: Sequence[Scope] = SCOPES) -> Search:
-    """Run every world with up to `strikes` faults while three transactions are committed.
+    """Run every small world with up to `strikes` faults while three transactions are committed.
 
     A run without faults reveals the commands. For each of them and each kind of fault another world is run, which
     reveals the commands that follow, and so on: everything before a fault is the same with and without it.

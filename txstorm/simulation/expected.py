@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """An invariant does not hold."""
+    """An invariant of a simulated world does not hold."""
 
     def __init__(self, invariant: int, what: str) -> None:
         self.invariant = invariant
@@ -68,7 +68,7 @@ def check_ranges(stored: Stored) -> None:
 
 
 def check_rows(stored: Stored, start: Sequence[int], ends: Sequence[int]) -> None:
-    """Check that a table contains all offsets from `start` to `ends` once, in order."""
+    """Check that a table contains all offsets from `start` to `ends` exactly once, in order."""
     for partition, found in enumerate(frontier(rows_of(stored), start, stored.uri)):
         expected = (start if skips(stored.number, partition, len(ends)) else ends)[partition]
         if found != expected:
@@ -87,8 +87,8 @@ def check_state(stored: Stored, changes: Stored, txid: int, start: Sequence[int]
 def newest_until(stored: Stored, txid: int, timeline: int) -> int:
     """Return the txid to which a rewind to `txid`, which created `timeline`, restores a state.
 
-    It is that of the newest version before the rewind or, if that is ahead of `txid`, of the newest permanent version
-    that is not; `txid` if the state did not exist then.
+    It is the txid of the newest version before the rewind or, if that is ahead of `txid`, of the newest permanent
+    version that is not; `txid` itself if the state did not exist then.
     """
     before = [one for one in stored.versions if txid_app(stored.ref, timeline) not in one.apps]
     for number, version in enumerate(reversed(before)):
@@ -107,7 +107,7 @@ def rows_of(stored: Stored) -> list[Row]:
 
 
 def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
-    """Return the end of each partition; raise `Violation` unless every offset from `start` occurs once, in order."""
+    """Return each partition's end offset; raise `Violation` unless every offset from `start` occurs once, in order."""
     ends = list(start)
     for txid, partition, begin, end in rows:
         if begin != ends[partition]:

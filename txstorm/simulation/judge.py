@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from txstorm.simulation.world import World
 
 THEIRS = f"{STAGED}/theirs.parquet"
-"""A foreign file beside the staged ones."""
+"""Path of a foreign file beside the staged files."""
 
 TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = TopologyIdentity("", INCARNATION).epoch_app
 SINCE_APP, UNTIL_APP = TopologyIdentity("", INCARNATION).since_app, TopologyIdentity("", INCARNATION).until_app
 Decision = list[tuple[int, int, str]]
-"""Txid, attempt and digest of every txid of a group."""
+"""A decided group: txid, attempt id and digest of each of its transactions."""
 
 
 class Judge:
-    """Checker of the invariants of one world, which relies only on durable content, not on the code that wrote it."""
+    """Checker of the invariants of one world; it relies only on durable content, not on the code that wrote it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -43,12 +43,12 @@ class Judge:
         self._planned: dict[tuple[int, int], tuple[Extents, int]] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
         self._stamps: dict[tuple[int, int], int] = {}
-        self._rewind: Mapping[str, Any] | None = None  # decided and not completed
+        self._rewind: Mapping[str, Any] | None = None  # the rewind that is decided but not completed
         self.timeline = 0
         self._epoch_app = EPOCH_APP
         self.currtx = FIRST_TXID
         self._epoch: int | None = None
-        self._intents: dict[int, Mapping[str, Any]] = {}  # those in the ledger, by their last txids
+        self._intents: dict[int, Mapping[str, Any]] = {}  # intents in the ledger, by last txid
         self._lives: dict[str, list[int | None]] = {}  # first and last txid of each table ever recorded
         self._unseen: dict[int, Mapping[str, Any]] = {}  # intents not yet seen in all their tables
 
@@ -87,7 +87,7 @@ class Judge:
                 raise Violation(6, f"a rewind to txid {currtx - 1} is over, {left} stay in the ledger")
 
     def _recorded(self, tables: Mapping[str, int]) -> None:
-        """Check that the positions of all known tables are recorded."""
+        """Check that the ledger records the positions of all known tables."""
         entry = self._world.entries.at.get(names.TABLES)
         before = set() if entry is None else self._value(entry.value).keys()
         for uri in before - tables.keys():
@@ -131,7 +131,7 @@ class Judge:
             self._intents[last] = self._unseen[last] = intent
 
     def _decided(self, process: Process, intent: Mapping[str, Any]) -> None:
-        """Check a decision (P6): only the leader may decide, after everything before is published."""
+        """Check a decision (P6): only the leader may decide, and only after everything earlier is published."""
         ours, epoch = intent["epoch"], self._epoch
         if ours != epoch:
             raise Violation(5, f"{process} decides with epoch {ours}, the ledger has {epoch}")
@@ -205,7 +205,7 @@ class Judge:
                     stored.check_durable(stored.published, f"txid {txid} is {what}")
 
     def _meta(self, txid: int, entry: Entry | None, currtx: int) -> None:
-        """Check that planned metadata of a non-opaque spout stay unchanged until the txid is committed."""
+        """Check that planned metadata of a non-opaque spout stays unchanged until the txid is committed."""
         if entry is not None:
             if not self._opaque:
                 meta = self._value(entry.value)
@@ -221,7 +221,7 @@ class Judge:
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
         """Check a commit that `process` is about to make to a table."""
         apps, info = stored.versions[-1].apps, commit.info
-        epoch = commit.transactions.get(self._epoch_app, info["epoch"])  # Spark keeps none
+        epoch = commit.transactions.get(self._epoch_app, info["epoch"])  # Spark writes no epoch
         before = apps.get(self._epoch_app, 0)
         if epoch < before:
             raise Violation(5, f"{process} commits with epoch {epoch} to {stored.uri}, which has {before}")
@@ -231,7 +231,7 @@ class Judge:
         app = content.txid_app(stored.ref, info["timeline"])
         if (info["topology"], info["incarnation"]) != (TOPOLOGY, INCARNATION) or app not in commit.transactions:
             raise Violation(5, f"{process} commits {info} to {stored.uri}, which does not say whose it is")
-        if commit.data_change is (info["kind"] == REGROUPED):  # a reader of changes would take all rows for new ones
+        if commit.data_change is (info["kind"] == REGROUPED):  # readers of changes would take all rows for new
             raise Violation(1, f"{stored.uri} gets {info}, and data_change is {commit.data_change}")
         if info["kind"] == COMMITTED:
             self._group(process, stored, commit, apps)
@@ -258,7 +258,7 @@ class Judge:
                 raise Violation(3, f"txid {one['txid']} is {carried} in {stored.uri}, {known} elsewhere")
 
     def history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Check history rows being written: extents tile (invariant 4) and match the published rows (invariant 3)."""
+        """Check history rows being written: extents must tile (invariant 4) and match published rows (invariant 3)."""
         for row in rows:
             timeline, txid, extents = row["timeline"], row["txid"], row["extents"]
             known = self._extents.setdefault((timeline, txid), extents)
@@ -277,7 +277,7 @@ class Judge:
                 raise Violation(4, f"txid {txid} has extents {extents}, the previous txid {before}")
 
     def completed(self, last: int, intents: int) -> None:
-        """Check that completing a group up to `last` keeps the last intents; other processes may have decided more."""
+        """Check that completing a group up to `last` keeps the last intents; others may have decided more groups."""
         entries = self._world.entries
         kept = [txid for txid in entries.names(names.INTENTS) if int(txid) <= last]
         if len(kept) != intents and last == self.currtx - 1:
@@ -313,7 +313,7 @@ class Judge:
     # -- when the world has healed -------------------------------------------------------------------------------
 
     def swept(self) -> None:
-        """Check that unreferenced files are removed, and foreign ones are not."""
+        """Check that unreferenced files are removed, and that foreign files are not."""
         for stored in [self._world.tables[uri] for uri in self._world.code]:
             kept = {path for version in stored.versions for path in version.files}
             kept |= {one["staged"]["path"] for intent in self._intents.values() for one in intent["tables"]}
@@ -322,7 +322,7 @@ class Judge:
                 raise Violation(6, f"{stored.uri}: {sorted(left) or THEIRS} is {'left' if left else 'gone'}")
 
     def end(self) -> None:
-        """Check that every table contains all data of the source once, in order."""
+        """Check that every table contains all data of the source exactly once, in order."""
         ends = [end for _, end in self._extents.get((self.timeline, self.currtx - 1), [])]
         if ends != self._world.available:
             raise Violation(7, f"committed up to {ends} of {self._world.available}")
@@ -357,7 +357,7 @@ class Judge:
         return (since, until) if since is not None else (self._at(stored), self._at(stored))
 
     def _ends(self, txid: int, partitions: int) -> list[int]:
-        """Return the end of each partition after `txid`, in the newest timeline that has it."""
+        """Return the end offset of each partition after `txid`, in the newest timeline that contains it."""
         found = (self._extents.get((timeline, txid)) for timeline in range(self.timeline, -1, -1))
         extents = next((one for one in found if one is not None), [[0, 0]] * partitions)
         return [end for _, end in extents]

@@ -1,4 +1,4 @@
-"""Simulated ledger, whose entries are durable but whose answers may be lost."""
+"""Simulated ledger, whose entries are durable but whose responses may be lost."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Injected(TxstormError):
-    """A store of the simulated world does not answer: an injected fault."""
+    """A store of the simulated world does not respond: an injected fault."""
 
 
 class Values:
-    """Values of the simulated ledger, kept as objects; their JSON form is tested elsewhere."""
+    """Codec of the simulated ledger, which keeps values as objects; their JSON form is tested elsewhere."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, Any] = {}
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
-        """Return a number, as bytes, that represents the value."""
+        """Store the value and return its number as bytes."""
         data = b"%d" % len(self._values)
         self._values[data] = value
         return data
@@ -47,7 +47,7 @@ class Entries:
         self.holder: SimLedger | None = None
 
     def update(self, changed: Mapping[str, Entry | None]) -> None:
-        """Put or remove entries."""
+        """Put or remove entries: path → new entry, None to remove it."""
         for path, entry in changed.items():
             above, _, name = path.rpartition("/")
             names = self.below.get(above)
@@ -80,7 +80,7 @@ class SimLedger:
         self._notices = world.schedule.notices
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`, or None."""
+        """Return the entry at `path`; None if there is none."""
         self._world.reads(self._process, "ledger get", path)
         return self._at.get(path)
 
@@ -96,7 +96,7 @@ class SimLedger:
         return {name: found[name] for name in self._entries.names(path)} if len(found) > 1 else found.copy()
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Apply `ops` atomically; the process may die before or after that, or receive no answer."""
+        """Apply `ops` atomically; the process may die before or after that, or receive no response."""
         if not ops:
             return
         kind = self._world.passes(self._process, "ledger commit", ops[-1].path)

@@ -1,4 +1,4 @@
-"""Simulated user systems: a spout for the shipped planning, and a user's database.
+"""Simulated systems of the user: a spout for the shipped planning code, and a database.
 
 Committers change the database in `finish_batch`, long before the transaction is decided.
 """
@@ -27,7 +27,7 @@ Extents = list[list[int]]
 
 
 class SimPlanner(SpoutPlanner):
-    """Shipped planner for a simulated user's coordinator, whose extents are the whole document."""
+    """The shipped planner, for a simulated user's coordinator; the extents are the whole spout document."""
 
     def __init__(self, world: World) -> None:
         self.opaque = world.schedule.opaque
@@ -51,14 +51,14 @@ class SimSpout(TransactionalSpout):
         self._coordinator = coordinator
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Return the coordinator of the world."""
+        """Return the spout coordinator of the world."""
         return self._coordinator
 
 
 class SimCoordinator(SpoutCoordinator):
     """Coordinator that plans ranges of offsets per partition; an unavailable partition keeps its position.
 
-    It modifies the metadata that it receives, and later those that it returned, as user code may do.
+    It modifies the metadata that it receives, and later that which it returned, as user code may do.
     """
 
     def __init__(self, world: World) -> None:
@@ -92,7 +92,7 @@ Key = tuple[int, int]
 
 
 class Database:
-    """Simulated user's database: rows of (value, txid, prev) under the shipped update rule, written one by one."""
+    """Simulated database of the user: rows of (value, txid, prev), written one by one under the shipped update rule."""
 
     def __init__(self, *, is_opaque: bool) -> None:
         self._opaque = is_opaque

@@ -1,6 +1,6 @@
 """One process of a simulated world: the driver around the state machine, without threads, and its upkeep of tables.
 
-Machine, books, planning, take-over, conclusion and the tables' protocol are shipped code; the order of answers, the
+Machine, books, planning, take-over, conclusion and the tables' protocol are shipped code; the order of responses, the
 rows that committers write, and the files are simulated. Upkeep between commits: compaction, small-file compaction,
 removal of superseded files. It is one module, like the driver that it stands in for.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
-    """Stage a compaction of a state; return None if nothing has changed."""
+    """Stage a compaction of a state; return the table and the new files, or None if nothing has changed."""
     changes = TableRef(CHANGES, ref.name)
     kept, later = process.place.table(process.owner, ref), process.place.table(process.owner, changes)
     base, as_of = kept.last_txid(), min(process.last[changes.uri], later.last_txid())
@@ -61,7 +61,7 @@ def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles]
 
 
 def gathering(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
-    """Stage a small-file compaction of a table; return None if it has fewer than two files."""
+    """Stage a small-file compaction of a table; return the table and the new files; None below two files."""
     table = process.place.table(process.owner, ref)
     files = [(min(table.stored.rows[one.path]), one.path) for one in table.log.files()]
     paths = [path for _, path in sorted(files)]
@@ -76,7 +76,7 @@ def _seen(table: SimTable) -> list[Row]:
 
 
 def exchanged(process: Process, table: SimTable, files: RewriteFiles) -> bool:
-    """Commit the files of a compaction; return whether that succeeded."""
+    """Commit the files of a compaction; return whether the commit succeeded."""
     uri = table.ref.uri
     versions = process.versions.pop(uri, None) or Versions(table, 0)
     about = versions.decide(files.removes, 0, 0, 0, stays=process.world.below(3) == 0)
@@ -109,7 +109,7 @@ E = TypeVar("E", bound=Exception)
 
 
 class Crash(BaseException):
-    """The simulated process dies here; only its durable effects remain."""
+    """Death of the simulated process at this point; only its durable effects remain."""
 
 
 class Process:
@@ -142,7 +142,7 @@ class Process:
         return self.owner.timeline != self.world.judge.timeline
 
     def dies(self) -> NoReturn:
-        """Kill this process: raise `Crash`."""
+        """Kill this process by raising `Crash`."""
         raise Crash
 
     def injected(self, error: E) -> E:
@@ -216,7 +216,7 @@ class Process:
     # -- the machine ---------------------------------------------------------------------------------------------
 
     def feed(self, event: ev.Event) -> None:
-        """Feed the machine an event, and execute its commands."""
+        """Pass an event to the state machine, and execute the resulting commands."""
         pending, reads = [event], self.world.reads
         for happened in pending:
             reads(self, "event", happened)
@@ -226,7 +226,7 @@ class Process:
                     pending.append(answer)
 
     def activate(self, *, active: bool) -> None:
-        """Activate or deactivate the topology: begin new transactions, or none."""
+        """Activate or deactivate the topology: start new transactions, or none."""
         if active != self.starts:
             self.starts = active
             self.feed(ev.Activated() if active else ev.Deactivated())
@@ -312,7 +312,7 @@ class Process:
         self.feed(ev.Processed(*attempt))
 
     def lie(self, place: int) -> None:
-        """Replay a batch that differs from the first one although the source is not opaque; it must be refused."""
+        """Replay a batch with different content although the source is not opaque; the replay must be refused."""
         txid = list(self.jobs)[place % len(self.jobs)]
         if self.world.schedule.opaque or not self.planning.metas[txid].digests:
             return
@@ -334,11 +334,11 @@ class Process:
         self.feed(ev.Failed(txid, self.jobs[txid], resume))
 
     def _emitted(self, attempt: TransactionAttempt) -> None:
-        """Record the batch read: from now on every replay, by any process, must read the same."""
+        """Record the batch that was read: from now on every replay, by any process, must read the same."""
         digests = {"source": f"{self.planning.document(attempt.txid)}"}
         fresh = not (self.world.schedule.opaque or self.planning.metas[attempt.txid].digests)
         self.planning.emitted(Processed(attempt, digests=digests))
-        over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another process, while this one slept
+        over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another process while this one was paused
         if fresh and not over and self.world.judge.read(attempt.txid) != digests:
             raise Violation(4, f"what {self} has read for txid {attempt.txid} is not kept")
 
@@ -348,7 +348,7 @@ class Process:
         self.feed(ev.Resume(txid))
 
     def stale(self, place: int, kind: int) -> None:
-        """Deliver a late answer from a void attempt, or a duplicate one, which must change nothing."""
+        """Deliver a late answer of a void attempt, or a duplicate one of a current attempt; it must change nothing."""
         txid, attempt = (*self.dead, *[one.attempt for one in self.ready.values()])[place]
         events = ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt)
         before, late = self.state, events[kind if place < len(self.dead) else 0]
@@ -359,7 +359,7 @@ class Process:
     # -- P5 to P8 ------------------------------------------------------------------------------------------------
 
     def commit(self, upto: int | None = None) -> None:
-        """Run the commit phase of the group whose turn it is; `finish_batch` of its txid number `upto` fails."""
+        """Run the commit phase of the group whose turn it is; `finish_batch` fails for its txid at index `upto`."""
         assert self.group is not None
         group, self.group = list(zip(self.group.txids, self.group.attempt_ids, strict=True)), None
         done = group[:upto]
@@ -456,7 +456,7 @@ class Process:
             thin(self)
 
     def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
-        """Stage the rows of several files as one file."""
+        """Stage the rows of several files as one new file."""
         path = f"{STAGED}/{compact_name(self.books.epoch, self.world.unique())}"
         stored.rows[path] = rows
         return DataFile(path, len(rows))

@@ -33,7 +33,7 @@ DRAWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault at the first step from `step` on; `PAUSE_AFTER`: at the first step from there on that can write."""
+    """A fault at the first possible step from `step` on; for `PAUSE_AFTER`, the first one that can write."""
 
     step: int
     kind: str
@@ -44,14 +44,14 @@ class Schedule:
     """Schedule of one world: the same schedule gives the same trace, byte for byte.
 
     Attributes:
-        seed, index: origin of the schedule; everything random in its world is drawn from them, too.
-        opaque: whether undecided batches may change when they are planned again.
+        seed, index: origin of the schedule, from which all random choices in its world are drawn, too.
+        opaque: whether undecided batches may change when they are replanned.
         tables: number of tables, 1 to 3; the second one is a state.
         partitions: number of partitions of the source.
         depth: maximum number of transactions in flight; `group`: maximum number of them under one intent.
         turns: number of turns before the world heals.
         trouble: percentage of turns that inject a fault or a user request.
-        flaky: percentage of the steps of a process that fail or are answered late.
+        flaky: percentage of a process's steps that fail or get a late answer.
         notices: whether a process that has lost the lease notices at once.
         external: whether committers change a user's database; then only one coordinator leads at a time.
         spark: whether the last table is written by Spark.
@@ -80,7 +80,7 @@ def random_of(seed: int, index: int) -> Random:
 
 
 def after_drawn(schedule: Schedule) -> Callable[[], float]:
-    """Return a generator function for the random numbers that follow those from which `schedule` was drawn."""
+    """Return a function that yields the random numbers after those from which `schedule` was drawn, one per call."""
     draw = random_of(schedule.seed, schedule.index).random
     for _ in range(DRAWS):
         draw()
@@ -100,7 +100,7 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
     second = first + int(then * 2 * SOON) if then < 0.5 else int((then * 2 - 1) * STRIKE_STEPS)
     strikes = [(1 + step, STRIKES[int(draw() * len(STRIKES))]) for step in (first, second)][:many]
     external = draw() < EXTERNAL
-    if external:  # nothing but the user's database itself could refuse the writes of a paused coordinator
+    if external:  # only the user's database itself could refuse the writes of a coordinator that was paused
         strikes = [(step, kind) for step, kind in strikes if kind not in (PAUSE, PAUSE_AFTER)]
     return Schedule(
         seed=seed,

@@ -17,10 +17,10 @@ from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
 from txstorm.simulation.world import World
 
 STORIES = 3
-"""Maximum number of violations reported; others are only counted."""
+"""Maximum number of violations described in the report; any others are only counted."""
 
 SHRINKS = 2000
-"""Maximum number of schedules tried to shrink a failing one."""
+"""Maximum number of schedules tried in order to shrink a failing one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Report:
     found: Sequence[Found] = field(default=())
 
     def to_json(self) -> dict[str, object]:
-        """Return the result as ``txstorm simulate --json`` prints it; rates are per second of processor time."""
+        """Return the result as ``txstorm simulate --json`` prints it; rates are per second of CPU time."""
         return {
             "schedules": self.schedules,
             "seed": self.seed,
@@ -133,7 +133,7 @@ def _cpu_seconds() -> float:
 
 
 def violation(world: World) -> str | None:
-    """Run `world`; return the violation, if any. An error other than a simulated one is a violation, too."""
+    """Run `world`; return the violation, if any. Any error other than a simulated one is also a violation."""
     try:
         world.run()
     except Violation as violation:

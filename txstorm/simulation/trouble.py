@@ -54,7 +54,7 @@ def _version(table: SimTable, txid: int) -> int:
 
 
 def take_back(process: Process, share: float, *, asleep: bool) -> bool:
-    """Undo the commits after a txid, like `txstorm rewind`; return False if there are none.
+    """Undo the commits after a txid, like ``txstorm rewind``; return False if there are none.
 
     With `asleep`, a paused process wakes up in the meantime.
     """
@@ -83,7 +83,7 @@ def _row(process: Process, timeline: int, txid: int) -> dict[str, Any]:
     own = {"timeline": timeline + 1, "first": txid, "last": txid, "versions": {}}
     known = [*process.world.history, *(row for rows in process.books.history().values() for row in rows)]
     rows = [row for row in known if row["txid"] == txid]
-    if not rows:  # as `history_row`: a stale coordinator may find the txid rewound by another one
+    if not rows:  # like `history_row`: for a stale coordinator, another one may have rewound the txid
         raise DataDirectoryError(f"the history does not contain txid {txid}")
     return {**rows[-1], **own}
 
@@ -101,14 +101,14 @@ MOST_TABLES = 6
 """Maximum number of tables that a world ever has."""
 
 DRAINS = 20
-"""More rounds than a stopping coordinator needs for the transactions in flight."""
+"""Number of rounds after which a stopping coordinator must have committed the transactions in flight."""
 
 
 def rival(world: World) -> None:
     """Make the leader lose its lease without noticing, and start a second coordinator beside it.
 
-    Often one of them has just written files that are not referenced yet, and the other one sweeps: the second one while
-    stopping, or the first one, which was paused in the middle of its sweep.
+    Often one of them has just written files that are not referenced yet while the other one sweeps: the second one when
+    it stops, or the first one, which was paused in the middle of its sweep.
     """
     first = world.leader()
     if first is None or world.schedule.external:
@@ -133,7 +133,7 @@ def rival(world: World) -> None:
 
 
 def lose_lease(world: World) -> None:
-    """Make the leader lose its lease, which is then free."""
+    """Make the leader lose its lease, which becomes free."""
     if world.leader() is not None and not world.schedule.external:
         world.count(kinds.LEASE, "the lease is lost")
         world.entries.holder = None
@@ -161,9 +161,9 @@ def unlikely(world: World, process: Process) -> None:
 
 
 def deploy(world: World) -> None:
-    """Deploy code with one more table, one fewer, or both in turn; usually the leader is stopped or paused first.
+    """Deploy code with a table more or fewer, perhaps several times; usually the leader is stopped or paused first.
 
-    Without permission to drop the tables that its code lacks, a start is refused before it writes anything.
+    A start without permission to drop the tables that its code lacks is refused before it writes anything.
     """
     for _ in range(1 + world.below(3)):
         process = world.leader()
@@ -189,7 +189,7 @@ def deploy(world: World) -> None:
 
 
 def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> None:
-    """Run the former `code` for a while, after a coordinator with new code died before recording its tables."""
+    """Run the previous `code` for a while, after a coordinator with new code died before recording its tables."""
     at = world.entries.at
     tables, dropped = (world.values.decode(at[one].value, "") if one in at else {} for one in (TABLES, DROPPED))
     if set(tables) <= set(code) and not dropped.get("tables", {}).keys() - drop:
@@ -235,10 +235,10 @@ def jump(world: World) -> None:
 def rewind(world: World) -> None:
     """Stop the leader and rewind; a paused coordinator may remain.
 
-    Often it has just written files that are not referenced yet, and wakes up in the middle of the rewind.
+    Often that coordinator has just written files that are not referenced yet, and wakes up in the middle of the rewind.
     """
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
-        return  # a user's database cannot be rewound; or there is nothing yet
+        return  # a user's database cannot be rewound, or nothing is committed yet
     process = world.leader()
     asleep = process is not None and not process.busy and world.below(3) == 0
     if asleep and process is not None:
@@ -257,7 +257,7 @@ def rewind(world: World) -> None:
 
 
 def back_and_forth(world: World) -> None:
-    """Commit, compact the state and rewind, twice.
+    """Commit, compact the state and rewind, two or three times.
 
     A rewind then encounters versions of the state that an earlier rewind has removed, and others that reappear.
     """
@@ -283,7 +283,7 @@ def _compacted(process: Process) -> None:
 
 
 def _keep_up_now(world: World, process: Process) -> None:
-    """Begin upkeep, by a process that may have ended in the meantime."""
+    """Begin upkeep in a process, which may have ended in the meantime."""
     if process in world.processes:
         world.act(process, lambda one: _keep_up(world, one, compact=world.below(2) > 0))
 
@@ -347,7 +347,7 @@ def _stop(world: World, process: Process) -> None:
 
 
 def _drain(process: Process, begun: int) -> None:
-    """Commit everything up to txid `begun`; every round commits a group or removes the obstacle."""
+    """Commit all transactions below txid `begun`; every round commits a group or removes an obstacle."""
     for _ in range(DRAINS):
         if process.state.stopped:
             break

@@ -1,4 +1,4 @@
-"""Simulated world: processes that work, fail, pause and die around durable storage; determined by one seed."""
+"""Simulated world: processes that work, fail, pause and die around durable storage; fully determined by one seed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
     Attributes:
         steps: number of events of a machine and calls of a ledger, table or history so far; a fault may hit each.
         counts: number of occurrences of each kind of fault.
-        trace: events in words; None if not requested.
+        trace: descriptions of the events; None if not requested.
         code: the tables that the topology's code has now; `drop`: those that starts may drop.
     """
 
@@ -66,7 +66,7 @@ class World:
         self.history: list[Mapping[str, Any]] = []
         self.available = [1 + self.below(3) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
-        self.news = 0  # number of changes of the source
+        self.news = 0  # number of changes to the source
         self.now = 1_000_000
         self.tables: dict[str, Stored] = {}
         for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
@@ -141,7 +141,7 @@ class World:
     def arm(self, within: int, kind: str | None = None) -> None:
         """Add a fault at one of the next `within` steps: of `kind`, or of a random kind if None."""
         if self.schedule.external or self._healing or not self.schedule.trouble:
-            return  # a drawn fault might be a pause, which a user's database does not allow
+            return  # the random fault might be a pause, which a user's database does not allow
         strikes = kind or kinds.STRIKES[self.below(len(kinds.STRIKES))]
         strike = Strike(self.steps + 1 + self.below(within), strikes)
         self._strikes = sorted([*self._strikes, strike], key=lambda one: (-one.step, one.kind))
@@ -173,7 +173,7 @@ class World:
         if self.below(2) or all(one.busy for one in self.processes):
             if self.below(3) == 0:
                 self.arm(TAKING_OVER, kinds.CRASH)
-            if self.below(6 if process.books.epoch else 2) == 0:  # nothing fences yet what it has read by then
+            if self.below(6 if process.books.epoch else 2) == 0:  # no fence covers yet what it has read so far
                 rewind(self)
             self.start()
         for _ in range(self.below(8)):
@@ -214,7 +214,7 @@ class World:
         self.news += 1
 
     def start(self) -> Process:
-        """Start a new process that becomes the leader, whichever process had the lease."""
+        """Start a new process that becomes the leader, no matter which process had the lease."""
         self.entries.holder = None
         process = self.process("c")
         self._say(f"{process} starts")
@@ -272,7 +272,7 @@ class World:
         self.available = [max(1, one) for one in self.available]
         leader = next(filter(self.leads, self.processes), None)
         for process in [one for one in self.processes if one is not leader]:
-            self.act(process, other_turn)  # processes that were paused try once more
+            self.act(process, other_turn)  # processes that were paused make one more attempt
             if process in self.processes:
                 self.ended(process, "has ended")
         process = next(filter(self.leads, self.processes), None) or self.start()
@@ -295,7 +295,7 @@ class World:
         return idle and document is not None and [end for _, end in document] == self.available
 
     def forget(self) -> None:
-        """Drop all references, so that the memory of this world is freed immediately."""
+        """Drop all references, so that this world's memory is freed immediately."""
         self.entries.holder = None
         for one in (*self._all, self.judge, self):
             vars(one).clear()
@@ -313,7 +313,7 @@ class World:
 
 
 def other_turn(process: Process) -> None:
-    """Make a running process do something chosen at random."""
+    """Make a running process take a randomly chosen action."""
     below = process.world.below
     if below(100) < process.world.schedule.flaky:
         unlikely(process.world, process)

@@ -1,4 +1,4 @@
-"""Content of a Delta ledger as one handle sees it: reads new versions of the table, appends them, writes snapshots."""
+"""Content of a Delta ledger as seen by one handle, which reads and appends versions and writes snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from txstorm.ledger.delta.versions import (
 log = logging.getLogger("txstorm.ledger")
 
 SNAPSHOT_EVERY = 64
-"""Number of versions between snapshots: all entries in one file, after which the log before the last one is removed."""
+"""Number of versions between snapshots. A snapshot is one file with all entries; the log before the previous one is
+then removed."""
 TRIES = 5
 Pause = Callable[[float], None]
 
@@ -89,7 +90,7 @@ class DeltaContent:
         return content
 
     def _follow(self, table: ControlTable, content: Content) -> bool:
-        """Apply all later versions to `content`; return False if one of them has already been deleted."""
+        """Apply all later versions to `content`; return False if one of them has already been deleted from the log."""
         while (document := self._entry(table, content.version + 1)) is not None:
             content.apply(document)
         # The log is truncated from its old end: while the last known version exists, no later one was deleted.
@@ -110,7 +111,7 @@ class DeltaContent:
             self._table.owe(before)
 
     def distrust(self) -> None:
-        """Make the next durable `append` rewrite all versions since the snapshot, whichever process appended them."""
+        """Make the next durable `append` rewrite all versions since the snapshot, even those of other processes."""
         self._table.distrust(range(self.content.snapshot, self.content.version + 1))
 
     def append(self, document: Mapping[str, Any], *, durable: bool = True) -> bool:
@@ -119,7 +120,7 @@ class DeltaContent:
         Every retry is the same document at the same version, so that at most one of them takes effect.
 
         Raises:
-            TxstormError: the store does not answer; it is unknown whether the document was appended.
+            TxstormError: the store does not respond; it is unknown whether the document was appended.
         """
         cause: TxstormError | None = None
         for number in range(TRIES):
@@ -147,7 +148,7 @@ class DeltaContent:
             try:
                 self._table.append(document)
             except ConflictError:
-                pass  # perhaps by our own earlier attempt, whose answer was lost
+                pass  # perhaps by our own earlier attempt, whose response was lost
             except TxstormError as error:
                 failure = error
             else:
@@ -193,7 +194,7 @@ class DeltaContent:
         self._forget(before, {path, *old})
 
     def _forget(self, before: int, kept: set[str]) -> None:
-        """Remove everything, except the files `kept`, that the snapshot of version `before` had already superseded."""
+        """Remove everything that the snapshot of version `before` had already superseded, except the files `kept`."""
         self._table.forget(before)
         for name in self._table.files.names("snapshots"):
             path = f"snapshots/{name}"

@@ -4,7 +4,7 @@ Clock rules. Every version that the holder writes is a heartbeat (a renewal); if
 one after a third of the lease's length. A process that wants the lease waits, by its own monotonic clock, one full
 length after it has *seen* the last heartbeat, and then acquires the lease with a compare-and-set on the version it has
 seen. The holder counts from *before* it wrote its last heartbeat, trusts the lease for `TRUSTED` of its length, and
-asks the store after that. So the clocks of two machines are never compared. Even a wrong clock does not let two
+queries the store after that. Thus the clocks of two machines are never compared. Even a wrong clock does not let two
 processes write: the ledger's versions and the tables' epochs prevent that; the lease only saves them from trying.
 """
 
@@ -24,10 +24,10 @@ SECONDS = 10.0
 """Seconds that a lease lasts after its holder's last heartbeat."""
 
 TRUSTED = 0.8
-"""Fraction of a lease's length during which the holder trusts it without asking the store."""
+"""Fraction of a lease's length during which its holder trusts it without querying the store."""
 
 SILENT = 6
-"""Number of lease lengths, by the wall clocks, after which a holder on another machine is no longer shown."""
+"""Number of lease lengths, by the wall clock, after which a silent holder on another machine is no longer shown."""
 
 
 def steady() -> float:

@@ -33,7 +33,7 @@ from txstorm.threads import start_thread
 log = logging.getLogger("txstorm.ledger")
 
 RACES = 50
-"""Number of attempts of a commit that loses against other writers."""
+"""Maximum number of attempts at a commit that loses against other writers."""
 
 
 class DeltaLedger:
@@ -85,7 +85,7 @@ class DeltaLedger:
     # -- entries ------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`, or None."""
+        """Return the entry at `path`; None if there is none."""
         checked_path(path)
         with self._reading() as entries:
             return entries.get(path)
@@ -151,7 +151,7 @@ class DeltaLedger:
         Raises:
             FencedError: this handle is known to have lost its lease, before or after the attempt.
         """
-        # A stale holder may have read since, and be past the version in which it lost its lease.
+        # A stale holder may since have read, and passed, the version in which it lost its lease.
         self._check_lost()
         started, held = self._now(), self._held
         token = by if by is not None else "" if held is None else held.row.token
@@ -189,7 +189,7 @@ class DeltaLedger:
         raise held_error(self._name, row.holder())
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; ask the store if the last heartbeat is old."""
+        """Raise `FencedError` if this handle has lost its lease; query the store if the last heartbeat is old."""
         self._check_open()
         held = self._held
         if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
@@ -239,14 +239,14 @@ class DeltaLedger:
             raise held_error(self._name, row.holder())
 
     def _await_sign(self) -> None:
-        """Block until a holder on another machine sends a heartbeat, or has sent none for the duration of its lease.
+        """Block until a holder on another machine sends a heartbeat, or has sent none for the length of its lease.
 
         Until then it is unknown whether that process is alive.
         """
         self._catch_up()
         row, sign, place = self._content.lease, self._content.sign, machine_mark()
         if row is None or (place and row.process.startswith(f"{place}/")):
-            return  # whether a process of this machine is alive is known
+            return  # for a process on this machine, it is known whether it is alive
         while self._content.lease == row and self._content.sign == sign and not self._watch.is_free(self._content):
             self._pause(min(POLL, row.seconds / 10))
             self._catch_up()
@@ -280,7 +280,7 @@ class DeltaLedger:
             log.warning("%s: the lease cannot be renewed: %s", self._name, error)
 
     def _renew_or_fail(self) -> None:
-        """Write a heartbeat; while the store does not answer, retry until the lease expires."""
+        """Write a heartbeat; while the store does not respond, retry until the lease expires."""
         held = self._held
         if held is None or held.trusted(self._now()):
             return

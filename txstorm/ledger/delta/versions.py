@@ -100,7 +100,7 @@ class Content:
 
 
 def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
-    """Return path → new entry for the changes of `ops` to `entries`, None if deleted; see `outcome` for errors."""
+    """Return path → new entry, None if deleted, for the changes of `ops` to `entries`; see `outcome` for errors."""
     changed: dict[str, Entry | None] = {}
     for op in ops:
         found = changed[op.path] if op.path in changed else entries.get(op.path)
@@ -123,7 +123,7 @@ def document_of(
 
     Args:
         kind: the kind of version; only `LEASE` and `SNAPSHOT` set the lease.
-        unique: unique id of the document, by which a writer that did not receive the answer recognizes its own version.
+        unique: unique id of the document, by which a writer that received no response recognizes its own version.
         at: the wall-clock time, ISO 8601.
         by: the token of the writer's lease, if it holds one.
         changes: path → its new entry, None for a deleted one.

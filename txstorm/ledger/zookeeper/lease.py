@@ -29,7 +29,7 @@ from txstorm.ledger.zookeeper.nodes import EPOCH, LEASE
 from txstorm.ledger.zookeeper.transactions import Writer
 
 FORMAT = 1
-# Seconds between two checks, while waiting, of whether the handle was closed; the lease itself is watched.
+# Seconds between two checks whether the handle was closed, while waiting for the lease, which itself is watched.
 _LOOK = 0.5
 
 
@@ -51,7 +51,7 @@ class _Held:
 
 
 class ZooKeeperLease:
-    """Lease of the ledger at `root`, for one handle; `now` is a monotonic clock."""
+    """The lease of the ledger at `root`, as used by one handle; `now` is a monotonic clock, in seconds."""
 
     def __init__(self, session: ZooKeeperSession, root: str, now: Callable[[], float]) -> None:
         self._session = session
@@ -97,12 +97,12 @@ class ZooKeeperLease:
             return  # the lease ended with it
 
     def holder(self) -> Holder | None:
-        """Return the holder of the lease, or None."""
+        """Return the holder of the lease; None if it is free."""
         node = self._session.read(self._paths[:1])[0]
         return None if node is None else _holder(node, self._what)
 
     def check(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; ask the servers if it was not confirmed recently."""
+        """Raise `FencedError` if this handle has lost its lease; query the servers unless it was confirmed recently."""
         held = self._held
         if held is None:
             return
@@ -112,7 +112,7 @@ class ZooKeeperLease:
             self._confirm(held)
 
     def wait_free(self, seconds: float, closed: Callable[[], bool]) -> bool:
-        """Block until the lease is free, for at most `seconds`; return False if it is not, or no server answers."""
+        """Block until the lease is free, for at most `seconds`; return False if it is not, or if no server responds."""
         end, left = self._now() + seconds, seconds
         while not closed():
             self._changed.clear()
@@ -128,7 +128,7 @@ class ZooKeeperLease:
         return False
 
     def _notify(self, event: object) -> None:
-        # A method, since kazoo registers the same watcher only once.
+        # A method, since kazoo registers an identical watcher only once.
         self._changed.set()
 
     def carry_out(self, ops: Sequence[NodeOp]) -> Refusal | None:

@@ -33,19 +33,19 @@ from txstorm.ledger.zookeeper.nodes import (
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
 
-# Attempts of a commit or scan; one that loses against others more often than that has met a fault.
+# Maximum attempts at a commit or scan; losing against other writers more often than that indicates a fault.
 TRIES = 1000
 
 
 class ZooKeeperLedger:
     """A `Ledger` in the nodes below `root`.
 
-    A commit is one ZooKeeper transaction: its operations, a mark that shows whether it happened if the answer is
-    lost, and the verification of the holder's lease. A scan is repeated until two readings agree. The servers always
+    A commit is one ZooKeeper transaction: its operations, a mark that shows whether it happened if the response
+    is lost, and the verification of the holder's lease. A scan is repeated until two readings agree. The servers always
     sync transactions: `durable` has no effect.
 
     Args:
-        session: the session, owned by this handle from now on.
+        session: the ZooKeeper session, owned by this handle from now on.
         root: an absolute ZooKeeper path, not the root itself.
         create: whether to create a missing ledger; otherwise that is an error.
         read_only: for readers beside a run.
@@ -81,7 +81,7 @@ class ZooKeeperLedger:
         self._check_format()
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`, or None."""
+        """Return the entry at `path`; None if there is none."""
         node = self._node(checked_path(path))
         found = self._read([node])[0]
         if found is not None and found.data == DIRECTORY and found.children:
@@ -159,7 +159,7 @@ class ZooKeeperLedger:
         return sorted(names, key=name_order)
 
     def _is_visible(self, node: str, found: Node | None) -> bool:
-        """Return whether a node is an entry or has one below it; a directory that has become empty is not visible."""
+        """Return whether a node is an entry or has an entry below it; a directory that became empty is not visible."""
         if found is None or not found.children:
             return entry_of(found) is not None
         return entry_of(found) is not None or self._read([f"{node}/{VALUE}"])[0] is not None or bool(self._names(node))
@@ -208,7 +208,7 @@ class ZooKeeperLedger:
         except ConflictError:
             if fresh:
                 raise
-            return False  # according to knowledge that may be stale
+            return False  # according to cached states that may be stale
         faults.point("ledger.before")
         if self._lease.carry_out(nodes) is not None:
             return False
@@ -224,7 +224,7 @@ class ZooKeeperLedger:
                 self._known.pop(node, None)
             # The conflicting change may be on another server, and not yet on this one.
             self._session.sync(self._root)
-        # The second round reads the values of paths that turn out to be directories.
+        # The second round reads the values of those paths that turn out to be directories.
         for _ in range(2):
             nodes = sorted({node for op in ops for node in needed(self._root, op, known, guess=not fresh)})
             known.update(zip(nodes, map(known_of, self._read(nodes)), strict=True))
@@ -296,5 +296,5 @@ def _make(session: ZooKeeperSession, root: str) -> None:
             return
         missing = [path for path, node in zip(above, found, strict=False) if node is None]
         ops = [*(Create(path, b"") for path in missing), Create(root, data), Create(f"{root}/{WRITERS}", b"")]
-        with suppress(AnswerLost):  # the next read tells whether it happened
+        with suppress(AnswerLost):  # the next read shows whether it happened
             session.transact(ops)

@@ -1,4 +1,4 @@
-"""Location of a ledger in ZooKeeper: validated servers and root node. Does not need the ZooKeeper client."""
+"""Location of a ledger in ZooKeeper: validated servers and root node. It does not need the ZooKeeper client."""
 
 from __future__ import annotations
 

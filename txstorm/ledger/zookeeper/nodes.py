@@ -16,9 +16,9 @@ from txstorm.clients.zookeeper.operations import Change, Create, Node, NodeOp, R
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Op, Put, outcome
 
 DIRECTORY = b"/"
-"""The data of a directory, which is not an entry. Values that begin with it are stored with another one in front."""
+"""The data of a directory, which is not an entry. A value that begins with these bytes gets them prepended."""
 
-# No entry's name is escaped to one of these: in an escaped name two hexadecimal digits follow every percent sign.
+# No entry name is escaped to one of these: in escaped names two hexadecimal digits follow every percent sign.
 VALUE = "%value"
 LEASE = "%lease"
 EPOCH = "%epoch"
@@ -62,7 +62,7 @@ class Known:
 
     Attributes:
         version: the version of its data.
-        directory: whether it is a directory; a directory remains one.
+        directory: whether it is a directory, which it then remains.
         children: whether there may be nodes below it.
     """
 

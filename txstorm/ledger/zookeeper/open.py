@@ -19,7 +19,7 @@ from txstorm.topology.settings import Settings
 _log = logging.getLogger("txstorm.ledger")
 
 ACL = "TXSTORM_ZOOKEEPER_ACL"
-"""Environment variable that may be `OPEN` in place of the setting ``zookeeper_acl``."""
+"""Environment variable that may be set to `OPEN` instead of the setting ``zookeeper_acl``."""
 
 OPEN = "open"
 
@@ -43,7 +43,7 @@ def open_zookeeper(
         InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not grant access, or it
             would be created without credentials although open nodes were not requested.
         DataDirectoryError: there is no ledger and `create` is false, the node is not a ledger, or its format is newer.
-        TxstormError: no server answered in time; the message gives the cause.
+        TxstormError: no server responded in time; the message gives the cause.
     """
     settings = settings or Settings()
     root = checked_chroot(chroot)
@@ -65,7 +65,7 @@ def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None
 
 
 def _check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
-    """Refuse to create nodes that every client may change, unless requested; warn about existing ones."""
+    """Refuse to create nodes that every client may change, unless requested; warn about existing nodes of that kind."""
     if OPEN in (settings.zookeeper_acl, os.environ.get(ACL)):
         return
     if session.read([root])[0] is not None:

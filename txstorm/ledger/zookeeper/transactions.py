@@ -1,8 +1,8 @@
-"""Exactly-once ZooKeeper transactions: each is carried out once, even if its answer is lost.
+"""Exactly-once ZooKeeper transactions: each is carried out once, even if its response is lost.
 
 Every transaction of a handle creates or changes the handle's *mark*, an ephemeral node of its session, expecting its
-current version. So the mark's version counts the handle's transactions: read after a lost answer, it shows whether
-that transaction happened; and the same transaction cannot happen twice.
+current version. So the mark's version counts the handle's transactions: if read after a lost response, it shows
+whether that transaction happened; and the same transaction cannot happen twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Writer:
         Raises:
             SessionOver: that session has ended; it may be unknown whether `ops` were carried out.
             Unreachable: the connection was not restored in time; it may be unknown whether `ops` were carried out.
-            AnswerLost: the connection broke in every attempt, and nothing was carried out.
+            AnswerLost: the connection was lost in every attempt, and nothing was carried out.
         """
         for _ in range(TRIES):
             mark = self._ours(session)
@@ -61,7 +61,7 @@ class Writer:
                 if not self._happened(mark):
                     continue
                 refusal = None
-            # Only this handle changes its mark: a transaction that was considered lost has arrived meanwhile.
+            # Only this handle changes its mark: a transaction that was considered lost has arrived in the meantime.
             if refusal is not None and refusal.index == 0 and self._happened(mark):
                 refusal = None
             if refusal is None:
@@ -83,7 +83,7 @@ class Writer:
 
     def _happened(self, mark: _Mark) -> bool:
         try:
-            # Another server may answer now, which does not know of the transaction yet.
+            # Another server may respond now, one that does not know of the transaction yet.
             self._session.sync(self._root)
             node = self._session.read([mark.path], mark.session)[0]
         except (SessionOver, Unreachable) as error:

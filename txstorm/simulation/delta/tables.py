@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txstorm.simulation.world import World
 
 CHECKPOINTED = 4
-"""Versions between checkpoints."""
+"""Number of versions between checkpoints of a simulated table."""
 
 Row = tuple[int, int, int, int]
 """A row: txid, partition, first offset, end offset. In a state: the txid it is as of, and 0 as the first offset."""
@@ -48,12 +48,12 @@ class Stored:
         self.versions: list[Version] = []
         self.rows: dict[str, tuple[Row, ...]] = {THEIRS: ()}
         self.locked = False  # whether all writers commit under a lock, as Spark requires
-        self.volatile: set[int] = set()  # versions that a power cut could remove
-        self.lost: set[int] = set()  # volatile versions whose sync has failed: repeating it does not help
-        self.raised = self.published = 0  # the newest version that raised the epoch; and that published or restored
+        self.volatile: set[int] = set()  # versions that a power failure could remove
+        self.lost: set[int] = set()  # volatile versions whose sync has failed, so that another sync has no effect
+        self.raised = self.published = 0  # newest version that raised the epoch; newest that published or restored
 
     def append(self, commit: Commit) -> None:
-        """Append a version."""
+        """Append a version with the content of `commit`."""
         old = self.versions[-1] if self.versions else NOTHING
         files = old.files
         if commit.info["kind"] == EPOCH:
@@ -82,7 +82,7 @@ class Stored:
             raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
 
     def foreign(self) -> None:
-        """Commit as a foreign writer, without changing a row."""
+        """Commit as a foreign writer would, without changing a row."""
         self.versions.append(self.versions[-1]._replace(info={}))
 
 
@@ -106,18 +106,18 @@ class SimLog:
         return self._stored.properties
 
     def refresh(self) -> None:
-        """Move to the newest version."""
+        """Advance this handle to the newest version."""
         self._world.reads(self._process, "refresh", self._stored.uri)
         self._version = len(self._stored.versions) - 1
 
     reopen = refresh
 
     def still_has(self, version: int) -> bool:
-        """Return True: the simulated writers replace no entries."""
+        """Return True, since the simulated writers never replace log entries."""
         return True
 
     def app_version(self, app_id: str) -> int | None:
-        """Return the last version committed under `app_id`, or None."""
+        """Return the last version committed under `app_id`; None if there is none."""
         return self._stored.versions[self._version].apps.get(app_id)
 
     def info(self, version: int) -> Mapping[str, Any]:
@@ -130,7 +130,7 @@ class SimLog:
         return [one.info for one in self._stored.versions[version - version % CHECKPOINTED : version + 1]]
 
     def commit(self, commit: Commit) -> None:
-        """Commit the next version and move to it; the process may die before or after that, or receive no answer."""
+        """Commit the next version and advance to it; the process may die before or after that, or get no response."""
         stored, process = self._stored, self._process
         kind = self._world.passes(process, "table commit", stored.uri)
         if kind == CONFLICT:
@@ -143,7 +143,7 @@ class SimLog:
         self._version += 1
 
     def append_with_spark(self, commit: Commit, app: str) -> None:
-        """Commit as Spark does: it writes its own files, keeps only `app`, and retries after harmless commits.
+        """Commit as Spark does: write new files, keep only the app id `app`, and retry after harmless commits.
 
         The version is checked under the table's lock, so no other coordinator can commit in between.
         """
@@ -188,7 +188,7 @@ class SimLog:
 
 
 class SimTable(TransactionalTable):
-    """Implementation of `TransactionalTable` for one simulated process; its decisions are made by shipped code."""
+    """Implementation of `TransactionalTable` for one simulated process; the shipped code makes its decisions."""
 
     def __init__(self, world: World, process: Process, owner: TopologyIdentity, stored: Stored) -> None:
         self.stored = stored
@@ -202,20 +202,20 @@ class SimTable(TransactionalTable):
         self._by_spark = True
 
     def prepare(self) -> bool:
-        """Make all writers commit under the table's lock from now on."""
+        """Make all writers commit under the table's lock from now on, as Spark requires."""
         fresh = self._by_spark and not self.stored.locked
         self.stored.locked |= fresh
         return fresh
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Commit published rows, with Spark if enabled; the result of a Spark commit must be read back."""
+        """Commit published rows, through Spark if enabled; the result of a Spark commit must be read back."""
         if not self._by_spark:
             return super().commit_group(commit)
         self.sim_log.append_with_spark(commit, self._txid_app)
         return None
 
     def sync(self, versions: range, *, again: bool = False) -> None:
-        """Sync versions; the process may die, or a sync fail: then only rewritten entries become durable."""
+        """Sync versions; the process may die, or a sync may fail, after which only rewritten entries become durable."""
         for version in versions:
             try:
                 self._world.reads(self._process, "table sync", self.stored.uri)
@@ -291,7 +291,7 @@ class SimPlace:
         check_staged(self._world.tables[uri], staged)
 
     def check_history(self) -> None:
-        """Do nothing: the history table is never damaged here; its log is tested elsewhere."""
+        """Do nothing: the history table is never damaged in simulated worlds; its log is tested elsewhere."""
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append the rows that the history does not contain yet."""
@@ -308,7 +308,7 @@ class SimPlace:
 
 
 class SimRows:
-    """Access, for a rewind, to the rows of a table's files."""
+    """Access to the rows of a table's files, for a rewind."""
 
     def __init__(self, process: Process, stored: Stored) -> None:
         self._process, self._stored = process, stored
