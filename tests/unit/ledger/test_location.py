@@ -98,7 +98,7 @@ def test_a_data_directory_records_its_ledger_and_can_be_moved(tmp_path):
     assert chosen_ledger(moved, None) == chosen_ledger(moved, "delta:s3://bucket/control")
 
 
-def test_another_ledger_than_the_recorded_one_is_refused_and_both_are_named(tmp_path):
+def test_a_ledger_other_than_the_recorded_one_is_rejected_and_both_are_named(tmp_path):
     open_ledger(tmp_path, create=True).close()
     with pytest.raises(InputError) as caught:
         chosen_ledger(tmp_path, f"delta:{tmp_path}/control")

@@ -203,7 +203,7 @@ def test_the_last_handle_leaves_one_file(ledger_file: Path) -> None:
 
 
 @integration
-def test_of_two_processes_one_wins_each_version(ledger_file: Path, processes) -> None:
+def test_of_two_concurrent_processes_one_commits_each_version(ledger_file: Path, processes) -> None:
     code = """
 ledger = SqliteLedger(path, create=False)
 print("ready", flush=True)

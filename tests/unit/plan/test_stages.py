@@ -9,7 +9,7 @@ from txstorm.plan.stages import Edge, Stage, compile_plan
 
 
 def chain(*steps, spout=1):
-    """Compile a plan for a chain of bolts, given as (grouping, parallelism) pairs; `spout` is the spout's parallelism."""
+    """Compile a plan for a chain of bolts, given as (grouping, parallelism) pairs; `spout`: the spout's parallelism."""
     made = builder(spout)
     before = "s"
     for i, (grouping, parallelism) in enumerate(steps):

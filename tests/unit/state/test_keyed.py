@@ -126,7 +126,7 @@ def test_a_txid_that_removes_what_it_put_leaves_no_row():
     assert bench.group.changes(1, 1) is None
 
 
-def test_a_key_changed_by_two_tasks_fails_the_txid_and_names_what_to_do():
+def test_a_key_changed_by_two_tasks_fails_the_txid_and_names_the_remedy():
     bench = Bench()
     bench.open(1).put_many({"a": 1, "b": 1, "x": 1})
     bench.open(1, task=2).put_many({"b": 1, "x": 1, "y": 1})

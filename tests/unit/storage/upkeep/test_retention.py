@@ -127,7 +127,7 @@ class World:
         return {row["word"]: row["n"] for row in read_state(self.data_dir, name, txid).to_pylist()}
 
     def files(self):
-        """Return the number of files in the data directory, not counting the sink's data files, which are never removed."""
+        """Return the number of files in the data directory, without the sink's data files: those are never removed."""
         found = [path for path in self.data_dir.rglob("*") if path.is_file()]
         return len([path for path in found if "sinks/out/_txstorm/staged" not in str(path)])
 

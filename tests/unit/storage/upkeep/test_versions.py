@@ -110,7 +110,7 @@ def staged(data_dir):
 
 
 def plain_of(words, rows):
-    """Return `words` as sorted (word, n, txid) rows; the txids are copied from `rows`, so only words and counts matter."""
+    """Return `words` as sorted (word, n, txid) rows; their txids are copied from `rows` and thus not compared."""
     txids = {word: txid for word, _, txid in rows}
     return sorted(((word, n, txids.get(word)) for word, n in words.items()), key=lambda row: (row[0], row[2]))
 
