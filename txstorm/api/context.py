@@ -58,12 +58,12 @@ class TaskContext:
 
     @property
     def now(self) -> datetime:
-        """Return the processing time of this txid as a timezone-aware datetime in UTC."""
+        """The processing time of this txid, as a timezone-aware datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.stamp)
 
     def random(self) -> random.Random:
         """Return a random generator seeded with topology, component, task and txid: replays draw the same numbers."""
-        txid = getattr(self.attempt, "txid", self.attempt) or 0  # an attempt of another type is its own seed
+        txid = getattr(self.attempt, "txid", self.attempt) or 0  # an attempt of another type is itself the seed
         return random.Random(f"{self.topology}/{self.component}/{self.task}/{txid}")  # noqa: S311 - not for secrets
 
     def state(self, name: str) -> StateHandle:

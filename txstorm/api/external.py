@@ -189,7 +189,7 @@ class Outlet:
 
     @property
     def table(self) -> SinkTable:
-        """Return a sink table with the same name and columns."""
+        """The declaration of a sink table with the same name and columns."""
         return SinkTable(self.name, self.columns)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ class MemoryLedger:
     """A `Ledger` in memory; with `beside`, a further handle on the entries and the lease of that ledger."""
 
     def __init__(self, beside: MemoryLedger | None = None, clock: Clock = utc_now) -> None:
-        self._store: _Store = _Store() if beside is None else beside._store  # noqa: SLF001 - one of its own kind
+        self._store: _Store = _Store() if beside is None else beside._store  # noqa: SLF001 - the same class
         self._clock = clock
         self._open = True
         self._took_lease = False

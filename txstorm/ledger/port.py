@@ -28,7 +28,7 @@ ABSENT = -1
 
 
 class Entry(NamedTuple):
-    """A stored value. Like `Put`, it is a named tuple because entries are created in great numbers.
+    """A stored value with its version; like `Put`, a named tuple because very many are created.
 
     Attributes:
         value: the stored bytes.
@@ -69,12 +69,12 @@ Op = Put | Delete | Check
 class Ledger(Protocol):
     """Handle on one ledger, thread-safe; other handles and processes may use the ledger at the same time.
 
-    Paths are segments joined by ``/``, without a leading or trailing one, such as ``coordinator/meta/17``; others raise
-    `InputError`. Every method raises `TxstormError` when the store cannot be reached, and after `close`.
+    Paths are segments joined by ``/``, without a leading or trailing slash, such as ``coordinator/meta/17``; any other
+    path raises `InputError`. Every method raises `TxstormError` when the store cannot be reached, and after `close`.
     """
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`, or None."""
+        """Return the entry at `path`; None if there is none."""
 
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path`, including those with entries only further below; whole numbers first.

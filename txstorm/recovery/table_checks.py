@@ -74,7 +74,7 @@ def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner
     """Mark every dropped table with the last txid it is valid for, unless it is marked already.
 
     The ledger records the drop first, and nothing is committed in between: if the coordinator dies before the tables
-    are marked, the next one marks them. A table whose directory was removed meanwhile is skipped.
+    are marked, the next one marks them. A table whose directory has been removed is skipped.
 
     Args:
         where: the data directory.

@@ -41,7 +41,7 @@ class RowDifference:
         return {"key": self.key, "committed": self.committed, "replayed": self.replayed}
 
     def changed(self) -> tuple[Row, Row]:
-        """The differing values, committed and replayed; txstorm's own columns are included only if no others differ."""
+        """Return the differing values, committed and replayed, with txstorm's own columns only if no others differ."""
         committed, replayed = dict(self.committed or {}), dict(self.replayed or {})
         if committed and replayed:
             same = {name for name, value in committed.items() if name in replayed and replayed[name] == value}

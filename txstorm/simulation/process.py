@@ -151,7 +151,7 @@ class Process:
         return error
 
     def refused(self, error: E) -> E:
-        """Like `injected`, for a table: publishing a decided group to it must be retried."""
+        """Mark `error` of a table as simulated and return it: publishing a decided group must then be retried."""
         return error if self.publishing else self.injected(error)
 
     # -- P0 -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Transcripts: JSON files that list steps for a topology and the output expected after each.
+"""Transcripts: JSON files that list steps for a topology, and the output expected after each step.
 
 See docs/testing.md for the format.
 """
@@ -35,9 +35,9 @@ class Step(BaseModel):
         do: ``ack T``, ``fail T``, ``commit TXID``, ``next``, ``advance SECONDS``, ``restart``. T is a txid, or
             ``TXID#N`` for the N-th attempt at it.
         emits: all tuples that the watched components emit in this step.
-        committed: the last committed txid afterwards.
-        status: txid → its status.
-        states, sinks: name → rows, in any order.
+        committed: the last committed txid after the step.
+        status: txid → its status after the step.
+        states, sinks: name → rows after the step, in any order.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

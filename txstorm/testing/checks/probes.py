@@ -170,7 +170,7 @@ class ProbeBatch(Probe, BatchBolt):
             self.numbers.append(n + 1)
 
     def finish_batch(self) -> None:
-        """Report the call, and emit tuples for the buffered numbers."""
+        """Report the `finish_batch` call, and emit tuples for the buffered numbers."""
         self.note(self.collector, "finish")
         for number in self.numbers:
             self.send(self.collector, number)
@@ -186,7 +186,7 @@ class ProbeBatchRows(ProbeBatch):
         self.numbers += [n + 1 for n in batch.column("n").to_pylist()]
 
     def finish_batch(self) -> None:
-        """Report the call, and emit tuples for the buffered numbers."""
+        """Report the `finish_batch` call, and emit tuples for the buffered numbers."""
         self.note(self.collector, "finish")
         self.send_batch(self.collector, [*self.numbers, self.seq])
 

@@ -178,7 +178,7 @@ class _Drawing:
 
     @cached_property
     def _columns(self) -> list[tuple[float, float]]:
-        """Return the left edge and width of every layer."""
+        """The left edge and width of every layer."""
         x = MARGIN + BAND_PAD
         columns: list[tuple[float, float]] = []
         for i, layer in enumerate(self._layout.layers):
@@ -212,7 +212,7 @@ class _Drawing:
 
     @cached_property
     def _band_boxes(self) -> list[tuple[float, float, bool]]:
-        """Return the left edge and width of each band, and whether it is that of the commit phase."""
+        """The left edge and width of each band, and whether it is that of the commit phase."""
         split, columns = self._first_commit, self._columns
         lefts = {False: MARGIN, True: self._commit_left(sum(columns[split - 1]))}
         boxes = []
