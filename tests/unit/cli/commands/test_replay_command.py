@@ -24,7 +24,7 @@ REPLAY = ("replay", DATA, "--topology", "words")
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 digest of every file by path, except SQLite's -shm and -wal files, which readers may create."""
+    """Return the SHA-256 digest of every file by path, except SQLite's -shm and -wal files, which readers may add."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
