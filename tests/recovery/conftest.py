@@ -1,4 +1,4 @@
-"""Fixtures of the recovery tests: data directories, and the process from which scenarios are forked."""
+"""Fixtures of the recovery tests: data directories, drivers, and the fork server for scenarios."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRIDS = ("test_whole_grid", "test_grid_on_zookeeper", "test_grid_with_spark_and_
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """Yield an empty directory, in memory if there is such a file system: it keeps the writes of killed processes."""
+    """Yield an empty directory, on a RAM disk if available: that survives a killed process, too."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    """Yield a process that has the scenarios loaded and forks them."""
+    """Yield the fork server, which has the scenarios loaded."""
     made = Forks()
     yield made
     made.close()
@@ -52,14 +52,14 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 @pytest.fixture
 def drive(place: Path) -> Iterator[Drive]:
-    """Yield a starter of drivers on the data directory in `place`; drivers still running are killed at the end."""
+    """Yield a factory of drivers on the data directory in `place`; kill running drivers at the end of the test."""
     made = Drive(place)
     yield made
     made.close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """After a run of the whole crash grid, on any number of workers, print which of its cells passed."""
+    """Print the passed cells after a full run of the crash grid, with any number of pytest workers."""
     reports = [(report, kind) for kind in ("passed", "failed", "error") for report in terminalreporter.getreports(kind)]
     for grid in GRIDS:
         outcomes = {

@@ -108,13 +108,13 @@ def _turn(cell: Cell) -> int:
 
 
 def _quick(cell: Cell) -> bool:
-    """Whether the quick grid has this cell: one per point and fault, with the sources in turn and both depths."""
+    """Whether the quick grid includes this cell: one per point and fault, alternating sources and depths."""
     point, fault, _, depth = cell.place
     return _turn(cell) == 0 and (point // 4 + fault) % 2 == depth
 
 
 def _end_to_end(cell: Cell) -> bool:
-    """Whether the end-to-end grid has this cell: two per point, with different faults."""
+    """Whether the end-to-end grid includes this cell: two per point, with different faults."""
     return _quick(cell) and cell.place[1] != cell.place[0] % 3
 
 
@@ -127,7 +127,7 @@ Batches = dict[int, dict[int, tuple[int, int, int]]]
 
 
 def expected(source: str, decided: int) -> Batches:
-    """Return the extents that transactions must have read if `decided` of them came before the source's change."""
+    """Return the expected extents of each txid if `decided` transactions precede the source's change."""
     ends = dict.fromkeys(PARTITIONS, 0)
     batches: Batches = {}
     while len(batches) < decided or any(end < AFTER[source].size for end in ends.values()):
@@ -141,7 +141,7 @@ def expected(source: str, decided: int) -> Batches:
 
 
 def summary(outcomes: Mapping[str, bool]) -> list[str]:
-    """Return a table of points × faults with the number of passed cells of those run; `outcomes`: cell id → passed."""
+    """Format the number of passed and run cells per point and fault; `outcomes`: cell id → passed."""
     counts: dict[tuple[str, str], list[bool]] = {}
     for id, right in outcomes.items():
         point, fault, *_ = id.rsplit("-", 3)

@@ -111,7 +111,7 @@ class _Emitter(Emitter):
 
 
 class ByNumber:
-    """A custom grouping by number; a number determines its transaction."""
+    """A custom grouping by number; it derives the txid, for the plan of errors, from the number."""
 
     def __init__(self, trouble: Trouble, place: str) -> None:
         self.trouble, self.place = trouble, place

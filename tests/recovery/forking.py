@@ -30,7 +30,7 @@ FROZEN = -signal.SIGSTOP
 
 
 def serve() -> None:
-    """Answer requests until standard input ends; then kill the runs that a failed test has left frozen."""
+    """Serve requests until standard input is closed; then kill the runs that a failed test has left frozen."""
     for name in LOADED:
         scenarios.scenario(name)
     standing: set[int] = set()
@@ -70,7 +70,7 @@ def _waited(child: int, request: dict[str, Any]) -> int:
 
 
 def _hangs(request: dict[str, Any]) -> bool:
-    """Return whether the armed point was passed as often as the fault requires."""
+    """Return whether the armed fault point was passed as often as the fault specification requires."""
     point, _, nth = request["fault"].split(":")
     trace = Path(request["trace"])
     return trace.exists() and trace.read_text().split("\n").count(point) >= int(nth)

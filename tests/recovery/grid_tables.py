@@ -46,7 +46,7 @@ class Tables:
 
 
 def verify(data_dir: Path, *, swept: bool = True) -> Tables:
-    """Check all that does not depend on the source's content; if `swept`, also that no file is left over."""
+    """Check all invariants independent of the source's content; with `swept`, also that no file is unreferenced."""
     verifier = Verifier(data_dir)
     epochs = verifier.check_logs(CHANGED, OTHERS, swept=swept)
     verifier.assert_clean()  # only then can the tables be read
@@ -67,7 +67,7 @@ def verify(data_dir: Path, *, swept: bool = True) -> Tables:
 
 
 def check_extents(data_dir: Path, batches: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> None:
-    """Check that the history has `batches` as the extents that the memory spout has read."""
+    """Check that the history records `batches` as the extents of the memory spout."""
     for row in Verifier(data_dir).history:
         read = {int(p): (start, count) for p, (start, count) in json.loads(row["extents"])["meta"].items() if count}
         assert read == {p: (start, count) for p, (start, count, _) in batches[row["txid"]].items()}, row

@@ -1,4 +1,4 @@
-"""Shared by recovery tests: child processes to kill, and checks of a data directory with txstorm's own readers."""
+"""Helpers of the recovery tests: child processes to kill, and checks of a data directory by txstorm's own readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOT = HERE.parents[1]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of child processes, in which they find txstorm and the modules beside the tests."""
+    """Return the environment of child processes, whose Python path includes txstorm and the test modules."""
     rooms = sorted(str(path) for path in HERE.iterdir() if path.is_dir() and not (path / "__init__.py").exists())
     tests = [str(HERE), *rooms, str(HERE.parent), str(HERE.parent / "helpers")]
     path = [str(ROOT), *tests, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -57,7 +57,7 @@ def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
 
 @dataclass
 class Standing:
-    """A run that is frozen, or in which one thread hangs."""
+    """A run that is frozen, or one of whose threads hangs."""
 
     pid: int
     _log: Path
@@ -73,7 +73,7 @@ class Standing:
 
 
 class Forks:
-    """A process with the scenarios "words" and "grid" loaded, forked for every run; see `forking`."""
+    """Client of the fork server (see `forking`), which has the scenarios "words" and "grid" loaded."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -95,7 +95,7 @@ class Forks:
         return status, log.read_text()
 
     def stand_still(self, argv: Sequence[Any], fault: str, scenario: str) -> Standing:
-        """Start a run that is frozen at a fault point, or in which one thread hangs there."""
+        """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there."""
         log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
         log.write_text("")
         pid, status = self._start(argv, fault, log, scenario, trace=str(trace) if ":hang:" in fault else None)
@@ -128,7 +128,7 @@ class Forks:
 
 
 def one_published(group: int) -> str:
-    """Return the fault after which only the first of three concurrently published tables has that group."""
+    """Return the fault that ends a run when only the first of three concurrent tables has published `group`."""
     return f"p7.2.before:hang:{group},p7.3.before:hang:{group},p7.1.after:kill:{group}"
 
 
@@ -185,7 +185,7 @@ KILLED, FROZEN = -signal.SIGKILL, -signal.SIGSTOP
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a directory that does not depend on its crashes."""
+    """The part of a data directory's content that must be the same with and without crashes."""
 
     states: Mapping[str, str]
     sinks: Mapping[str, Counter[str]]
@@ -220,7 +220,7 @@ def committed_versions(data_dir: Path) -> list[int]:
 
 
 def sums(data_dir: Path) -> dict[int, int]:
-    """Return number → how often it was seen."""
+    """Return the count of each number."""
     return {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
 
 

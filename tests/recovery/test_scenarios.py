@@ -1,4 +1,4 @@
-"""The program that tests start, freeze and kill provides every scenario that it names."""
+"""Tests of the program `scenarios`: every scenario that it lists can be loaded."""
 
 from __future__ import annotations
 

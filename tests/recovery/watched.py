@@ -1,4 +1,4 @@
-"""Bolts that note every call in a file that outlives them, and fail, hang or kill their process on request."""
+"""Bolts that record every call in a file that survives them, and fail, hang or kill their process on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01,
 
 
 class Diary:
-    """Lines of JSON in a file, to which any process appends."""
+    """A shared log: a file of JSON lines to which any process may append."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
@@ -119,7 +119,7 @@ class _EndlessEmitter(Emitter):
 
 
 class Shelf:
-    """A source in a file, read again at every access: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
+    """A source stored in a file, read again at every access: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)

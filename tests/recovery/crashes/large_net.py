@@ -1,4 +1,4 @@
-"""A topology whose committer uses its states in every way that a large commit permits, and can fail on demand."""
+"""A topology whose committer uses every state operation that a large commit supports, and fails on demand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Key(BasicBolt):
 
 
 class Keep(BatchBolt, Committer):
-    """A committer that stores a count and the last number per key; it removes some keys, some in the same txid."""
+    """A committer that stores a count and the last number per key, and deletes some keys, partly in the same txid."""
 
     seen = KeyedState("seen", key={"name": str, "part": int}, value={"times": int, "last": int})
     lately = KeyedState("lately", key={"name": str, "part": int}, value={"times": int}, ttl=TTL)
@@ -107,7 +107,7 @@ class Pass(BatchBolt):
 
 
 class Heard(BatchBolt, Committer):
-    """The last committer: stores its input in the order in which it arrives."""
+    """The last committer, which stores its input in order of arrival."""
 
     heard = SinkTable("heard", {"n": int, "place": str})
 
@@ -140,7 +140,7 @@ def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **se
 
 
 def tables(data_dir: Path, last: int) -> dict[str, Any]:
-    """Return all rows of a directory without stamps and what depends on time: equal for equal input."""
+    """Return all rows of a data directory without time-dependent columns: equal for equal input."""
     changes = {name: _changes(data_dir, name, last) for name in ("seen", "total")}
     # The last transactions may have had nothing to write.
     cuts = [rows_json(read_state(data_dir, name, txid, last)) for name in ("seen", "total") for txid in range(last + 1)]
@@ -149,7 +149,7 @@ def tables(data_dir: Path, last: int) -> dict[str, Any]:
 
 
 def over(data_dir: Path) -> list[Any]:
-    """Return the stamps of rows of `Merged.lately` that some version of its table still shows after they expired."""
+    """Return the stamps of expired rows of `Merged.lately` that any version of its table still contains."""
     table = data_dir / "state/lately"
     commits = (one for one in DeltaHandle.open(table).history() if one.info["kind"] == "commit")
     ends = {one.version: moment(one.info["txids"][-1]["stamp"]) - TTL for one in commits}

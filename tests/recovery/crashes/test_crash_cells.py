@@ -5,7 +5,7 @@ A cell is a fault point, a kind of fault, a change of the source, and a number o
 
 - *kill*: SIGKILL.
 - *exception*: raised at the point; the run ends with it.
-- *hang*: the thread stops there endlessly. With SQLite there is no takeover until the process has ended; with ZooKeeper
+- *hang*: the thread blocks there forever. With SQLite there is no takeover until the process has ended; with ZooKeeper
   the whole process is frozen, another one takes over, and then the first one resumes.
 """
 
@@ -96,7 +96,7 @@ def test_grid_on_zookeeper(forks: Forks, place: Path, zookeeper_server: ZooKeepe
 
 
 def leave_files(forks: Forks, argv: list[Any], cell: Cell) -> None:
-    """Leave files for the sweep to remove: start a run that ends before its first decision."""
+    """Create unreferenced files for the vacuum to remove, by a run that ends before its first decision."""
     if cell.point == "amid-sweep":
         status, output = forks.run(argv, "p6.before:raise:1", scenario="grid")
         assert status == 1, output
@@ -113,14 +113,14 @@ def struck(forks: Forks, argv: list[Any], cell: Cell) -> None:
 
 
 def wait_free(data_dir: Path) -> None:
-    """Wait until the lease has expired: a killed process cannot release it in ZooKeeper; it ends with the session."""
+    """Wait until the lease can be acquired: after a kill, a lease in ZooKeeper lasts until its session expires."""
     watch = open_ledger(data_dir, create=False, read_only=True)
     assert watch.wait_free(PATIENCE)
     watch.close()
 
 
 def decided(data_dir: Path, cell: Cell) -> int:
-    """Return the last decided transaction, which recovery must not change; known exactly if they run one at a time."""
+    """Return the last decided txid, which recovery must keep; known exactly if transactions run one at a time."""
     with open_books(data_dir) as books:
         last = max([books.currtx() - 1, *(intent.last for intent in books.intents())])
     assert cell.depth > 1 or last == cell.decided
@@ -133,7 +133,7 @@ def ends_well(forks: Forks, argv: list[Any]) -> None:
 
 
 def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) -> None:
-    """Check that decided transactions are unchanged, and all others have the source's new content, after a restart."""
+    """Check after a restart that decided transactions are unchanged, and all others have the source's new content."""
     batches = expected(cell.source, known)
     tables = verify(data_dir, swept=swept)
     assert tables.batches() == batches
@@ -146,7 +146,7 @@ def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) ->
 
 
 def changes_nothing(hung: Standing, data_dir: Path, cell: Cell) -> None:
-    """Resume a run that was taken over while frozen; check that it is fenced, and leaves only unreferenced files.
+    """Resume a run that was taken over while frozen; check that it is fenced, and adds only unreferenced files.
 
     If it was frozen in its sweep, it has committed everything and has nothing left to write: it ends normally.
     """

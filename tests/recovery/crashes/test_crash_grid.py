@@ -1,6 +1,6 @@
-"""SIGKILL at every fault point, then the same command once more: the result must equal that of an undisturbed run.
+"""SIGKILL at every fault point, then a restart: the result must equal that of an undisturbed run.
 
-Other kinds of faults, sources that change afterwards, and one transaction at a time: test_crash_cells.py.
+test_crash_cells.py covers other kinds of faults, sources that change afterwards, and one transaction at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DELTA_TABLES = {1: 2, 3: 5}  # a state has two
 
 
 def points(tables: int) -> list[str]:
-    """Return all fault points of a run with this number of tables and nothing else, except those of checkpoints."""
+    """Return the fault points of a run with `tables` tables and no other features, without those of checkpoints."""
     found = []
     for name in faults.POINTS:
         if name not in CHECKPOINTS and name not in ELSEWHERE:
@@ -56,7 +56,7 @@ def points(tables: int) -> list[str]:
 
 
 def passages(point: str, tables: int) -> tuple[int, ...]:
-    """Return the passages of a point to crash at: the first, and a later one if every run has it."""
+    """Return the passages of a point at which to crash: the first, and a later one if every run reaches it."""
     if point.startswith(ONCE) or (point.startswith("compact.") and tables == 1):
         return (1,)
     if tables == 3 and point in {name for name, *_ in POINTS.values()}:
@@ -77,7 +77,7 @@ def grid() -> list[tuple[int, str, str]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Content]:
-    """Return a function for the content of an undisturbed run with the given options, computed once for each."""
+    """Return a function that gives the content of an undisturbed run with the given options; results are cached."""
     known: dict[tuple[object, ...], Content] = {}
 
     def get(*options: object) -> Content:
@@ -104,7 +104,7 @@ def ends_well(forks: Forks, argv: list[object], txids: int = TXIDS) -> None:
 
 @pytest.mark.parametrize(("tables", "fault", "spout"), grid())
 def test_killed_and_restarted(forks, undisturbed, place, tables, fault, spout):
-    """Rows T1, T12, T19."""
+    """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19)."""
     options = ["--spout", spout, "--tables", tables]
     killed(forks, [place / "data", *options], fault)
 
@@ -130,7 +130,7 @@ def test_killed_again_while_it_rolls_a_decided_group_forward(forks, undisturbed,
 
 
 def test_a_run_that_is_killed_at_every_start_still_finishes(forks, undisturbed, place):
-    """Each start has to commit at least one more decided group than the previous one."""
+    """A run that is killed after every start still finishes, as each start publishes at least one more group."""
     argv = [place / "data", "--set", "max_group_txids=1"]
     for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):
         killed(forks, argv, fault)
@@ -227,8 +227,8 @@ LEFT_OUT = (
 
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip(LEFT_OUT, cycle(SPOUTS))))
-def test_killed_while_records_are_left_out(forks, undisturbed, place, fault, spout):
-    """Dead letters are written once, with their transaction; a decision about a txid holds after the crash."""
+def test_killed_while_dead_letters_are_skipped(forks, undisturbed, place, fault, spout):
+    """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""
     options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
     killed(forks, [place / "data", *options], fault.replace(":", ":kill:"))
 

@@ -1,4 +1,4 @@
-"""Runs with a Delta table as ledger: killed at each of its steps, moved to another location, rebuilt."""
+"""Runs whose ledger is a Delta table: killed at each ledger step, moved to another location, rebuilt."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def test_an_interrupted_copy_starts_over(forks, undisturbed, place, monkeypatch,
         assert isinstance(books.ledger, DeltaLedger)
 
 
-def test_a_mark_without_the_record_is_made_good_by_the_same_command(forks, place):
-    """Killed between the two writes, with the directory still naming the old ledger: the same command finishes."""
+def test_an_interrupted_ledger_move_is_completed_by_the_same_command(forks, place):
+    """If a move is killed while the directory still names the old ledger, repeating the command completes it."""
     data_dir = place / "data"
     assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
     copy_ledger(f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control")

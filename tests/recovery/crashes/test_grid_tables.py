@@ -1,4 +1,4 @@
-"""The verifier of the crash grid detects every kind of damage that it is meant to detect."""
+"""Tests of the crash grid's verifier: it detects every kind of damage."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_damage_is_found(undamaged: Path, tmp_path: Path, damage: Callable[[Path
 
 
 def test_a_transaction_of_two_attempts_is_found(undamaged: Path, tmp_path: Path) -> None:
-    """Damage as if some rows of an opaque batch had survived from its previous attempt."""
+    """The verifier detects rows of an opaque batch that survive from a previous attempt."""
     data_dir = shutil.copytree(undamaged, tmp_path / "data")
 
     def mixed(rows: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""SIGKILL between any two steps of a transaction that is sent to a Kafka topic; a consumer finds each record once."""
+"""SIGKILL between any two steps of sending a transaction to a Kafka topic: consumers read each record once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def batches(spout: str) -> dict[int, list[str]]:
 
 
 def check_topic(bootstrap: str, topic: str, spout: str) -> None:
-    """Check that every word is there once with its txid, in txid order by partition, with no gaps in its positions."""
+    """Check that the topic has each word once with its txid, in txid order per partition, without gaps in positions."""
     records = committed_records(bootstrap, topic)
     sent = Counter((record.txid, record.value["word"]) for record in records)
     assert sent == Counter((txid, word) for txid, words in batches(spout).items() for word in words)
@@ -121,8 +121,8 @@ def says(program: Program, text: str) -> None:
     assert program.poll() is None, program.complained
 
 
-def test_a_takeover_waits_for_brokers_that_are_away(kafka_broker, place):
-    """Groups that the previous coordinator decided but did not send are sent when the brokers are available again."""
+def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
+    """After a takeover, groups decided but not sent are sent once the brokers are available again."""
     sending = Sending(place, kafka_broker)
     first = sending.start("--available-now", fault="p6.after:freeze:3")
     eventually(lambda: first.poll() is not None or is_frozen(first.pid))

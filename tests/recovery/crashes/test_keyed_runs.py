@@ -1,4 +1,4 @@
-"""Runs with collections and times to live: every txid equals the model after kills, changed replays and moves."""
+"""Runs with collections and times to live: each txid matches the model after kills, replays and ledger moves."""
 
 import pytest
 from recovery_cases import KILLED, check, finish, start
@@ -52,7 +52,7 @@ def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
 
 
 def ran(place, txids=TXIDS):
-    """Run a directory whose transactions are committed in groups; return it with what its handle reported."""
+    """Run a topology that commits in groups; return its data directory and the totals of its run handle."""
     shelf = Shelf(place / "shelf.json").write(list(range(1, 2 * TXIDS + 1)))
     handle = run(topology(KINDS["planned"](shelf)), engine="local", data_dir=place / "data", until_txid=txids)
     assert handle.awaitTermination(60)
@@ -79,8 +79,8 @@ def test_every_txid_shows_what_the_model_shows_and_so_do_savepoint_and_rewind(pl
     assert made(data) == expected(batches(data, TXIDS))
 
 
-def test_committed_txids_give_the_same_rows_again(place):
-    """An audit from the middle, and a backfill: both use the recorded stamps, whatever the clock shows."""
+def test_audit_and_backfill_reproduce_the_committed_rows(place):
+    """Audits and backfills reproduce the committed rows: they use the recorded stamps, not the clock."""
     ran(place, 4)
     ran(place)
     again = topology(KINDS["planned"](Shelf(place / "shelf.json")))
@@ -93,8 +93,8 @@ def test_committed_txids_give_the_same_rows_again(place):
     assert made(place / "new") == made(place / "data")
 
 
-def test_time_and_failures_in_the_hands_of_a_test():
-    """A replay that is planned later, with other numbers, reads the state as of its own stamp."""
+def test_a_test_clock_sets_the_stamps_of_replays():
+    """With a test clock, a replay planned later with other numbers reads the state as of its own stamp."""
     spout = OpaqueMemoryTransactionalSpout([[3, 6]], "n", take=1)
     with TopologyTestDriver(topology(spout)) as driver:
         driver.commit()

@@ -1,4 +1,4 @@
-"""Large commits run as jobs: the same rows as in the driver, whatever happens to driver, workers and input."""
+"""Large commits as jobs: the same rows as in the driver, despite crashes, lost workers and changed input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def diary(place) -> Diary:
 
 
 def sizes(seed: int) -> tuple[list[int], list[int]]:
-    """Return random numbers, and the number of them that each transaction takes: a few, none, or many."""
+    """Return random numbers, and the batch size of each transaction: none, a few or many of them."""
     draw = random.Random(seed)
     takes = [draw.choice([0, 1, 3, 12, 30, 60]) for _ in range(8)]
     return [draw.randrange(1, 200) for _ in range(sum(takes))], takes
@@ -75,8 +75,8 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
         assert over(place / "large") == over(place / "driver") == []
 
 
-def test_bolts_behind_it_get_what_they_would_from_the_driver(place, progress):
-    """The same rows in the same order, among those of the processing phase, below and above the size limit."""
+def test_downstream_bolts_get_the_same_rows_as_from_the_driver(place, progress):
+    """Bolts downstream of a large commit get the same rows in the same order as those of a commit in the driver."""
     seed = random.randrange(1, 10**6)
     progress(f"seed {seed}")
     numbers, takes = sizes(seed)
@@ -124,7 +124,7 @@ def test_what_has_a_time_to_live_is_as_the_driver_makes_it_at_the_same_stamps(pl
 
 
 def staged_by(data_dir, name="seen"):
-    """Return txid → the tasks that have staged rows of it; ``all`` is the driver."""
+    """Return, for each txid, the tasks that have staged rows; ``all`` stands for the driver."""
     found: dict[int, set[str]] = {}
     for file in (data_dir / "changes" / name / STAGED).glob("*.parquet"):
         _, txid, _, _, task, _ = file.name.split("-")
@@ -159,7 +159,7 @@ def test_its_ledger_is_lost_while_one_table_holds_it(forks, undisturbed, place, 
 @pytest.mark.spark
 @pytest.mark.parametrize("keep", [Telling, pytest.param(SparkWritten, marks=pytest.mark.long)])
 def test_on_spark(spark, place, keep):
-    """With bolts downstream, or with Spark publishing one of the tables from the files of several tasks."""
+    """Large commits on Spark, with downstream bolts, or a table that Spark publishes from files of several tasks."""
     numbers, takes = [n * 7 for n in range(90)], [40, 2, 48]
     source = ShelfSpout(shelf(place, numbers, takes))
     ran(source, place / "driver", keep=keep() if keep is Telling else None, until=3, **DRIVER)
@@ -215,7 +215,7 @@ def test_a_key_that_is_not_in_the_input_fails_the_batch(place, what):
 
 
 def test_an_opaque_replay_that_loses_keys_leaves_no_trace_of_them(place, diary):
-    """The first attempt fails when two of three tasks have staged their rows; the second one is a small batch."""
+    """Rows staged by a failed large attempt are discarded when its replay is a small batch without those keys."""
 
     def trouble(txid, task):
         if (txid, task) == (2, 2) and diary.of("keep").count([2, 2]) == 1:
@@ -265,7 +265,7 @@ def test_a_full_disk_in_a_task_ends_the_run_and_the_next_one_goes_on(place, monk
 
 
 class Mixed(Key):
-    """A bolt that emits keys of two types in one field, which no typed column can store; the committer handles both."""
+    """A bolt that emits keys of two types in one field, which no typed column can store."""
 
     def execute(self, tuple, collector):
         n = tuple["n"]

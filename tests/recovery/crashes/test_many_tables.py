@@ -1,4 +1,4 @@
-"""Eight states and two sinks: one txid for all of them, even if a driver dies with only some of them published."""
+"""Eight states and two sinks stay consistent as of one txid, even if a driver dies after publishing only some."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def whole(forks, tmp_path_factory):
 
 
 def words_until(txid: int) -> list[str]:
-    """Return all words of the transactions up to `txid`, each of four lines: two from each half of the input."""
+    """Return the words of all transactions up to `txid`; each has two lines from either half of the input."""
     rows = lines(TXIDS)
     return [word for half in (rows[::2], rows[1::2]) for line in half[: 2 * txid] for word in line.split()]
 
 
 def check_cuts(data_dir, txids) -> None:
-    """Check that, as of each of `txids`, all ten tables show exactly the transactions up to it."""
+    """Check that all ten tables, as of each of `txids`, contain exactly the transactions up to that txid."""
     for txid in txids:
         cut, words = snapshot(data_dir, txid), words_until(txid)
         assert len(cut.states) + len(cut.sinks) == TABLES

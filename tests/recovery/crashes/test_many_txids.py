@@ -1,4 +1,4 @@
-"""Many transactions: the ledger entries and files that a start reads do not grow with the number of transactions."""
+"""Scaling with the number of transactions: it must not increase the ledger entries and files read at a start."""
 
 from __future__ import annotations
 

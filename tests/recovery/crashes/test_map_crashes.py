@@ -1,4 +1,4 @@
-"""SIGKILL around the puts into a user's database; a put that arrives too late."""
+"""Maps in a user's database: SIGKILL around their puts, and late puts of a stale coordinator."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_no_intent_and_no_staged_file_holds_the_url(forks, place):
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_the_late_put_of_a_coordinator_that_was_taken_over_sets_nothing_back(request, place, store):
-    """Another process sleeps in a put while this one takes over, puts the same rows, and continues."""
+def test_a_late_put_of_a_fenced_coordinator_overwrites_nothing(request, place, store):
+    """A put that a stale coordinator resumes after a takeover does not overwrite newer rows."""
     url = request.getfixturevalue("postgres").url if store == "postgres" else f"sqlite:///{place / 'own.db'}"
     child = start("late-put", place, url)
     try:

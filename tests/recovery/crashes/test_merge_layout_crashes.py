@@ -1,4 +1,4 @@
-"""A state of layout ``merge`` in whole runs: killed at its steps, truncated, saved, restored, rewound, ledger lost."""
+"""States of layout ``merge`` in complete runs: kills, truncation, savepoints, rewinds and a lost ledger."""
 
 from itertools import cycle
 
@@ -37,7 +37,7 @@ def words(data_dir, txid=None):
 
 @pytest.fixture(scope="module")
 def undisturbed(forks, tmp_path_factory):
-    """Return the content of a run in the other layout, which has to be equal, and the counts after every txid."""
+    """Return the content of an undisturbed run in the other layout, which must be equal, and the counts by txid."""
     data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
     assert forks.run([data_dir])[0] == 0
     return content(data_dir), {txid: words(data_dir, txid) for txid in range(TXIDS + 1)}

@@ -87,7 +87,7 @@ def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(
 
 @both_kinds
 def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine, place, shelf, diary, kind):
-    """The committer has written to state and sink when it fails; the same process runs the next attempt."""
+    """State and sink rows of a failed attempt are discarded, even if the replay in the same process lacks their key."""
     shelf.write([1, 2, 2, 666, 4, 5])
 
     def trouble(txid, nth):
@@ -125,7 +125,7 @@ def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_dec
 
 @both_kinds
 def test_item_77_the_source_documents_example(make_engine, place, shelf, diary, kind):
-    """Row T35: the worked example of Storm's documentation."""
+    """Row T35: the worked example of opaque replays in Storm's documentation."""
     shelf.write(list(range(1, 141)), take=50)
 
     def trouble(txid, nth):
@@ -157,7 +157,7 @@ def test_item_77_the_source_documents_example(make_engine, place, shelf, diary, 
 
 
 def test_item_81_a_stale_failure_changes_nothing(place, shelf, diary):
-    """Txid 1 fails, and 2 and 3 with it; then the *old* attempt at 2 fails, while the source gives smaller batches."""
+    """A late failure of an abandoned attempt at txid 2 is ignored after txids 1 to 3 were replayed."""
     shelf.write(list(range(1, 41)), take=10)
 
     def trouble(txid, nth):
@@ -191,7 +191,7 @@ def test_item_81_a_stale_failure_changes_nothing(place, shelf, diary):
 
 
 def test_item_82_a_late_commit_still_has_its_tuples(place, shelf, diary):
-    """Txid 4 is processed, and waits for its commit longer than the timeout of either phase."""
+    """A processed txid keeps its tuples while it waits for its commit, longer than the timeout of either phase."""
     shelf.write([1, 2, 3, 4, 5, 6, 7, 8], take=2)
     timeout = 1.5
 

@@ -1,4 +1,4 @@
-"""A Spark cluster of real processes: executors and workers that die, and concurrent attempts of the same task."""
+"""Failures on a Spark cluster of real processes: dying executors and workers, and concurrent task attempts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.long, pyte
 
 
 class Cluster:
-    """A run of the job in its own processes."""
+    """A run of the scenario "cluster" on a Spark cluster of separate processes."""
 
     def __init__(self, place: Path, spark: dict[str, str], txids: int, troubles: Iterable[str] = ()) -> None:
         self.data_dir, self.diary, self.txids = place / "data", place / "diary", txids

@@ -1,4 +1,4 @@
-"""The crash tests on Spark: a sample of the fault points, and the fate of the JVM and its workers."""
+"""Crash tests on Spark: a sample of the fault points, and kills of the JVM and its Python workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 @pytest.fixture(scope="module")
 def undisturbed(forks, tmp_path_factory):
-    """Return the content of an undisturbed run on threads: both engines must give the same."""
+    """Return the content of an undisturbed run on the local engine; Spark must produce the same."""
 
     def get(*options):
         data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
@@ -71,10 +71,8 @@ def test_killed_on_spark_and_started_again(forks, undisturbed, place, fault, spo
 
 
 @pytest.mark.long
-def test_a_worker_that_dies_at_every_point_of_a_task_ends_the_topology_and_the_next_start_goes_on(
-    forks, undisturbed, place
-):
-    """Fault points of tasks are passed in the workers: each new worker dies as well, so replays cannot succeed."""
+def test_repeated_worker_deaths_end_the_run_and_the_next_start_continues(forks, undisturbed, place):
+    """If every Python worker dies at the same fault point, the run ends; the next start recovers and continues."""
     argv = [place / "data", "--spout", "file"]
     status, output = finish(start("words", *argv, "--engine", "spark", fault="p3.after:kill:1"))
     assert status == 1
@@ -127,8 +125,8 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
 
 
 @pytest.mark.long
-def test_what_workers_of_a_killed_driver_still_write_is_swept(forks, place):
-    """Large committer input is passed in files; those of a dead attempt are unreferenced."""
+def test_files_written_by_workers_of_a_killed_driver_are_swept(forks, place):
+    """Committer input files written by workers after their driver was killed are removed as unreferenced."""
     argv = [place / "data", "--set", "spill_bytes=0"]
     status, output = finish(start("words", *argv, "--engine", "spark", fault="p5.before:kill:2"))
     assert status == KILLED, output

@@ -43,7 +43,7 @@ def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark,
 
 
 def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
-    """Txid 2 is staged but undecided, and is replayed with other rows: only the new rows count."""
+    """A staged but undecided txid is replayed after a crash with other rows: only the new rows are published."""
     child = start("spark-writer", place / "data", "deltalake", "", "a-b", "a-c", "d-a", fault="p6.before:kill:2")
     status, output = finish(child, 200)
     assert status == KILLED, output

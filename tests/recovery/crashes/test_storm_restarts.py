@@ -1,4 +1,4 @@
-"""Restarts as in Storm's tests and code: items 62 to 66 of the list of its behaviours."""
+"""Restarts as in Storm's tests and code (storm.md, items 62 to 66)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_item_62_restart(make_engine, place, kind, after):
 
 
 class Numbers(TransactionalSpout):
-    """A spout of two numbers per transaction, which notes all calls of its coordinator."""
+    """A spout of two numbers per transaction that records all calls of its coordinator."""
 
     fields = ("n",)
 
@@ -198,7 +198,7 @@ class Value(BatchBolt, Committer):
 @pytest.mark.parametrize("kind", [MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout])
 @pytest.mark.parametrize("point", ["p7.1.written", "p7.1.after", "p8.before"])
 def test_item_65_a_crash_between_the_state_and_currtx_counts_nothing_twice(place, diary, kind, point):
-    """Storm repeats the transaction, made harmless by the txid in the value; here it is not even repeated."""
+    """A crash between state and currtx doubles no count; unlike in Storm, the transaction is not even replayed."""
 
     def topology():
         builder = TransactionalTopologyBuilder("restart", "spout", kind([list("abcdef")], ["letter"], take=2))
@@ -225,7 +225,7 @@ def test_item_65_a_crash_between_the_state_and_currtx_counts_nothing_twice(place
 
 
 class Fails(BatchBolt, Committer):
-    """A committer that finishes after the other one, and fails at the first attempt."""
+    """A committer that finishes after the other committer, and fails at its first attempt."""
 
     def __init__(self, diary: Diary) -> None:
         self.diary = diary

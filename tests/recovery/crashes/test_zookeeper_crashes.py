@@ -150,10 +150,10 @@ def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_
 
 
 @pytest.mark.long
-def test_servers_that_are_away_for_1_to_20_seconds_cost_pauses(
+def test_server_outages_of_1_to_20_seconds_only_pause_a_run(
     place: Path, ledger: str, zookeeper_server: ZooKeeper
 ) -> None:
-    """With the default settings, whose session timeout is shorter than the longest outage."""
+    """Server outages of 1 to 20 seconds only pause a run, with the default settings (session timeout below 20 s)."""
     topology = watched_topology(Endless(), Diary(place / "diary"), min_interval=0.01)
     handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger)
     for outage in (1, 2, 5, 10, 20):
@@ -194,7 +194,7 @@ def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(
 
 
 class Numbers(PartitionedTransactionalSpout):
-    """A spout written against Storm's interface: each partition gives two numbers per transaction."""
+    """A user-defined partitioned spout: each partition emits two numbers per transaction."""
 
     fields = ("n",)
 

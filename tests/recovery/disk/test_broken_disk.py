@@ -1,4 +1,4 @@
-"""A disk that can no longer sync: nothing is reported as committed that is not, and the next start continues."""
+"""A disk on which every sync fails: no txid is falsely reported as committed, and the next start recovers."""
 
 from __future__ import annotations
 

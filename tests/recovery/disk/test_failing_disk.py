@@ -1,4 +1,4 @@
-"""Single disk faults: neither the same run nor the next start relies on a failed sync.
+"""Single I/O errors: neither the same run nor the next start relies on data whose sync failed.
 
 The system calls fail below Python, SQLite and delta-rs, and unsynced data is lost (`failing_disk.c`).
 """
@@ -38,7 +38,7 @@ def library(tmp_path_factory):
 
 
 def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict]:
-    """Run once for each of `calls`, which fails in it; return the reports of the runs."""
+    """Run the topology once for each system call in `calls`, with that call failing; return the reports of the runs."""
     # An interpreter of its own: only a process that begins with it has the library.
     command = [sys.executable, "-m", "scenarios", "failing-disk", home, ledger, *calls]
     done = subprocess.run(
@@ -51,7 +51,7 @@ def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict
 
 
 def lost_names(calls: Path) -> set[str]:
-    """Return existing names whose directory could not be synced, and that were not created again."""
+    """Return the existing files whose directory entry was never synced: the sync failed, without a later retry."""
     fresh: dict[str, set[str]] = defaultdict(set)
     lost: dict[str, set[str]] = defaultdict(set)
     for line in calls.read_text().splitlines():
@@ -94,7 +94,7 @@ def _fault(place: Path, told: dict, expected) -> str:
 
 
 def counted(home: Path, library: Path, ledger: str) -> tuple[list[str], object]:
-    """Return all calls that can fail in a run, and the content of its tables."""
+    """Return the system calls of an undisturbed run that can be made to fail, and the content of its tables."""
     [well] = swept(home, library, ledger, ["sync:999999"])
     assert set(well["said"]) == {""}, well
     calls = [f"sync:{number}" for number in range(well["syncs"])] + [f"write:{at}" for at in range(well["writes"])]

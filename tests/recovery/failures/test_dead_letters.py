@@ -53,7 +53,7 @@ def poisoned(place: Path, engine: Any, **settings: Any) -> Path:
 
 
 def letters(data_dir: Path) -> list[tuple[int, str, int, str, Any]]:
-    """Return (txid, component, task, error, record) of the dead letters, in the order of the table."""
+    """Return the dead letters as (txid, component, task, error, record), in table order."""
     found = read_letters(data_dir)
     assert found is not None
     return [
@@ -192,8 +192,8 @@ def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(pl
     assert sums(place / "data") == dict.fromkeys(NUMBERS, 1)
 
 
-def test_a_broken_rule_of_the_state_takes_the_whole_batch(place, marks):
-    """Two tasks change one key: neither task is to blame, so the whole batch becomes a dead letter."""
+def test_a_state_violation_makes_the_whole_batch_a_dead_letter(place, marks):
+    """Two tasks change one key: no single record is at fault, so the whole batch becomes a dead letter."""
     builder = TransactionalTopologyBuilder(
         "rule", "numbers", MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
     )
@@ -254,8 +254,8 @@ def test_a_batch_that_kills_its_worker_is_a_letter_as_a_whole(spark, place, diar
     check(place / "data", 10)
 
 
-def test_an_opaque_batch_that_is_a_letter_stays_the_one_that_failed(place, diary):
-    """The source has grown when the batch is planned again; the new records are not skipped with it."""
+def test_a_dead_opaque_batch_keeps_its_extents_when_replanned(place, diary):
+    """If the source has grown by the time the batch is replanned, the new records are not skipped along with it."""
     shelf = Shelf(place / "shelf").write([1, 2, 3, 4, 5], take=2)
     seen = []
 
@@ -274,8 +274,8 @@ def test_an_opaque_batch_that_is_a_letter_stays_the_one_that_failed(place, diary
     assert sums(place / "data") == dict.fromkeys([1, 2, 3, 4, 6, 7], 1)
 
 
-def test_an_emitter_that_fails_before_its_extents_are_known_cannot_be_passed(place, diary):
-    """Where the next batch begins is unknown, so the topology ends, and nothing is skipped."""
+def test_an_emitter_failure_before_the_extents_are_known_ends_the_run(place, diary):
+    """If the emitter fails before it reports its extents, the batch cannot be skipped, and the run ends."""
     shelf = Shelf(place / "shelf").write(["no number"], take=2)
 
     class Broken(PartitionedShelfSpout):

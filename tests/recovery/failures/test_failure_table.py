@@ -1,4 +1,4 @@
-"""The table of failures: an exception of every kind in every place of user code (storm.md c.3, items 43-48)."""
+"""Failure matrix: every kind of exception, raised at every place in user code (storm.md c.3, items 43-48)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assert_everything_once(data_dir: Path) -> None:
 
 
 def each_in_its_txid(*errors: str) -> dict[str, tuple[int, str]]:
-    """Return a plan in which the i-th place raises in txid i + 2, with the errors in turn."""
+    """Return a failure plan: the i-th place raises in txid i + 2, cycling through `errors`."""
     return {place: (i + 2, errors[i % len(errors)]) for i, place in enumerate(PLACES)}
 
 
@@ -70,7 +70,7 @@ def test_the_same_on_spark(spark, place, marks):
 
 
 def named(where: str) -> str:
-    """Return the name of a place as it appears in the message of a failure."""
+    """Return the name of a place as it appears in failure messages."""
     component = {"is_ready": "numbers", "initialize": "numbers", "emitter": "numbers", "grouping": "basic"}
     return {**component, "behind.grouping": "keep"}.get(where, where.partition(".")[0])
 

@@ -1,4 +1,4 @@
-"""Batches that fail: what is retained, what is replayed, and what ends the topology."""
+"""Failed batches: which results are retained, which batches are replayed, and which errors end the topology."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ def test_a_batch_that_always_takes_too_long_is_named(make_engine, place, diary):
     assert committed_versions(place / "data") == [1, 2]
 
 
-def test_what_a_discarded_attempt_answers_later_changes_nothing(place, diary):
-    """The first attempt at txid 2 is abandoned; it ends, and then fails, long after its successor was committed."""
+def test_late_results_of_a_discarded_attempt_are_ignored(place, diary):
+    """The abandoned first attempt at txid 2 completes, and then fails, long after the second one was committed."""
     late = place / "late"
 
     def trouble(txid, nth):
@@ -253,7 +253,7 @@ def test_what_a_discarded_attempt_answers_later_changes_nothing(place, diary):
 
 @pytest.mark.parametrize("phase", ["process", "commit"])
 def test_files_with_input_of_committers_do_not_outlive_their_txid(place, diary, phase):
-    """Including files of failed attempts, and of the later txids in the pack, which are never requested."""
+    """Committer input files are deleted with their txid, including those of failed attempts and of discarded txids."""
 
     def trouble(txid, nth):
         diary.note("files", len(list((place / "data" / "spill").iterdir())))
@@ -317,8 +317,8 @@ def test_the_txid_whose_worker_always_dies_is_found_by_halving_and_named(spark, 
 
 
 @pytest.mark.spark
-def test_a_killed_pyspark_worker_process_is_not_the_end_of_its_neighbours(spark, place, diary):
-    """Packs that run concurrently with the one whose worker died lose nothing but time."""
+def test_a_killed_pyspark_worker_does_not_fail_concurrent_packs(spark, place, diary):
+    """Packs that run concurrently with the one whose worker died still complete; they are only delayed."""
 
     def trouble(txid, nth):
         if txid in (2, 5, 9) and nth == 1:

@@ -1,4 +1,4 @@
-"""Committers finish the next group while one is published: the same rows in the same order, whatever happens."""
+"""Committers finish the next group while one is published: same rows, same order, even after failures."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def test_a_stop_drops_what_was_finished_ahead(place, diary, publishing):
     check(place / "data", 10)
 
 
-def test_an_opaque_batch_that_comes_back_with_other_content(place, diary, publishing):
-    """Rows that an attempt wrote ahead, over a group published meanwhile, are dropped when the next attempt differs."""
+def test_an_opaque_replay_discards_rows_written_ahead(place, diary, publishing):
+    """Rows written ahead of their turn are discarded if the replay of their batch has different content."""
     shelf = Shelf(place / "shelf").write(NUMBERS)
 
     def trouble(txid, nth):

@@ -1,4 +1,4 @@
-"""The setting max_dead_letters: where a run ends, what is committed by then, and what it reports."""
+"""The setting max_dead_letters: the txid at which a run ends, its committed rows, and its error message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
 
 class Shaky(BasicBolt):
-    """A bolt that always raises for negative numbers, and in some batches at the first attempt, which is replayed."""
+    """A bolt that always raises for negative numbers, and fails some batches at their first attempt only."""
 
     fields = ("n",)
 
@@ -119,7 +119,7 @@ def test_records_that_the_source_refuses_are_input_rows(tmp_path):
 
 
 def test_replays_do_not_count_twice(tmp_path):
-    """Random batches fail and are replayed, including ahead of their turn: the run ends at the same txid."""
+    """Random replays, including ahead of commit order, do not change the txid at which the run ends."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Malformed records of file spouts and user-defined spouts: only they are skipped, with position and text stored."""
+"""Malformed records from file spouts and user-defined spouts: skipped alone, with position and text stored."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ class Pieces:
         pass
 
 
-def test_records_are_found_and_refused_the_same_however_they_are_cut(tmp_path, monkeypatch):
-    """Random bytes of the kind that breaks CSV readers: each record is emitted or refused once, at any batch size."""
+def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch):
+    """Random malformed CSV: each record is either emitted or refused, exactly once, at any batch size."""
     from txstorm.spouts.files import lines
     from txstorm.spouts.files.ranges import Position, segments
 
@@ -209,7 +209,7 @@ def test_records_are_found_and_refused_the_same_however_they_are_cut(tmp_path, m
 
 
 def test_good_tables_lose_nothing_beside_bad_records(tmp_path):
-    """Good rows as the csv module writes them, with bad records in between."""
+    """All valid rows, written by the csv module, are read, even with malformed records in between."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

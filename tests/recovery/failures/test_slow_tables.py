@@ -1,4 +1,4 @@
-"""A slow table: the work that runs ahead of it is bounded, in transactions, in bytes and in files."""
+"""Back-pressure by a slow table: the work in flight is bounded in transactions, bytes and files."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_what_runs_ahead_is_bounded(place, gate):
     assert processed <= committed + 2 * PENDING  # between the two looks some were committed
 
 
-def test_what_waits_is_bounded_in_bytes(place, gate):
-    """Only transactions that are in process when the limit is reached may exceed it."""
+def test_pending_work_is_bounded_in_bytes(place, gate):
+    """Pending bytes exceed the limit only by the transactions already in flight when it is reached."""
     diary = Diary(place / "diary")
     settings = {"max_spout_pending": 500, "max_in_flight_bytes": 1, "max_pack_txids": 1, "max_jobs": 2}
     handle = run(watched_topology(Endless(), diary, **settings), engine="local", data_dir=place / "data")

@@ -1,6 +1,6 @@
-"""The public API in any order of calls, against a model of the expected content.
+"""Stateful test of the public API: random sequences of calls, checked against a model of the tables.
 
-Runs of any length and settings, runs that fail at some fault point, rewinds, savepoints and their restoration, and
+Runs of any length and settings, runs that fail at a fault point, rewinds, savepoints and their restoration, and
 reads as of any retained transaction. Hypothesis generates the sequence, shrinks it if it fails, and prints it as a
 program together with the means to reproduce it.
 """
@@ -52,7 +52,7 @@ PICK = st.integers(0, 999)
 
 
 class Numbers(TransactionalSpout):
-    """A spout whose transaction N has five numbers, determined by N and the number of rewinds when it was planned."""
+    """A spout of five numbers per transaction, determined by its txid and the number of rewinds before planning."""
 
     fields = ("k", "n")
 
@@ -260,7 +260,7 @@ class TopologyMachine(RuleBasedStateMachine):
         self._planned(done)
 
     def _planned(self, until: int) -> None:
-        """Record that all transactions up to `until` that are not in the model yet were planned in the current turn."""
+        """Add the transactions up to `until` to the model, as planned in the current turn."""
         self.turns += [self.turn] * (until - len(self.turns))
 
 

@@ -1,4 +1,4 @@
-"""Tables and sources added to and removed from the code: none is silently orphaned; each shows its last valid txid."""
+"""Tables and sources added to or removed from the code: no table is orphaned silently; each shows its last txid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def books_of(data):
 
 
 def files_of(data):
-    """Return logs and ledger, which a refused start must not change."""
+    """Return the table logs and the ledger, which a refused start must not change."""
     logs = {path: path.read_bytes() for path in data.glob("*/**/_delta_log/*.json")}
     books = books_of(data)
     return logs, books.tables(), books.stored_epoch(), books.identity(), (data / "format.json").read_bytes()
@@ -192,8 +192,8 @@ def test_dead_letters_stay_recorded_when_nothing_is_left_out_any_more(tmp_path):
     go(tmp_path, topology(*BOTH), 6, settings={"on_error": "dead_letter"})
 
 
-def test_a_table_that_a_killed_start_has_made_begins_after_what_was_committed_without_it(tmp_path):
-    """Deployed, killed in P0, rolled back for some transactions, then deployed again."""
+def test_a_table_created_by_a_killed_start_begins_after_the_last_commit(tmp_path):
+    """The new table is deployed, killed in P0, undeployed for some transactions, and then deployed again."""
     go(tmp_path, topology(Keep("counts")), 3)
     status, output = finish(start("dropped", tmp_path, "--late", fault="p0.1.created:kill:1"))
     assert status == -signal.SIGKILL, output

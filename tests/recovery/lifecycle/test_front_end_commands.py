@@ -1,4 +1,4 @@
-"""Life-cycle commands that a front end adds to its run: sent through the ledger, validated, executed or refused."""
+"""User-defined life-cycle commands of a front end: sent through the ledger, validated, executed or refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ except InputError as error:
 
 
 class Network:
-    """A front end whose command ``network.hold`` pauses or resumes new transactions, with a reason that it notes."""
+    """A front end whose command ``network.hold`` pauses or resumes new transactions, and records the reason."""
 
     def __init__(self) -> None:
         self.held: list[tuple[str, str]] = []
@@ -93,7 +93,7 @@ def from_another_process(data_dir: Path, command: str, arguments: Mapping[str, A
 
 
 def started(handle: RunHandle) -> int:
-    """Return the next txid that will start."""
+    """Return the txid of the next transaction to start."""
     return handle._driver.ask(lambda: handle._driver.state.started).result()
 
 
@@ -159,7 +159,7 @@ def test_a_command_is_unknown_to_a_run_without_its_front_end(place, data_dir):
 
 
 def test_requests_and_answers_are_stored_as_before(handle, data_dir):
-    """Runs of earlier versions read and write exactly the same bytes."""
+    """Requests and responses are byte-identical to those of earlier versions."""
     asked_at = utc_now().isoformat()
     request = Request("0" * 32, "deactivate", {}, "pid 1 on host", asked_at)
     with open_books(data_dir, write=True) as books:

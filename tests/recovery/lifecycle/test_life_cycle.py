@@ -1,4 +1,4 @@
-"""Life-cycle commands from other processes: their effect on a run, what survives a restart, and what is refused."""
+"""Life-cycle commands from other processes: their effect on a run, persistence over restarts, and refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def data_dir(place: Path) -> Path:
 
 @pytest.fixture
 def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
-    """Yield a function that starts the topology in this process; the run ends with the test."""
+    """Yield a function that starts the topology in this process; the run is stopped at the end of the test."""
     started: list[RunHandle] = []
 
     def go(engine: Any = "local", *, tasks: int = 1, **options: Any) -> RunHandle:
@@ -320,7 +320,7 @@ def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
 
 @contextmanager
 def hanging(child: Program, data_dir: Path) -> Iterator[None]:
-    """Make the run hang within the context, but not during a commit, which would block the test's own commit."""
+    """Suspend the run within the context, but not during a commit, which would block the test's own commit."""
     while True:
         os.kill(child.pid, signal.SIGSTOP)
         ledger = SqliteLedger(data_dir / "ledger.db", create=False, busy=0.1)
@@ -424,7 +424,7 @@ def test_an_unknown_directory_and_one_that_is_something_else(command, go, data_d
 
 
 def test_the_directory_of_another_topology(go, data_dir):
-    """With another topology's components, the answer names the topology that runs there."""
+    """A command that names another topology's components is refused with the name of the running topology."""
     go()
     with pytest.raises(InputError, match="topology 'life' has no component 'split'; it has numbers, pass, last"):
         rebalance(data_dir, {"split": 2})

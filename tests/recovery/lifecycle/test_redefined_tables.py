@@ -1,4 +1,4 @@
-"""The first commit fixes the columns: a table with no commits yet gets those of the current code."""
+"""Redefined columns: the first commit fixes them; until then, a table gets the columns of the current code."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def go(data, built, until=None):
 
 
 def begun(data, layout=""):
-    """Create a directory whose run committed nothing, as its source was still empty."""
+    """Create a data directory by a run that committed nothing because its source was still empty."""
     go(data, topology(f"{layout}old", words=()))
 
 
 def is_new(data, words=4):
-    """Assert that all words are in tables with the new columns, for every reader."""
+    """Assert that every reader sees all words, in tables with the new columns."""
     assert StateView(data, "kept").to_pylist()[0] == {"word": "a", "n": "one", "more": 0.5}
     assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"][:words]
     assert deltalake.DeltaTable(str(data / "sinks/out")).to_pyarrow_table().column_names == ["word", "_txid"]
@@ -72,8 +72,8 @@ def test_there_and_back_again_and_then_fixed(tmp_path, layout):
     assert len(SinkView(tmp_path, "out").to_pylist()) == 4
 
 
-def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
-    """The state table lags behind and is still empty, while that of its changes has rows."""
+def test_rows_in_the_change_table_fix_the_columns_of_both(tmp_path):
+    """The state table is still empty, as it lags, but its change table has rows: both keep their columns."""
     status, output = finish(start("redefined", tmp_path, "old", 2, fault="p8.after:kill:1"))
     assert status == -signal.SIGKILL, output
     assert deltalake.DeltaTable(str(tmp_path / "state/kept")).to_pyarrow_table().num_rows == 0
@@ -82,7 +82,7 @@ def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
 
 
 def test_a_decided_group_is_a_commit(tmp_path):
-    """Nothing is published yet, but the intent is live: it is rolled forward, and its columns stay."""
+    """A decided group that is not published yet is rolled forward with the old columns, which are kept."""
     begun(tmp_path)
     status, output = finish(start("redefined", tmp_path, "old", 1, fault="p6.after:kill:1"))
     assert status == -signal.SIGKILL, output
@@ -92,7 +92,7 @@ def test_a_decided_group_is_a_commit(tmp_path):
 
 
 class Late(Keep):
-    """A committer with an additional state into which it never puts a row."""
+    """A committer with an additional state to which it never writes."""
 
     def __init__(self, columns):
         super().__init__("old")
@@ -146,8 +146,8 @@ def test_a_rebuilt_ledger_goes_on_with_the_new_columns(tmp_path):
     is_new(tmp_path)
 
 
-def test_who_was_taken_over_changes_no_columns(tmp_path):
-    """The compare-and-set of the log, and its epoch, fence a stale coordinator."""
+def test_a_fenced_coordinator_changes_no_columns(tmp_path):
+    """A stale coordinator cannot change columns: the log's compare-and-set and its epoch fence it."""
     begun(tmp_path)
     entry = min((tmp_path / "sinks/out/_delta_log").glob("*.json"))
     metadata = next(json.loads(line)["metaData"] for line in entry.read_text().splitlines() if "metaData" in line[:12])

@@ -1,4 +1,4 @@
-"""A decision that cannot be published: how it is reported, and how it is rolled back (design rule R13)."""
+"""Repair of a decided group that cannot be published: its report and its roll-back (design rule R13)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_running_topology_is_refused(data_dir):
 
 
 def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(data_dir, place):
-    """A table's log is missing when txid 3 is decided, and returns after the decision was rolled back."""
+    """While a table's log is missing, the status reports the table as blocked, and no transaction is planned."""
     log, away = data_dir / "changes/seen/_delta_log", place / "away"
 
     def trouble(txid):

@@ -1,4 +1,4 @@
-"""Runs with a history limited by age: killed while expired versions are removed, and queried about removed ones."""
+"""Runs with a history limited by age: kills during the vacuum, and queries of removed versions."""
 
 from collections import Counter
 
@@ -75,8 +75,8 @@ def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be
     assert txstorm.list_savepoints(handle.data_dir) == []
 
 
-def test_older_things_go_while_the_run_lives(place, monkeypatch):
-    """Retention runs during the run, not at the stop, which is configured to do nothing."""
+def test_expired_versions_are_removed_during_the_run(place, monkeypatch):
+    """Expired versions and history are removed during the run, not only when it stops."""
     monkeypatch.setattr(retention, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(session, "HISTORY_GROUPS", 1)
     settings = {**SETTINGS, "history_retention": 0.01, "compact_on_stop": False}

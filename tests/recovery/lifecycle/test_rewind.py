@@ -1,4 +1,4 @@
-"""Rewinds: to every txid, killed at every step, twice, with maps; then on as if later transactions never existed."""
+"""Rewinds to every txid, with kills at every step; runs then continue as if later transactions had never existed."""
 
 import json
 import random
@@ -24,7 +24,7 @@ TABLES = 5
 
 @pytest.fixture(scope="module")
 def finished(forks, tmp_path_factory):
-    """Return directories that ran to the end, by spout; computed once, to be copied."""
+    """Return data directories of completed runs, by spout; computed once, to be copied."""
     known = {}
 
     def get(spout, *options):
@@ -39,7 +39,7 @@ def finished(forks, tmp_path_factory):
 
 @pytest.fixture
 def copied(finished, forks, place):
-    """Copy a directory that ran to the end; return the copy and its content."""
+    """Return a function that copies the data directory of a completed run, and returns the copy and its content."""
 
     def copy(spout="memory", *options):
         if spout == "file":  # which remembers the path of the file
@@ -74,7 +74,7 @@ def timeline(data_dir):
 
 @pytest.mark.parametrize(("txid", "spout"), list(zip((0, 3, 4, 6, 7), cycle(SPOUTS))))
 def test_to_any_txid(forks, copied, txid, spout):
-    """To txids within groups and between them, for every kind of spout."""
+    """A rewind can go to any txid, within a group or between groups, with every kind of spout."""
     data_dir, expected = copied(spout)
     then = cut(data_dir, txid)
     found = rewind(data_dir, to_txid=txid)
@@ -95,7 +95,7 @@ def steps():
 
 @pytest.mark.parametrize(("point", "spout", "again"), list(zip(steps(), cycle(SPOUTS), cycle([False, True]))))
 def test_killed_at_every_step(forks, copied, point, spout, again):
-    """Followed by a normal start, or by another rewind, to an earlier txid."""
+    """A rewind killed at any step is completed by a normal start, or by another rewind to an earlier txid."""
     data_dir, expected = copied(spout)
     then = {txid: cut(data_dir, txid) for txid in (2, 5)}
     assert forks.run([data_dir, "--rewind", 5], f"{point}:kill:1")[0] == KILLED
@@ -126,8 +126,8 @@ def test_decided_groups_are_published_first(forks, copied, place):
     ends_like(forks, data_dir, "memory", expected)
 
 
-def test_tables_that_a_killed_start_has_made_go_along(forks, place):
-    """The ledger does not know these tables yet."""
+def test_a_rewind_includes_tables_created_by_a_killed_start(forks, place):
+    """A rewind includes tables that a killed start has created but not yet recorded in the ledger."""
     data_dir = place / "data"
     assert forks.run([data_dir, "--tables", 1])[0] == 0
     assert forks.run([data_dir, "--tables", 3], "p0.2.created:kill:1")[0] == KILLED
@@ -137,8 +137,8 @@ def test_tables_that_a_killed_start_has_made_go_along(forks, place):
     assert {row["_txid"] for row in cut(data_dir)["sinks/words"]} == set(range(4, TXIDS + 1))
 
 
-def test_what_comes_after_may_be_something_else(place):
-    """Random rewinds of an opaque source whose rows change meanwhile, compared with a model in plain Python."""
+def test_random_rewinds_of_a_changing_opaque_source(place):
+    """Random rewinds of an opaque source with changing rows give the content of a model in plain Python."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Savepoints: created during a run, kept whatever happens later, restored elsewhere, and continued from there."""
+"""Savepoints: created during a run, retained, restored to another directory, and continued from there."""
 
 import json
 import shutil
@@ -41,8 +41,8 @@ def after(data_dir, txid):
 
 
 @pytest.mark.parametrize("kind", SPOUTS)
-def test_a_restored_savepoint_goes_on_like_the_original(place, kind):
-    """Created at txid 3, in the middle of a group, after the original has continued, compacted and swept."""
+def test_a_restored_savepoint_continues_like_the_original(place, kind):
+    """A run restored at txid 3, within a group, continues like the original, which has since compacted and vacuumed."""
     original = go_on(place / "data", kind, until=5)
     original.savepoint("three", txid=3)
     at = {name: table.to_pylist() for name, table in original.snapshot(3).to_arrow().items()}

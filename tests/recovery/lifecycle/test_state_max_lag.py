@@ -28,7 +28,7 @@ def running(data_dir, **settings):
 
 
 def follows(read, handle, times=3):
-    """Check, several times during the run, that rows committed by now soon become visible."""
+    """Check, several times during the run, that the rows committed so far become visible within the lag."""
     for _ in range(times):
         committed = handle.progress.committed
         eventually(lambda: read() > committed)  # noqa: B023 - called here only
@@ -62,7 +62,7 @@ def test_spark_sees_both_keys_of_a_busy_run(place, spark):
 
 
 def exact(spark, data_dir):
-    """Return the current rows by the README's query, which shows one transaction's state even during a run."""
+    """Return the current rows by the README's query, which is consistent as of one txid even during a run."""
     readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
     query = readme.partition("```sql\n")[2].partition("```")[0].replace("txstorm-data/word-count", str(data_dir))
     query = query.replace("SELECT word, n FROM ranked", "SELECT * FROM ranked")
@@ -128,7 +128,7 @@ def files(data_dir):
 
 
 def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(place, monkeypatch):
-    """As after any vacuum of a Delta table: the old version's file is missing."""
+    """A reader of a vacuumed version gets a missing-file error, as after any vacuum of a Delta table."""
     monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 0)
     data_dir = place / "data"
     with running(data_dir, **SOON) as handle:

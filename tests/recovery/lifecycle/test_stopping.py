@@ -25,7 +25,7 @@ def diary(place: Path) -> Diary:
 
 
 def go_on(data_dir: Path, diary: Diary, more: int = 5) -> None:
-    """Continue with another run; check that every transaction up to its end is there exactly once."""
+    """Continue with another run; check that every transaction was committed exactly once."""
     with open_books(data_dir) as books:
         until = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())]) + more
     run(watched_topology(Endless(), diary), engine="local", data_dir=data_dir, until_txid=until).awaitTermination()
@@ -39,7 +39,7 @@ def assert_once(data_dir: Path, txids: int) -> None:
 
 
 def assert_clean(data_dir: Path) -> int:
-    """Assert that a run has ended with nothing unfinished; return the last committed txid."""
+    """Assert that a run has ended with nothing left to recover; return the last committed txid."""
     with open_books(data_dir) as books:
         assert books.live_intents() == []
         assert books.history() == {}

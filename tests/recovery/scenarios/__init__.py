@@ -1,10 +1,10 @@
-"""The program that tests start as a separate process, to be killed, frozen or fenced: ``python -m scenarios NAME ARGUMENT…``.
+"""Scenarios: programs that tests run, kill, freeze or fence: ``python -m scenarios NAME ARGUMENT…``.
 
 Each scenario is a function of its arguments, which are text as on a command line; what it returns is printed as a line of
 JSON. A process loads only the module of its own scenario. `recovery_cases.start` starts one, `recovery_cases.Forks`
 forks one from a process that has it loaded.
 
-Topologies for ``txstorm run`` stand beside the scenarios that use them, such as ``scenarios.grid:from_source(…)``.
+Topologies for ``txstorm run`` are in the modules of their scenarios, such as ``scenarios.grid:from_source(…)``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The topology for a Spark cluster of real processes: ``cluster DATA_DIR DIARY TXIDS [TROUBLE…]``.
+"""Scenario for a Spark cluster of real processes: ``cluster DATA_DIR DIARY TXIDS [TROUBLE…]``.
 
 A trouble is ``NAME:TXID``: it strikes once, in the first task that processes that transaction.
 """
@@ -24,7 +24,7 @@ SLOW = 4.0
 
 
 def out_of_memory() -> None:
-    """Run out of memory as on a full machine: an allocation fails, then the process is killed."""
+    """Simulate an exhausted machine: an allocation fails with `MemoryError`, then the process is killed."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
     try:
         bytearray(1 << 30)
@@ -41,7 +41,7 @@ TROUBLES = {
 
 
 class Hampered(BasicBolt):
-    """A bolt that passes numbers on, notes ``[txid, task, number]`` of each, and has the given troubles."""
+    """A bolt that forwards numbers, records ``[txid, task, number]`` of each, and injects the given troubles."""
 
     fields = ("n",)
 

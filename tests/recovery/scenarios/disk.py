@@ -142,7 +142,7 @@ def breaking(home: Path, point: str) -> dict[str, Any]:
 
 
 def broken(place: str, *points: str) -> None:
-    """Run a concurrent fork for each point, with publishing retried for a shorter time than usual."""
+    """Run one fork per point, all concurrently, with a shorter retry period for publishing than the default."""
     home = Path(place)
     Publisher.TRIES = 2
     children = []

@@ -46,7 +46,7 @@ def topology(*bolts, spout=None, streams=("words",)):
 
 
 def built(*tables):
-    """Build the topology with a committer for each of `tables`, such as ``counts`` and ``sinks/out``; for commands."""
+    """Build the topology with a committer for each of `tables`, such as ``counts`` and ``sinks/out``."""
     return topology(*(Keep(sink=one[6:]) if one.startswith("sinks/") else Keep(one) for one in tables))
 
 

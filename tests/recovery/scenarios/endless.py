@@ -55,7 +55,7 @@ class _Emitter(Emitter):
 
 
 class Pass(BatchBolt):
-    """A batch bolt that passes numbers on after a delay, and notes ``["pass", txid, task, parallelism]``."""
+    """A batch bolt that forwards numbers after a delay, and records ``["pass", txid, task, parallelism]``."""
 
     fields = ("n",)
 
@@ -116,7 +116,7 @@ def life(
     trouble: Callable[[int], object] | None = None,
     **settings: Any,
 ) -> Any:
-    """Build numbers → pass → count (by number) and one sum; `tasks` is the parallelism of pass."""
+    """Build the topology numbers → pass → count (by number) and total; `tasks` is the parallelism of pass."""
     builder = TransactionalTopologyBuilder("life", "numbers", Numbers(), 2)
     builder.set_bolt("pass", Pass(diary, seconds), tasks).shuffle_grouping("numbers")
     builder.set_bolt("last", Last(), 1).fields_grouping("pass", ["n"])
@@ -155,7 +155,7 @@ def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
 
 
 class Pace:
-    """Trouble that delays every commit, and makes one batch hang endlessly."""
+    """Injected trouble: delays every commit, and makes one batch hang forever."""
 
     def __init__(self, hanging: int) -> None:
         self.hanging = hanging
@@ -197,12 +197,12 @@ def kinds(**settings: Any) -> Any:
 
 
 def seen(data_dir: Path) -> int:
-    """Return the txid whose state a reader of the plain table sees: every version is the state after one txid."""
+    """Return the txid as of which the newest version of the plain table shows the state."""
     return as_of(deltalake.DeltaTable(data_dir / "state/counts").to_pyarrow_table().to_pylist())
 
 
 def as_of(rows: list[dict[str, Any]]) -> int:
-    """Return the txid after which the state has these rows; 0 if there are none."""
+    """Return the txid as of which the state has these rows; 0 if it is empty."""
     if not rows:
         return 0
     assert sorted(row["kind"] for row in rows) == [0, 1]

@@ -1,4 +1,4 @@
-"""Parts of a coordinator that are suspended while another process takes over.
+"""Scenarios of fencing: parts of a coordinator that are suspended while another process takes over.
 
 - ``kafka-outlet DIRECTORY BROKERS TOPIC``: decides three groups, and sends them one after the other to a topic; before
   each group after the first it waits for a file ``go-<txid>``;
@@ -75,7 +75,7 @@ def decided(tables: CommitTables, txid: int) -> Intent:
 
 
 def send_groups(directory: str, brokers: str, topic: str) -> None:
-    """Lead, decide all groups, and send each when its file ``go-<txid>`` exists."""
+    """Acquire the lead, decide all groups, and send each once its file ``go-<txid>`` exists."""
     place = Path(directory)
     outside = store(place, brokers, topic)
     outside.lead(1, 0, {}, [])
@@ -111,7 +111,7 @@ class Sleepy(SqlAlchemyBackend):
 
 
 def put_late(directory: str, url: str) -> None:
-    """Put two transactions, waiting in the second put."""
+    """Put two transactions, blocking in the second put until the file ``awake`` exists."""
     place, backend = Path(directory), Sleepy(url, "late")
     backend.place = place
     maps = ExternalStores(place, LATE, {"count": [MapState("late", backend)]})
@@ -146,7 +146,7 @@ def lead(data_dir: Path, ledger: str) -> Books:
 
 
 def sweep_frozen(data_dir: str, ledger: str) -> None:
-    """Sweep the ledger, and be frozen during the sweep."""
+    """Sweep unreferenced value files from the ledger, and freeze during the sweep."""
     books = lead(Path(data_dir), ledger)
     books.write_metas({1: LONG})
     books.write_metas({}, remove=[1])

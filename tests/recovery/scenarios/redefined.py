@@ -1,4 +1,4 @@
-"""Topologies of one committer whose columns change. ``redefined DATA_DIR NAME UNTIL``."""
+"""Scenario: topologies of one committer whose table columns change. ``redefined DATA_DIR NAME UNTIL``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 def tables(name):
-    """Return state and sink as the code of this name declares them; ``merge-…`` is a layout, ``spark-…`` a writer."""
+    """Return state and sink of code version `name`; the prefix ``merge-`` sets the layout, ``spark-`` the writer."""
     writer = "spark" if name.startswith("spark") else "deltalake"
     layout = "merge" if name.startswith("merge") else "changes"
     value, columns, ttl = {"n": int}, {"word": str, "n": int}, None
@@ -43,14 +43,14 @@ class Keep(BatchBolt, Committer):
 
 
 def topology(name, words=("a", "b", "c", "d")):
-    """Build the topology of the code with this name."""
+    """Build the topology of code version `name`."""
     builder = TransactionalTopologyBuilder("t", "words", MemoryTransactionalSpout([list(words)], "word", take=1))
     builder.set_committer_bolt("keep", Keep(name), 1).global_grouping("words")
     return builder.build_topology()
 
 
 def main(data_dir: str, name: str, until: str) -> None:
-    """Run the code of this name up to a txid."""
+    """Run code version `name` up to txid `until`."""
     handle = run(topology(name), engine="local", data_dir=Path(data_dir), until_txid=int(until))
     handle.awaitTermination()
     if handle.exception():

@@ -51,7 +51,7 @@ def test_killed_and_its_ledger_is_lost(forks, undisturbed, place, fault, spout):
 
 
 def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
-    """A group that not all three tables have; the ledger is lost again before a start publishes it to the third."""
+    """The ledger is rebuilt with a group published to only some tables, and lost again before its roll-forward."""
     data_dir = place / "data"
     killed(forks, data_dir, "memory", "p7.3.before:hang:2,p7.2.after:kill:2")
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
@@ -144,8 +144,8 @@ def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(forks, place, maps
 
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.3.before:kill:2"])
-def test_where_a_map_was_is_asked_of_its_mark_when_no_file_tells_it(forks, place, maps, fault):
-    """The staged rows of earlier groups are removed, and no later ones may exist."""
+def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(forks, place, maps, fault):
+    """If no staged file records a map's position, recovery reads it from the commit mark in the database."""
     data_dir = place / "data"
     killed(forks, data_dir, "memory", fault, "--tables", 1, "--maps", maps)
     lose(data_dir)
@@ -176,7 +176,7 @@ def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lo
 
 @pytest.fixture
 def ended(forks: Forks, place: Path) -> Path:
-    """Return a directory, with its ledger, whose run was killed after a few groups."""
+    """Return a data directory, including its ledger, whose run was killed after a few groups."""
     killed(forks, place / "data", "memory", "p8.after:kill:3")
     return place / "data"
 
@@ -195,7 +195,7 @@ def test_without_tables_there_is_nothing_to_rebuild_from(place):
 
 
 def restore_older(data_dir: Path, uri: str, version: int) -> None:
-    """Restore a table to an older version, as if from an older copy than the others."""
+    """Restore a table to an older version, as if it came from an older backup than the other tables."""
     log = data_dir / uri / "_delta_log"
     for entry in log.glob("*.json"):
         if int(entry.stem) > version:
@@ -219,8 +219,8 @@ def test_tables_of_which_one_lacks_its_other_half(ended):
         recover(ended)
 
 
-def test_tables_that_disagree_on_what_a_txid_was(forks, ended, place):
-    """Two runs continue copies of one directory: same txids, other attempts; then a table is swapped between them."""
+def test_tables_with_different_attempts_of_a_txid_are_refused(forks, ended, place):
+    """Two copies of a directory continue with equal txids but other attempts; a table is swapped between them."""
     shutil.copytree(ended, place / "twin")
     for data_dir, fault in ((ended, one_published(1)), (place / "twin", "p5.after:kill:1")):
         killed(forks, data_dir, "memory", fault)

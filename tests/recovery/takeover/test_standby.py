@@ -1,4 +1,4 @@
-"""Two or more drivers: one leads, the others are refused or stand by; one that has lost its lease does nothing more."""
+"""Two or more drivers: one leads, the others stand by or are refused; a driver that loses its lease is fenced."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_without_standby_a_held_lease_is_refused(held, place):
 
 @pytest.fixture
 def lock(place: Path) -> Path:
-    """Return the lease's lock file; removing it loses the lease, like a session that expires."""
+    """Return the lock file of the lease; removing it revokes the lease, as an expired session would."""
     return place / "data" / "ledger.db.lock"
 
 

@@ -1,4 +1,4 @@
-"""Two drivers with a ledger that is not a local file: sessions expire, and with them the lead of a paused driver."""
+"""Two drivers with a remote ledger: when its session expires, a paused driver loses its lease."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def leaders(data_dir: Path) -> list[int]:
 
 @pytest.fixture(params=["zookeeper", pytest.param("delta", marks=pytest.mark.long)])
 def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
-    """Return a starter of drivers whose ledger is in ZooKeeper or in a Delta table."""
+    """Return a factory of drivers whose ledger is in ZooKeeper or in a Delta table."""
     if request.param == "delta":
         drive.options = ["--ledger", f"delta:{place / 'ledger'}"]
         return drive
@@ -131,7 +131,7 @@ def go(place: Path) -> Iterator[Go]:
 
 
 def expire(books: Books) -> None:
-    """Expire a ledger's session through a second client with its id and password; wait until that is noticed."""
+    """Expire a ledger's session through a second client with its id and password; wait until the ledger detects it."""
     ledger = books.ledger
     assert isinstance(ledger, ZooKeeperLedger)
     session = ledger._session.session

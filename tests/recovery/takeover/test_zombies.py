@@ -1,6 +1,6 @@
-"""A coordinator is frozen at a random point, another one takes over and ends, and then the first one resumes.
+"""Fencing of a coordinator that is frozen at a random point and resumes after another one took over and ended.
 
-Whatever it was about to do, it must no longer change the ledger, the tables or the target topic; it must report why,
+Wherever it was frozen, it must no longer change the ledger, the tables or the target topic; it must report why,
 and end with exit code 3. A seed draws where it is frozen (`zombies`); it is printed, and ``TXSTORM_ZOMBIE_SEED``
 repeats it.
 """
@@ -76,7 +76,7 @@ class World:
         return committed_records(self.topics[0], self.topics[2]) if self.topics else []
 
     def everything(self) -> tuple[Any, ...]:
-        """Return everything that a zombie must not change."""
+        """Return a snapshot of everything that a fenced zombie must not change."""
         return logs(self.place), ledger_entries(self.data_dir), self.sent()
 
 
@@ -172,7 +172,7 @@ def frozen(world: World, zombie: Zombie) -> Program:
 
 
 def decided(data_dir: Path) -> int:
-    """Return the last decided transaction once the lease has ended; later ones are planned again."""
+    """Return the last decided txid, once the lease has expired; later transactions are replanned."""
     watch = open_ledger(data_dir, create=False, read_only=True)
     try:
         assert watch.wait_free(PATIENCE)
@@ -183,7 +183,7 @@ def decided(data_dir: Path) -> int:
 
 
 def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> None:
-    """Check each record once: as before the takeover if it was decided by then, else as the source is now."""
+    """Check that each record exists once: with its old content if decided before the takeover, else the new one."""
     rows = [row for some in tables.rows.values() for row in some]
     assert all(made == word(*at) for *at, made in rows)
     if zombie.source in AFTER:

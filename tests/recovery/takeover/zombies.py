@@ -49,7 +49,7 @@ class Zombie:
         depth: maximum number of transactions in flight.
         ledger: ``zookeeper`` or ``delta``.
         point: where it is frozen; `OUTSIDE`: by a signal, after `nth` passages of any points.
-        nth: at which passage of the point.
+        nth: the passage of the point at which it is frozen, counted from 1.
     """
 
     source: str
