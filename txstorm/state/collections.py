@@ -1,8 +1,8 @@
-"""Collections: ordered rows per key, with their committer handles and unpublished txids.
+"""Collections: ordered rows per key, with the handles of their committers and the rows of unpublished txids.
 
 A collection is stored as a keyed state with one key per row: the collection's key, the row's position in the order, and
 a sequence number that distinguishes rows with the same position. So its rows are staged, published, compacted and read
-like those of any state; this module adds appending and reading in order.
+like those of any state; this module adds appending rows and reading them in order.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field
 from txstorm.storage.rows.update_rules import Gone, Stored
 
 COUNT_BITS = 24
-"""Bits of a row's number that count the rows a txid appends to one collection; the bits above hold the txid."""
+"""Number of low bits of a sequence number, which count the rows of one txid in a collection; the rest is the txid."""
 
 
 class TaskCollection(TaskWrites):
-    """The `txstorm.api.state.CollectionHandle` of one task in one txid."""
+    """Implementation of `txstorm.api.state.CollectionHandle`, for one task in one txid."""
 
     def __init__(self, group: CollectionGroup, component: str, task: int, txid: int) -> None:
         self._rows: OrderedRows[Value | None] = OrderedRows()
@@ -86,7 +86,10 @@ class TaskCollection(TaskWrites):
     def scan(
         self, key: Key, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of `key` from position `start` to `end`, in order or in reverse order; at most `limit`."""
+        """Return at most `limit` rows of `key` from position `start` to `end`, both inclusive, in order or reversed.
+
+        None stands for the lowest or highest position, or for no limit.
+        """
         (rows,) = self._there([key], self._span(start, end, limit, reverse=reverse)).values()
         return self._public(rows)
 
@@ -150,7 +153,7 @@ class TaskCollection(TaskWrites):
         return self._txid << COUNT_BITS | count
 
     def _there(self, keys: Iterable[Key], span: ScanRange) -> dict[CollectionKey, list[tuple[Place, Value]]]:
-        """Return the rows of `keys` in `span` as the task sees them, keyed by collection."""
+        """Return the rows of `keys` in `span`, including the task's own writes, keyed by collection."""
         self._check_active()
         owners = self._owners(keys)
         if not self.wrote:
@@ -199,12 +202,12 @@ class TaskCollection(TaskWrites):
 
 
 class CollectionGroup(UnpublishedRows[TaskCollection]):
-    """The writes of unpublished txids to a collection state.
+    """Writes of unpublished txids to a collection state, as an overlay on its index.
 
     Attributes:
-        owners: the encoding of the collections' keys.
+        owners: the converter for the keys of the collections.
         order: the order column.
-        ends: the lowest and highest possible value of the order column.
+        ends: the lowest and the highest possible value of the order column.
     """
 
     accessor = "collection"
@@ -227,12 +230,12 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return owner[0] if len(self.owners.columns) == 1 else owner
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> list[list[tuple[Place, Value]]]:
-        """Read the positions and values of the rows in `span` of each of `owners`, before `txid`, the next to end.
+        """Read positions and values of the rows in `span` of each of `owners` before `txid`, which is the next to end.
 
         Raises:
             StateError: a row was written by a txid later than `txid`.
         """
-        overlay = self._ordered  # before the index, as in `before`
+        overlay = self._ordered  # read before the index, as in `before`
 
         def settle(
             owner: CollectionKey, rows: list[tuple[Place, Stored]], part: ScanRange
@@ -248,7 +251,7 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         """Like `scan`, but return columns; `span` must not have a row limit."""
         overlay = self._ordered
         found = self._placed.columns(owners, span)
-        if found is None or self._index.last_txid >= txid:  # rows may belong to later txids, and have an earlier value
+        if found is None or self._index.last_txid >= txid:  # rows may already carry `txid` or a later txid
             return placed_columns(self.scan(owners, span, txid), self.values)
         later = [[(place, row[0]) for place, row in overlay.scan(owner, span)] for owner in owners]
         return self._living(found.over(later, self.values), txid)
@@ -282,7 +285,7 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return [(place, value) for (place, _), value in there if value is not None]
 
     def claims(self, handle: TaskCollection) -> set[Key]:
-        """Return the collections that a task changed; no other task may change them in the same txid."""
+        """Return the keys of the collections changed by a task; no other task may change them in the same txid."""
         return {key[:-PLACE] for key in handle.writes}
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
@@ -307,7 +310,7 @@ def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
 def _seen(
     rows: list[tuple[Place, Value]], own: list[tuple[Place, Value | None]], *, backwards: bool
 ) -> list[tuple[Place, Value]]:
-    """Return `rows` overlaid with the task's own writes."""
+    """Overlay `rows` with a task's own writes, dropping the rows that it has removed."""
     merged: list[tuple[Place, Value | None]] = over([*rows], own, backwards=backwards)
     return [(place, value) for place, value in merged if value is not None]
 

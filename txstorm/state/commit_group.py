@@ -1,6 +1,6 @@
 """Commit group: consecutive txids that are committed together, with their committers' handles and their staged rows.
 
-It is one module, since handles, tables and groups share the unpublished rows and the lock that guards them.
+It is one module, since handles, tables and groups share the same unpublished rows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName
 
 Declared = Mapping[str, tuple[str, Unpublished[Any]]]
-"""Name → the declaring component and the unpublished rows."""
+"""Mapping from the name of a state or sink to the component that declares it and its unpublished rows."""
 
 
 @dataclass(frozen=True)
 class CommitTables:
-    """The tables and maps of one run.
+    """Commit targets of one run: its tables, maps and outlets.
 
     Attributes:
         states: the states, collections and maps, by name.
         sinks: the sinks and outlets, by name.
-        members: all tables that groups write to, in the order in which they are published.
+        members: all targets that groups write to, in the order in which they are published.
         letters: the unpublished rows of the dead-letter table, if there is one.
     """
 
@@ -44,13 +44,13 @@ class CommitTables:
     letters: SinkGroup | None = None
 
     def begin(self, txid: int, stamp: int) -> None:
-        """Start the turn of `txid`, planned at `stamp` (UTC microseconds)."""
+        """Begin the turn of `txid`, which was planned at `stamp` (UTC microseconds)."""
         for _, rows in self.states.values():
             rows.begin(txid, stamp)
 
 
 class CommitHandles:
-    """The handles of one txid's committers; implements `txstorm.api.context.CommitResources`."""
+    """Handles of the committers in one txid; implements `txstorm.api.context.CommitResources`."""
 
     def __init__(self, txid: int, tables: CommitTables) -> None:
         self.txid = txid
@@ -106,7 +106,7 @@ class CommitHandles:
         self.activate(False)
 
     def settle(self, component: str, task: int) -> None:
-        """Raise `StateError` for values that the task's tables cannot hold, now rather than when the txid ends."""
+        """Check the task's writes now rather than when the txid ends; raise `StateError` if one is invalid."""
         for rows in self._groups():
             rows.settle(component, task, self.txid)
 
@@ -120,12 +120,12 @@ class CommitHandles:
 
 
 class CommitGroup:
-    """Consecutive txids that are decided by one intent.
+    """Group of consecutive txids that are committed by one intent.
 
-    Order of calls, for each txid in turn: `begin_txid`, ``activate(True)`` around every `finish_batch`, `end_txid`;
-    then `stage` once, and `apply` after the intent is published. If a txid fails, call `drop_from` with it; `stage` may
-    then be called for the txids before it. A later group may begin while this one is being published; it sees this
-    group's rows.
+    Order of calls, for each txid in turn: `begin_txid`, then `activate` around every `finish_batch`, then `end_txid`;
+    for the group, `stage` once, and `apply` after the intent is published. If a txid fails, call `drop_from` with it;
+    `stage` may then be called for the txids before it. A later group may begin while this one is being published; it
+    sees this group's rows.
     """
 
     def __init__(self, first: int, tables: CommitTables) -> None:
@@ -134,9 +134,12 @@ class CommitGroup:
         self._tables = tables
 
     def begin_txid(self, txid: int, resources: CommitHandles | None = None, stamp: int = 0) -> CommitHandles:
-        """Begin `txid` with its handles `resources`, some perhaps handed out before its turn; return them.
+        """Begin `txid`; return its handles.
 
-        `stamp`: the planning time of the txid, UTC microseconds.
+        Args:
+            txid: the transaction.
+            resources: its handles, if some were handed out before its turn; None: create them.
+            stamp: the time at which the txid was planned, in UTC microseconds.
         """
         self._tables.begin(txid, stamp)
         if resources is not None or self.resources.txid != txid:
@@ -149,12 +152,15 @@ class CommitGroup:
         self.resources.activate(active)
 
     def expect(self, component: str, name: StagedName) -> None:
-        """Announce that commit-job tasks will stage all writes of `component` in a txid; see `PendingTable.expect`."""
+        """Announce that commit-job tasks will stage the writes of `component` in a txid; see `PendingTable.expect`."""
         for member in self._members_of(component):
             member.expect(name)
 
     def take_over(self, component: str, txid: int, files: Mapping[str, Sequence[Staged]]) -> None:
-        """Take over the files staged by commit-job tasks, by table; raises the errors of `PendingTable.take_over`."""
+        """Take over the files that commit-job tasks have staged for the tables of `component` in `txid`.
+
+        `files`: the staged files of each table, by its uri. Raises the errors of `PendingTable.take_over`.
+        """
         for member in self._members_of(component):
             member.take_over(txid, files.get(member.ref.uri, ()))
 
@@ -179,21 +185,21 @@ class CommitGroup:
         """End `txid`, whose committers have all finished.
 
         Raises:
-            StateError: two tasks changed one key, or a row does not fit its sink; call `drop_from` then.
+            StateError: two tasks changed the same key, or a row does not fit its sink; call `drop_from` next.
         """
         self.resources.activate(False)
         for member in self._tables.members:
             member.rows.end_txid(txid)
 
     def drop_from(self, txid: int) -> None:
-        """Discard `txid` and all later txids, none of them decided, from all tables, and delete their staged files."""
+        """Discard `txid` and all later txids, which must be undecided, from all tables, with their staged files."""
         self.resources.close()
         self.resources = CommitHandles(txid, self._tables)
         for member in self._tables.members:
             member.drop_from(txid)
 
     def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
-        """Stage the rows of `txids` durably beside their tables; return the tables' intent entries, in fixed order."""
+        """Stage the rows of `txids` durably for all tables, in parallel; return the tables' entries for the intent."""
         staging = (member.staging(txids, epoch) for member in self._tables.members)
         return together([one for one in staging if one is not None])
 

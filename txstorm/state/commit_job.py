@@ -19,10 +19,10 @@ _THERE = "_there"
 
 
 def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str) -> list[Key]:
-    """Collect the distinct keys of `state` from the columns of `batches` named like the key columns.
+    """Collect the distinct keys of `state` in `batches`, which have columns with the names of the key columns.
 
     Raises:
-        StateError: the type of a column differs from that of the key column.
+        StateError: the type of a column is incompatible with that of the key column.
     """
     form = KeyForm(state)
     parts = []
@@ -33,7 +33,10 @@ def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str)
 
 
 def given_rows(group: StateGroup, keys: Sequence[Key], txid: int) -> pa.Table:
-    """Read the rows of the `keys` that have a value before `txid`; called in the txid's turn, on the commit thread."""
+    """Read the values of `keys` before `txid`, with a flag for keys that have one.
+
+    Call in the txid's turn, on the commit thread.
+    """
     values = group.before(keys, txid)
     there = pa.array([value is not None for value in values], pa.bool_())
     columns = [*group.keys.arrays(keys), *group.values.arrays(values), there]
@@ -48,7 +51,7 @@ def write_given(rows: pa.Table, file: Path) -> None:
 
 
 class ShippedRowsIndex:
-    """`txstorm.state.index.index.KeyIndex` of a commit-job task, which has only the rows of the keys in its input.
+    """`txstorm.state.index.index.KeyIndex` of a commit-job task; it contains only the rows of the keys in its input.
 
     Args:
         state: the state.
@@ -86,7 +89,7 @@ class ShippedRowsIndex:
         raise StateError(msg)
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
-        """Do nothing: the writes of a task enter the driver's index once they are published."""
+        """Do nothing: the task's writes are added to the driver's index once they are published."""
 
 
 def _each_once(table: pa.Table) -> pa.Table:

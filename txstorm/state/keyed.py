@@ -1,8 +1,8 @@
 """Access of committers to keyed state: reads see the task's own writes, then unpublished txids, then the index.
 
-A `StateGroup` lives as long as the run. It holds the overlay: the writes of txids that have ended but are not published
-yet. `end_txid` adds a txid, `changes` renders a range of them, `apply` moves them into the index
-after publishing, `drop_from` discards them after a failure.
+A `StateGroup` exists for the whole run. It holds the overlay: the writes of txids that have ended but are not published
+yet. `end_txid` adds a txid, `changes` returns the change rows of a range of txids, `apply` moves them into the index
+after publishing, and `drop_from` discards them after a failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txstorm.storage.rows.forms import Arrays, Key, Value
 
 
 class TaskState(TaskWrites):
-    """The `txstorm.api.state.StateHandle` of one task in one txid."""
+    """Implementation of `txstorm.api.state.StateHandle` for keyed state, for one task in one txid."""
 
     def __init__(self, group: StateGroup, component: str, task: int, txid: int) -> None:
         super().__init__(group.state.name, component, task, txid, {})
@@ -40,11 +40,11 @@ class TaskState(TaskWrites):
         return {key: value for key, row, value in zip(wanted, rows, public, strict=True) if row is not None}
 
     def put(self, key: Key, value: Any) -> None:
-        """Set the value of `key`; an equal value counts as a change too."""
+        """Set the value of `key`; setting an equal value counts as a change, too."""
         self._put(self._canonical([key]), [value])
 
     def put_many(self, values: Mapping[Key, Any]) -> None:
-        """Set many values."""
+        """Set the values of many keys."""
         given = list(values)
         keys, key_arrays = self._checked(given)
         rows, value_arrays = self._values.checked(list(values.values()), keys, self._where)
@@ -67,10 +67,11 @@ class TaskState(TaskWrites):
         return dict(zip(keys, new, strict=True))
 
     def merge(self, batch: pa.RecordBatch | pa.Table, how: Mapping[str, str]) -> dict[Key, Any]:
-        """Aggregate `batch` into the state; `how`: value column → ``sum``, ``count``, ``min``, ``max`` or ``last``.
+        """Aggregate `batch` by key into the state; return the new values, keyed by key.
 
-        Sums, minima and maxima ignore nulls. Returns the new values, keyed by key. Raises `StateError` if a column is
-        missing or does not fit its declaration, or a sum exceeds the range of its column.
+        `how` maps every value column to ``sum``, ``count``, ``min``, ``max`` or ``last``. Sums, minima and maxima
+        ignore nulls. Raises `StateError` if a column is missing or does not match its declaration, or a sum exceeds the
+        range of its column.
         """
         self._check_active()
         check_how(self._values, how, self._where)
@@ -110,7 +111,10 @@ class TaskState(TaskWrites):
         return now
 
     def _seen(self, keys: list[Key], *, keep: bool = False) -> tuple[list[Value | None], list[Value | None]]:
-        """Return the values as the task sees them, and those before the txid; see `UnpublishedRows.before`."""
+        """Return the current values, including the task's own writes, and the values before the txid.
+
+        `keep` as in `UnpublishedRows.before`.
+        """
         before = self._group.before(keys, self._txid, keep=keep)
         own = self.writes
         return (list(map(own.get, keys, before)) if own else before), before
@@ -120,13 +124,13 @@ class TaskState(TaskWrites):
         return self._store(WriteBatch(keys, rows, None, (), arrays))
 
     def _store(self, rows: WriteBatch, *, distinct: bool = False) -> list[Any]:
-        """Write `rows` and return their values as users see them; `distinct`: no key occurs twice."""
+        """Write `rows`; return their values in the form that users see. `distinct`: no key occurs twice."""
         self._write(self._group.stamped(rows, self._txid), distinct=distinct)
         return self._values.public(rows.values)
 
 
 class StateGroup(UnpublishedRows[TaskState]):
-    """The writes of unpublished txids to a keyed state."""
+    """Writes of unpublished txids to a keyed state, as an overlay on its index."""
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskState:
         return TaskState(self, component, task, txid)

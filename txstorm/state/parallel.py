@@ -1,4 +1,4 @@
-"""Parallel calls for several tables: staging and publishing mostly wait for a disk."""
+"""Parallel calls for several tables, since staging and publishing mostly wait for the disk."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Answer = TypeVar("Answer")
 def together(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """Make independent `calls` in parallel; return their results in order.
 
-    Blocks until all of them have ended: the first runs on this thread, each other one on a daemon thread.
+    Blocks until all calls have ended: the first runs on this thread, every other call on a daemon thread.
 
     Raises:
-        FencedError: any call raised it; otherwise the error of the first call that failed.
+        FencedError: any of the calls raised it; otherwise, the error of the first failed call is raised.
     """
     answers: list[Future[Answer]] = [Future() for _ in calls]
     pairs = list(zip(calls, answers, strict=True))
@@ -35,8 +35,8 @@ def together(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
 
 _IDLE: deque[Worker] = deque()
-"""Threads kept for the next calls: starting one takes a millisecond while the others are busy."""
-os.register_at_fork(after_in_child=_IDLE.clear)  # a fork has none of the threads
+"""Idle threads kept for later calls, since starting a thread takes a millisecond while others are busy."""
+os.register_at_fork(after_in_child=_IDLE.clear)  # threads do not survive a fork
 
 
 def _delegate(call: Callable[[], Answer], answer: Future[Answer]) -> None:

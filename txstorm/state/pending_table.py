@@ -1,4 +1,4 @@
-"""Pending table: the unpublished rows of one table, and the files in which the driver or tasks staged them."""
+"""Pending table: the unpublished rows of one table, and the files in which the driver or tasks have staged them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from txstorm.storage.tables.intent import CHANGES, STAGED, IntentTable, Staged, 
 from txstorm.storage.tables.staging import StagedName, digest, stage
 
 ROWS_AT_ONCE = 50_000
-"""Rows of a staged file read at once when they enter the index."""
+"""Number of rows per batch when a staged file is read into the index."""
 
 
 @dataclass(frozen=True)
 class TaskStagedFiles:
-    """The rows of one table and one txid that commit-job tasks have staged.
+    """Rows of one table and one txid that commit-job tasks have staged.
 
     Attributes:
         table: the table's directory.
@@ -36,7 +36,7 @@ class TaskStagedFiles:
     files: Sequence[Staged]
 
     def check(self) -> None:
-        """Raise `TableCorrupt` unless all files exist, with the bytes their tasks wrote."""
+        """Raise `TableCorrupt` unless all files exist with exactly the bytes that their tasks have written."""
         for one in self.files:
             file = self.table / one.path
             found = digest(file.read_bytes()) if file.is_file() else None
@@ -58,7 +58,7 @@ class TaskStagedFiles:
 
 
 def staged_like(table: Path, name: StagedName) -> set[str]:
-    """Return the files staged below `table` with the epoch, txid and attempt of `name`; paths relative to `table`."""
+    """Find the files staged for `table` with the epoch, txid and attempt of `name`; return their relative paths."""
     found = (table / STAGED).glob(f"{name.epoch}-{name.txid}-{name.attempt}-*.parquet")
     return {f"{STAGED}/{file.name}" for file in found}
 
@@ -70,7 +70,7 @@ class PublishedTxids:
         self._txids = [published]
 
     def before(self, txid: int) -> int:
-        """Return the last txid published or staged before `txid`; raise `StateError` if `txid` is published."""
+        """Return the last txid published or staged before `txid`; raise `StateError` if `txid` is already published."""
         below = bisect_left(self._txids, txid)
         if not below:
             msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state again"
@@ -83,7 +83,7 @@ class PublishedTxids:
             self._txids.append(txid)
 
     def dropped(self, txid: int) -> None:
-        """Discard staged groups from `txid` on; published ones stay."""
+        """Discard the staged groups that end with `txid` or later; published groups are kept."""
         self._txids = [self._txids[0], *(one for one in self._txids[1:] if one < txid)]
 
     def published(self, txid: int) -> None:
@@ -92,19 +92,20 @@ class PublishedTxids:
 
 
 class PendingTable:
-    """A table, map or outlet that commit groups write: its unpublished rows in memory, and their staged files.
+    """A table, map or outlet that commit groups write to: its unpublished rows in memory, and their staged files.
 
     One thread may stage and publish a group while another thread fills or drops a later group.
 
     Attributes:
         component: the component that declares it.
-        path: its directory; `ref`: its kind and name.
+        path: its directory.
+        ref: its kind and name.
         rows: the unpublished rows.
-        applied: the last txid whose rows, if any, have entered the index.
+        applied: the last txid whose rows, if any, have been added to the index.
 
     Args:
         last: the last published txid.
-        is_due: whether a group ending with a stamp touches the table even without rows.
+        is_due: whether a group whose last txid has a given stamp must write to the table even if it has no rows for it.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class PendingTable:
         self._lasts = PublishedTxids(last)
         self._is_due = is_due
         self._staged: dict[str, int] = {}
-        self._rows: dict[int, pa.Table] = {}  # that are staged, of the groups that end with a txid
+        self._rows: dict[int, pa.Table] = {}  # the staged rows of each group, by its last txid
         self._expected: dict[int, StagedName] = {}
         self._parts: dict[int, TaskStagedFiles] = {}
         self._lock = RLock()
@@ -134,7 +135,7 @@ class PendingTable:
         first, last = txids[0], txids[-1]
         with self._lock:
             parts = self._parts.get(last.txid)
-        if parts is not None and parts.files:  # a large commit is a group of its own
+        if parts is not None and parts.files:  # the txid of a large commit forms a group by itself
             files = parts.files
             with self._lock:
                 previous = self._lasts.before(first.txid)
@@ -171,7 +172,7 @@ class PendingTable:
         """Accept durable files as the rows of `txid`; called before it ends, once its attempt is final.
 
         Raises:
-            TableCorrupt: a file is missing, or differs from what its task wrote.
+            TableCorrupt: a file is missing, or differs from what its task has written.
         """
         parts = TaskStagedFiles(self.path, tuple(files))
         parts.check()
@@ -179,7 +180,7 @@ class PendingTable:
             self._parts[txid] = parts
 
     def unpublished(self) -> set[str]:
-        """Return the staged files that this run may still decide on, as paths relative to the table."""
+        """Return the staged files that are not published but may still be, as paths relative to the table."""
         with self._lock:
             return set(self._staged).union(*(staged_like(self.path, name) for name in self._expected.values()))
 
@@ -194,7 +195,7 @@ class PendingTable:
             self._parts = {one: parts for one, parts in self._parts.items() if one < txid}
 
     def published(self, txid: int) -> pa.Table | None:
-        """Record that the group ending with `txid` is published; return its change rows, or None if not in memory."""
+        """Record that the group ending with `txid` is published; return its change rows if in memory, else None."""
         with self._lock:
             self._lasts.published(txid)
             self._staged = {path: last for path, last in self._staged.items() if last > txid}

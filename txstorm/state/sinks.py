@@ -1,4 +1,4 @@
-"""Sinks: the committers' handles for append-only rows, and the rows of txids that are not published yet."""
+"""Sinks: the handles with which committers append rows, and the rows of unpublished txids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txstorm.storage.rows.schema import TXID, sink_fields, sink_schema
 
 
 class TaskSink:
-    """The `txstorm.api.state.SinkHandle` of one task in one txid.
+    """Implementation of `txstorm.api.state.SinkHandle`, for one task in one txid.
 
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
@@ -44,10 +44,10 @@ class TaskSink:
         self._rows.append(deepcopy(values) if self._nested else values)
 
     def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append the rows of `batch`; columns are matched by name, others are ignored.
+        """Append the rows of `batch`; columns are matched by name, and undeclared columns are ignored.
 
         Raises:
-            StateError: a column is missing or has another kind of values than declared.
+            StateError: a column is missing, or its type is incompatible with the declared type.
         """
         self._check_active()
         self._flush()
@@ -87,7 +87,7 @@ class TaskSink:
 
 
 class SinkGroup(Unpublished[TaskSink]):
-    """The unpublished rows of one sink or outlet, by txid."""
+    """Unpublished rows of one sink or outlet, by txid."""
 
     accessor = "sink"
     holds = "appended rows"
@@ -102,7 +102,7 @@ class SinkGroup(Unpublished[TaskSink]):
         return TaskSink(self.sink, self._columns, component, task, txid)
 
     def settle(self, component: str, task: int, txid: int) -> None:
-        """Raise `StateError` now if a row that the task appended in `txid` does not fit the columns."""
+        """Check the rows that the task has appended in `txid`; raise `StateError` if one does not fit the columns."""
         with self._lock:
             handle = self._open.get(txid, {}).get((component, task))
             if handle is not None:
@@ -134,7 +134,10 @@ class SinkGroup(Unpublished[TaskSink]):
         self._ended = {ended: table for ended, table in self._ended.items() if ended < txid}
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows of the ended txids `first` to `last`, by txid and task, in append order; None if none."""
+        """Return the rows of the ended txids `first` to `last`, sorted by txid and task, then in the order appended.
+
+        Returns None if there are no rows.
+        """
         with self._lock:
             tables = [self._ended[txid] for txid in sorted(self._ended) if first <= txid <= last]
         return pa.concat_tables(tables) if tables else None

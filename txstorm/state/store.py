@@ -38,10 +38,11 @@ from txstorm.storage.upkeep.schedule import UpkeepSchedule
 
 @dataclass(frozen=True)
 class DeclaredResources:
-    """Everything that a topology declares to commit to; each attribute maps components to their declarations.
+    """All commit targets that a topology declares: mappings from components to their states, sinks, maps and outlets.
 
     Attributes:
-        letters: the columns of the dead-letter table, if the topology has one.
+        states, sinks, maps, outlets: the declarations, keyed by component.
+        letters: the columns of the dead-letter table; None if the topology has none.
     """
 
     states: Mapping[str, Sequence[KeyedState]]
@@ -56,9 +57,9 @@ class RecordedTables:
     """The ledger's record of the tables of a data directory.
 
     Attributes:
-        first: whether this is the first run; in later runs only tables that are not recorded may be missing.
+        first: whether this is the first run; in later runs, a recorded table must not be missing.
         committed: the last committed txid; a new table begins after it.
-        tables: the tables that the ledger records (``changes/…``, ``sinks/…``); None: unknown.
+        tables: the names of the tables that the ledger records (``changes/…``, ``sinks/…``); None: unknown.
     """
 
     first: bool
@@ -73,12 +74,13 @@ class RecordedTables:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Settings of all tables of a run.
+    """Settings that apply to all tables of a run.
 
     Attributes:
         bounds: limits of each state's index.
-        log_retention: seconds for which entries stay in a table's log.
-        max_lag: seconds by which a state table may lag behind its changes; exceeded if compaction would cost too much.
+        log_retention: seconds for which entries are kept in a table's log.
+        max_lag: seconds by which a state table may lag behind its changes; exceeded if compaction would be too
+            expensive. None: no bound.
     """
 
     bounds: Bounds = field(default_factory=Bounds)
@@ -87,14 +89,15 @@ class StoreSettings:
 
 
 class StateStore:
-    """The tables, maps and outlets of one run. Not thread-safe, except for groups and their handles.
+    """Tables, maps and outlets of one run. Not thread-safe, except for groups and their handles.
 
-    One thread may fill a group while another thread stages and publishes the previous one.
+    One thread may fill a group while another thread stages and publishes the previous group.
 
     Attributes:
-        owner: identity of the topology that owns them.
+        data_dir: the data directory.
+        owner: identity of the topology that owns the tables, maps and outlets.
         outside: the maps and outlets, whose rows are in external systems.
-        upkeep: compaction, thinning and sweeping of the Delta tables.
+        upkeep: the maintenance schedule of the Delta tables: compaction, thinning and sweeping.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class StateStore:
         self._indexes: dict[str, StateIndex] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
         self._merged: list[tuple[int, Path]] = []
-        self._late: Mapping[str, int] = {}  # tables that the ledger does not know yet → the txid after which they begin
+        self._late: Mapping[str, int] = {}  # tables that are not in the ledger yet → the txid after which they begin
 
     @classmethod
     def open(
@@ -136,22 +139,22 @@ class StateStore:
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
     ) -> StateStore:
-        """Check the declarations against the tables, then create those that are missing.
+        """Open the tables of a topology: check them against the declarations, then create those that are missing.
 
-        Called before P1 (plan), after live intents were rolled forward. Everything is checked before anything is
+        Called before P1 (plan), after live intents have been rolled forward. All checks are made before any table is
         created.
 
         Args:
             data_dir: the data directory.
-            owner: the topology that owns the tables, incarnation of the data directory and timeline.
+            owner: identity of the topology: its id, the incarnation of the data directory, and the timeline.
             resources: tables, maps and outlets that the topology declares; external stores are not contacted yet.
             recorded: the ledger's record of the tables.
-            settings: settings of the tables and their indexes.
-            spark: publishes to tables declared with ``writer="spark"``; required if there are any.
+            settings: settings of the tables and their indexes; None: the defaults.
+            spark: the writer for tables declared with ``writer="spark"``; required if there are any.
 
         Raises:
-            StateError: a declaration is wrong, or differs from its table.
-            TableCorrupt: a recorded table is missing, or damaged.
+            StateError: a declaration is invalid, or differs from its table.
+            TableCorrupt: a recorded table is missing, or a table is damaged.
             DataDirectoryError: a table belongs to another topology.
         """
         settings = settings or StoreSettings()
@@ -182,8 +185,8 @@ class StateStore:
     def raise_epoch(self, epoch: int) -> None:
         """Raise the epoch of every table and set missing properties; called in P0 (take over), after `open`.
 
-        Other coordinators are fenced from here on, so a table to which no transaction was committed gets the columns
-        declared now, and begins after the last committed txid.
+        Since other coordinators are fenced from here on, a table to which no transaction was ever committed may be
+        changed: it gets the columns that are declared now, and a new table begins after the last committed txid.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -213,9 +216,10 @@ class StateStore:
         describe_history(self.data_dir, log_properties(self._settings.log_retention))
 
     def load(self) -> None:
-        """Read all states into their indexes; called once, after live intents were rolled forward.
+        """Load all states into their indexes, unless they are loaded; call after live intents have been rolled forward.
 
-        `group` calls it if needed. Thread-safe: one of several concurrent callers loads, the others wait for it.
+        `group` calls it if needed. Thread-safe: one of several concurrent callers loads, and the others block until it
+        is done.
         """
         with self._loading:
             if self._tables is None:
@@ -243,7 +247,7 @@ class StateStore:
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
-        """Return the Delta tables, at the versions last read."""
+        """The Delta tables, at the versions last read."""
         return self._delta
 
     def last_txids(self) -> dict[str, int]:
@@ -262,9 +266,10 @@ class StateStore:
         return CommitGroup(first, self._tables)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to all its tables in parallel, then to its maps and outlets; returns table → version.
+        """Publish a decided group to all its tables in parallel, then to its maps and outlets.
 
-        Idempotent: may be repeated after any failure. Then call `CommitGroup.apply`.
+        Returns the new version of each table, by its uri. Idempotent: may be repeated after any failure. Call
+        `CommitGroup.apply` afterwards.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -274,10 +279,10 @@ class StateStore:
         numbered = list(enumerate(intent.tables, start=1))
         tables = [(number, one) for number, one in numbered if one.kind not in OUTSIDE]
         outside = [(number, one) for number, one in numbered if one.kind in OUTSIDE]
-        for _, one in tables:  # as long as none of it is published, a decided group can still be abandoned
+        for _, one in tables:  # while nothing is published, a decided group can still be abandoned
             self._delta[TableRef(one.kind, one.name)].check_there()
         made = together([partial(self._publish_table, *one, intent, epoch) for one in tables])
-        # One after the other, on this thread: a user's connections need not be thread-safe.
+        # Sequentially, on this thread: a user's connections need not be thread-safe.
         for number, one in outside:
             self.outside.publish(number, one, intent, epoch)
             self._published(one.uri, intent.last)
@@ -286,7 +291,8 @@ class StateStore:
     def forget(self, before: int) -> None:
         """Delete the staged files of groups that end before txid `before`, whose intents are no longer kept.
 
-        Applies to maps and outlets, whose rows are in external systems, and to tables of the layout ``merge``.
+        Only maps, outlets and tables with the layout ``merge`` have such files: the staged files of other tables are
+        part of the table once they are published.
         """
         self.outside.forget(before)
         for last, path in self._merged:
@@ -304,7 +310,7 @@ class StateStore:
         return version
 
     def _published(self, uri: str, last: int) -> pa.Table | None:
-        return self._members[uri].published(last) if uri in self._members else None  # otherwise nothing is loaded yet
+        return self._members[uri].published(last) if uri in self._members else None  # no members: nothing is loaded yet
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Delete unreferenced files of this and older epochs; return their paths relative to the data directory.

@@ -1,4 +1,4 @@
-"""Unpublished rows: the port of everything that commits with a txid, and its implementation for states, in columns.
+"""Unpublished rows: the port for everything that is committed with a txid, and its column-wise adapter for states.
 
 States, collections, maps, sinks and outlets implement `Unpublished`, the only interface that a commit group uses.
 It is one module, since the writes of one call, of one txid and of a group of txids share one column format.
@@ -31,11 +31,12 @@ from txstorm.storage.rows.update_rules import Gone, Row, Stored, base
 
 @dataclass(frozen=True)
 class WriteBatch:
-    """Rows written by one call, with distinct keys and without removals.
+    """Rows written by one call of a handle, without removals.
 
     Attributes:
+        keys, values: the keys and their new values, as parallel lists.
         before: the values before the txid; None if the call has not read them.
-        key_arrays, value_arrays: keys and values as Arrow arrays, if already built.
+        key_arrays, value_arrays: the keys and values as Arrow arrays, as far as already built.
     """
 
     keys: list[Key]
@@ -47,12 +48,15 @@ class WriteBatch:
 
 @dataclass(frozen=True)
 class TxidWrites:
-    """Writes of one ended txid, with the values before it.
+    """Writes of one ended txid to a state, with the values before it, as parallel lists.
 
     Attributes:
-        values: None for a removed key.
-        removals: whether there may be removed keys.
-        key_arrays, value_arrays: keys and values as Arrow arrays, if already built.
+        txid: the transaction.
+        keys: the changed keys.
+        values: their new values; None for a removed key.
+        before: their values before the txid; None for a key without a value.
+        removals: whether `values` may contain None.
+        key_arrays, value_arrays: the keys and values as Arrow arrays, as far as already built.
     """
 
     txid: int
@@ -64,7 +68,7 @@ class TxidWrites:
     value_arrays: Arrays = ()
 
     def rows(self) -> Iterable[tuple[Key, Stored | Gone]]:
-        """Return pairs of key and row for every changed key."""
+        """Return pairs of key and row, one for every changed key."""
         return zip(self.keys, zip(self.values, repeat(self.txid), self.before), strict=False)  # type: ignore[arg-type]
 
 
@@ -79,7 +83,7 @@ def latest_rows(ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
 def split_deletes(
     ended: Sequence[TxidWrites], rows: Mapping[Key, Stored | Gone]
 ) -> tuple[Mapping[Key, Stored], Sequence[Key]]:
-    """Split `rows`, the latest ones of `ended`, into rows with a value and deleted keys, for an index."""
+    """Split `rows`, the latest row of each key changed in `ended`, into rows with a value and deleted keys."""
     if any(one.removals for one in ended):
         changed = {key: row for key, row in rows.items() if row[0] is not None}
         return changed, [key for key, row in rows.items() if row[0] is None]
@@ -90,13 +94,14 @@ Overlay = dict[Key, Value | None]
 
 
 class TaskWrites:
-    """Base class of handles: the writes of one task to a state in one txid.
+    """Base class of state handles: the writes of one task to a state in one txid.
 
-    Most committers write many rows in one call; these stay in columns until they are looked up by key.
+    Most committers write many rows in one call; these rows are kept as columns until a key has to be looked up.
 
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
-        bulk: all writes of the task, if it made them in one call.
+        bulk: all writes of the task, if they were made by a single call; otherwise None.
+        task: the index of the task.
     """
 
     def __init__(self, name: str, component: str, task: int, txid: int, writes: Overlay) -> None:
@@ -116,13 +121,13 @@ class TaskWrites:
 
     @property
     def writes(self) -> Overlay:
-        """The task's writes: key → value, None if removed."""
+        """The task's writes: the value of each key written, None if removed."""
         self._spread()
         return self._writes
 
     @property
     def olds(self) -> Overlay:
-        """The values before this txid of the keys that the task has read, to save looking them up again."""
+        """Cache of the values, before this txid, of the keys that the task has read."""
         self._spread()
         return self._olds
 
@@ -154,7 +159,7 @@ class TaskWrites:
 
 
 def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
-    """Append `stamp` to the values of `rows`, which have only the columns that users see."""
+    """Append the column `stamp` to the values of `rows`, which have only the columns that users see."""
     values = [(*value, stamp) for value in rows.values]
     return WriteBatch(
         rows.keys, values, rows.before, rows.key_arrays, (*rows.value_arrays, None) if rows.value_arrays else ()
@@ -165,10 +170,10 @@ _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 
 
 class TaskHandle(Protocol):
-    """A task's access to one table in one txid.
+    """Handle of one task for one table in one txid.
 
     Attributes:
-        active: whether `finish_batch` of the task is running; a handle refuses to be used at other times.
+        active: whether `finish_batch` of the task is running; at other times, using the handle raises an error.
     """
 
     active: bool
@@ -179,15 +184,15 @@ W = TypeVar("W", bound=TaskWrites)
 
 
 class Unpublished(ABC, Generic[H]):
-    """Port: the unpublished rows of one table, map or outlet; created once per run, used in txid order.
+    """Port: the unpublished rows of one table, map or outlet; created once per run, and used in txid order.
 
-    `end_txid`, `drop_from` and `apply` may be called from different threads; a txid's `finish_batch` may run while
-    an earlier one is applied.
+    `end_txid`, `drop_from` and `apply` may be called from different threads; `finish_batch` of a txid may run while
+    an earlier txid is applied.
 
     Attributes:
-        accessor: the method of `txstorm.api.context.TaskContext` that returns its handles.
-        holds: its contents, in words for error messages.
-        schema: the columns of the rows that `changes` returns.
+        accessor: name of the `txstorm.api.context.TaskContext` method that returns its handles.
+        holds: description of its contents, for error messages.
+        schema: the schema of the rows that `changes` returns.
     """
 
     accessor: ClassVar[str]
@@ -199,7 +204,7 @@ class Unpublished(ABC, Generic[H]):
         self._lock = RLock()
 
     def begin(self, txid: int, stamp: int) -> None:
-        """Start the turn of `txid`, planned at `stamp` (UTC microseconds); called before any read in that txid."""
+        """Begin the turn of `txid`, planned at `stamp` (UTC microseconds); called before any read in that txid."""
 
     def handle(self, component: str, task: int, txid: int) -> H:
         """Return the handle of one task in `txid`: the same object until the txid ends or is dropped."""
@@ -221,9 +226,9 @@ class Unpublished(ABC, Generic[H]):
                 handle.active = False
 
     def settle(self, component: str, task: int, txid: int) -> None:
-        """Raise `StateError` now, rather than when `txid` ends, if the table cannot hold the task's writes.
+        """Check the task's writes now, rather than when `txid` ends; raise `StateError` if the table cannot hold them.
 
-        Does nothing where every write is checked immediately.
+        Does nothing in implementations that check every write immediately.
         """
 
     @abstractmethod
@@ -235,7 +240,7 @@ class Unpublished(ABC, Generic[H]):
         """
 
     def drop_from(self, txid: int) -> None:
-        """Discard `txid` and every later txid, ended or open; none of them is published."""
+        """Discard `txid` and every later txid, whether ended or not; none of them may have been published."""
         with self._lock:
             for later in [open_ for open_ in self._open if open_ >= txid]:
                 for handle in self._open.pop(later).values():
@@ -244,7 +249,7 @@ class Unpublished(ABC, Generic[H]):
 
     @abstractmethod
     def _drop_ended(self, txid: int) -> None:
-        """Discard the ended txids from `txid` on; called with the lock held."""
+        """Discard the ended txids starting with `txid`; called with the lock held."""
 
     @abstractmethod
     def changes(self, first: int, last: int) -> pa.Table | None:
@@ -252,14 +257,14 @@ class Unpublished(ABC, Generic[H]):
 
     @abstractmethod
     def apply(self, last: int) -> None:
-        """Release the rows of the published txids up to `last`, which are read from index or store from now on."""
+        """Release the rows of the published txids up to `last`, which are read from the index or store from now on."""
 
     def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
         """Add rows of `txid` written by commit-job tasks to the index, if there is one; call after `apply`."""
 
 
 class UnpublishedRows(Unpublished[W]):
-    """The writes of unpublished txids to one state, as an overlay on its index."""
+    """Writes of unpublished txids to one state, as an overlay on its index."""
 
     accessor = "state"
     holds = "one value per key"
@@ -276,15 +281,21 @@ class UnpublishedRows(Unpublished[W]):
         self._last = 0
 
     def begin(self, txid: int, stamp: int) -> None:
-        """Start the turn of `txid`; remember `stamp` (UTC microseconds), as of which values expire for it."""
+        """Begin the turn of `txid`; record `stamp` (UTC microseconds), which determines which values have expired."""
         self._stamps[txid] = moment(stamp)
 
     def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
-        """Return the values of canonical `keys` before `txid`, the next to end; raise `StateError` if a row is later.
+        """Return the values of canonical `keys` before `txid`, which is the next txid to end.
 
-        `keep`: cache rows read from disk; false if `txid` is about to overwrite them; see `KeyIndex.rows`.
+        Args:
+            keys: the keys.
+            txid: the transaction.
+            keep: whether to cache rows read from disk; False if `txid` is about to overwrite them; see `KeyIndex.rows`.
+
+        Raises:
+            StateError: a row was written by a later txid.
         """
-        # The overlay first: if a txid moves into the index meanwhile, its keys are found in one of them.
+        # Read the overlay first: if a txid moves into the index meanwhile, its keys are found in one of the two.
         found = self._rows(self._overlay, keys, keep=keep)
         if self._index.last_txid >= txid:
             values = [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
@@ -312,7 +323,7 @@ class UnpublishedRows(Unpublished[W]):
         return [None if value is None or value[-1] <= over else value for value in values]
 
     def stamped(self, rows: WriteBatch, txid: int) -> WriteBatch:
-        """Convert `rows` written in `txid` to their stored form, with the txid's stamp if keys have a time to live."""
+        """Convert `rows` written in `txid` to stored form, with the txid's stamp if keys have a time to live."""
         return rows if self.state.ttl is None else with_stamp(rows, self._stamps[txid])
 
     def _base(self, key: Key, row: Stored | Gone, txid: int) -> Value | None:
@@ -352,7 +363,7 @@ class UnpublishedRows(Unpublished[W]):
         self._last = min(self._last, txid - 1)
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the change rows of the ended txids `first` to `last`, by txid, then key; None if there are none."""
+        """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
         with self._lock:
             ended = [one for one in self._ended if first <= one.txid <= last]
         if not ended:
@@ -437,28 +448,28 @@ class UnpublishedRows(Unpublished[W]):
         if removals:
             removed = [key for key, value in writes.items() if value is None]
             before = zip(removed, self._known(removed, olds, txid), strict=True)
-            unborn = {key for key, old in before if old is None}  # put and then removed: no change
+            unborn = {key for key, old in before if old is None}  # put and then removed in the same txid: no change
             writes = {key: value for key, value in writes.items() if key not in unborn}
         keys = list(writes)
         return TxidWrites(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals) if keys else None
 
     def _known(self, keys: Sequence[Key], olds: Overlay, txid: int) -> list[Value | None]:
-        """Like `before`, but take values that are already known from `olds`."""
+        """Like `before`, but use the values in `olds` for the keys that were already read."""
         unread = [key for key in keys if key not in olds]
         if unread:
             olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
         return list(map(olds.get, keys))
 
     def _keep(self, ended: list[TxidWrites]) -> None:
-        """Replace the overlay with that of `ended`; it is never changed in place, as readers may use the old one."""
+        """Replace the overlay with the overlay of `ended`; never in place, since readers may still use the old one."""
         self._ended, self._overlay = ended, self._over(ended)
 
     def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        """Build the overlay, the latest row of each key, from `ended`."""
+        """Build the overlay from `ended`: the latest row of each changed key."""
         return latest_rows(ended)
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
-        """Return the error message for tasks whose claims overlap."""
+        """Return the error message for a txid in which several tasks have changed the same key."""
         claims = {place: self.claims(handle) for place, handle in sorted(tasks.items())}
         written = Counter(chain.from_iterable(claims.values()))
         twice = [key for key, times in written.items() if times > 1]
@@ -472,5 +483,5 @@ class UnpublishedRows(Unpublished[W]):
         )
 
     def claims(self, handle: W) -> Collection[Key]:
-        """Return the keys that no other task may change in the same txid."""
+        """Return the keys changed through `handle`, which no other task may change in the same txid."""
         return handle.writes

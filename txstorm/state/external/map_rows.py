@@ -1,4 +1,4 @@
-"""Map rows: the stored form of a map's keys and values (text and JSON), and the staged rows of a group."""
+"""Map rows: encode a map's keys and values as JSON text, and convert a group's rows to and from staged files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STAGED_SCHEMA = pa.schema(
 
 
 def key_text(key: Any, where: str) -> str:
-    """Encode `key` as the text under which it is stored: JSON, so that ``1``, ``"1"`` and ``True`` differ.
+    """Encode `key` as the text under which it is stored: JSON, in which ``1``, ``"1"`` and ``True`` differ.
 
     Raises:
-        StateError: the key or a part of it has a type not allowed in keys.
+        StateError: the key, or a part of it, has a type that is not allowed in keys.
     """
     parts = key if isinstance(key, tuple) else (key,)
     try:
@@ -43,7 +43,7 @@ def key_text(key: Any, where: str) -> str:
 
 
 def _key_part(part: Any) -> Any:
-    """Encode a key part; one of a type that JSON lacks becomes an object with a single member, named after the type."""
+    """Encode one part of a key; a value of a type that JSON lacks becomes an object with one member named after it."""
     match part:
         case bytes():
             return {"bytes": part.hex()}
@@ -106,7 +106,10 @@ def staged_table(rows: Mapping[str, MapRow]) -> pa.Table:
 
 
 def staged_rows(data: bytes, timeline: int, *, keeps_txid: bool) -> dict[str, MapRow | None]:
-    """Decode a staged file into the rows to write; for a map without txids, plain values, and None for deletions."""
+    """Decode a staged file into the rows to write to a map, by key.
+
+    `keeps_txid`: whether the map stores txids. If not, rows contain the value only, and None stands for a deletion.
+    """
     staged = pq.read_table(pa.BufferReader(data), schema=STAGED_SCHEMA).to_pylist()
     rows = {one["key"]: MapRow(_value(one["value"]), one[TXID.name], timeline, _value(one["prev"])) for one in staged}
     if keeps_txid:

@@ -1,6 +1,6 @@
 """Access of committers to maps: reads see the task's own writes, then unpublished txids, then the store.
 
-Nothing read from the store is cached beyond the current txid, and nothing is written to it before it is decided.
+Rows read from the store are not cached beyond the current txid, and nothing is written to it before the commit point.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Change = Callable[[Any], Any]
 
 
 class TaskMap:
-    """The `txstorm.api.state.StateHandle` of one task in one txid, over a map.
+    """Implementation of `txstorm.api.state.StateHandle` for a map, for one task in one txid.
 
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
-        writes: rows written by this task, by the text of the key.
+        writes: rows written by this task, by encoded key.
     """
 
     def __init__(self, group: MapGroup, component: str, task: int, txid: int) -> None:
@@ -58,7 +58,7 @@ class TaskMap:
         self.put_many({key: value})
 
     def put_many(self, values: Mapping[Key, Any]) -> None:
-        """Set many values."""
+        """Set the values of many keys."""
         texts = self._texts(values)
         made = {key: json_value(value, self._where, key) for key, value in values.items()}
         self._look_up(texts.values())
@@ -72,7 +72,7 @@ class TaskMap:
     def update_many(self, partials: Mapping[Key, Any], function: Callable[[Any, Any], Any]) -> dict[Key, Any]:
         """Set every key to ``function(old value or None, partial)``; return the new values, keyed by key.
 
-        In a transactional map, a key already updated in this txid keeps its value, which is returned.
+        In a transactional map, a key that an earlier attempt of this txid has updated keeps its value.
         """
         texts = self._texts(partials)
         self._look_up(texts.values())
@@ -84,7 +84,7 @@ class TaskMap:
         return lambda old: json_value(function(deepcopy(old), partial), self._where, key)
 
     def merge(self, batch: Any, how: Mapping[str, str]) -> Never:
-        """Raise `StateError`: maps have no columns."""
+        """Raise `StateError`: `merge` is not supported, since maps have no columns."""
         msg = f"{self._where}: merge needs value columns, which a map has not; use update_many"
         raise StateError(msg)
 
@@ -98,7 +98,7 @@ class TaskMap:
         self._look_up(texts)
         for text in texts:
             found = self._found[text]
-            # A row whose value is None may still have one before this txid, which an earlier attempt removed.
+            # A row without a value may have had one before this txid, which an earlier attempt has removed.
             if text in self.writes or (found is not None and (found.value, self._value(text)) != (None, None)):
                 self._put(text, None)
 
@@ -106,7 +106,7 @@ class TaskMap:
         """Return the value that `key` had before this txid, or None if it had none.
 
         Raises:
-            StateError: the map is transactional and its row was already updated in this txid, so the old value is lost.
+            StateError: the map is transactional and has already been updated in this txid, so the old value is lost.
         """
         (text,) = self._texts([key]).values()
         self._look_up([text])
@@ -128,7 +128,7 @@ class TaskMap:
         return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
 
     def _look_up(self, texts: Iterable[str]) -> None:
-        """Read the rows of those keys that the task has not read yet, in one call."""
+        """Read the rows of those keys that the task has not read yet, in one call to the store."""
         wanted = [text for text in dict.fromkeys(texts) if text not in self._found]
         if wanted:
             self._found.update(zip(wanted, self._group.rows(wanted, self._txid, self._where), strict=True))
@@ -148,7 +148,7 @@ class TaskMap:
             self._keep(text, Row(value, self._txid, None))
 
     def _update(self, text: str, change: Change) -> None:
-        """Apply the map's update rule (opaque or transactional) to one key, or to the row this task has written."""
+        """Apply `change` to one key by the map's update rule, or to the row that this task has already written."""
         found, own = self._found[text], self.writes.get(text)
         if own is not None:
             self._keep(text, Row(change(own.value), self._txid, own.prev))
@@ -170,7 +170,7 @@ class _Ended:
 
 
 class MapGroup(Unpublished[TaskMap]):
-    """The writes of unpublished txids to one map, as an overlay on its store."""
+    """Writes of unpublished txids to one map, as an overlay on its store."""
 
     accessor = "state"
     holds = "one value per key"
@@ -186,13 +186,13 @@ class MapGroup(Unpublished[TaskMap]):
         return TaskMap(self, component, task, txid)
 
     def rows(self, texts: Sequence[str], txid: int, where: str) -> list[Row[Any] | None]:
-        """Read the rows of the keys `texts` as of `txid`.
+        """Read the rows of the encoded keys `texts` as seen by `txid`: from the overlay, otherwise from the store.
 
         Raises:
             StateError: a row in the store was written by a txid later than `txid`.
             ReportedFailedException: the store cannot be reached; the batch is replayed.
         """
-        # The overlay first: rows published meanwhile are found in one of them.
+        # Read the overlay first: rows published meanwhile are found in one of the two.
         overlay = self._overlay
         missing = [text for text in texts if text not in overlay]
         found = {**overlay, **dict(zip(missing, self._get(missing, where), strict=True))}
@@ -248,7 +248,7 @@ class MapGroup(Unpublished[TaskMap]):
         self._keep([ended for ended in self._ended if ended.txid < txid])
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows of the ended txids `first` to `last`, only the latest of each key; None if there are none."""
+        """Return the latest row of each key changed in the ended txids `first` to `last`; None if there are none."""
         with self._lock:
             rows: dict[str, MapRow] = {}
             for ended in self._ended:

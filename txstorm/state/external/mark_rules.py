@@ -1,7 +1,7 @@
-"""Rules of commit marks: whether a coordinator may lead a map or outlet, and which rows it still has to write.
+"""Rules for commit marks: whether a coordinator may lead a map or outlet, and which rows it still has to write.
 
-The rules are the same for maps and outlets. The mark does for an external system what version and app transactions do
-for a Delta table.
+The rules are the same for maps and outlets. The mark serves the same purpose in an external system as version and app
+transactions in a Delta table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ R = TypeVar("R")
 
 @contextmanager
 def reached(label: str, what: str) -> Iterator[None]:
-    """Context for calls to the external system: errors become `BlockedError`, as a decided write must be retried."""
+    """Context manager for calls to an external system: converts errors to `BlockedError`, so that they are retried.
+
+    Args:
+        label: the map or outlet, as named in messages.
+        what: the attempted action, for messages.
+    """
     try:
         yield
     except TxstormError:
@@ -34,15 +39,16 @@ def reached(label: str, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MarkedTarget(Generic[R]):
-    """A map or outlet with a commit mark, which the rules apply to.
+    """A map or outlet with a commit mark, to which the rules apply.
 
     Attributes:
         label: its name in messages.
-        home: the name of its system in messages.
+        home: the name of its external system in messages.
         uri: its name in the ledger and in intents.
         owner: identity of the topology that may write to it.
-        read: returns its current mark.
-        write: (rows, expected mark, new mark) → True if the mark was as expected and all rows were written.
+        read: returns its current mark; None if it has none.
+        write: compare-and-set, given rows, expected mark and new mark: writes rows and new mark if the current mark is
+            as expected; returns whether it was.
         nothing: an empty set of rows.
     """
 
@@ -57,14 +63,20 @@ class MarkedTarget(Generic[R]):
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> int:
         """Check that mark and ledger belong together, then set the mark's epoch to `epoch`; return the mark's txid.
 
-        Called in P0 (take over). From here on stale coordinators are fenced. `recorded`: the txid in the ledger,
-        `UNKNOWN` if the ledger was rebuilt, None if the target is new to the ledger.
+        Called in P0 (take over). Stale coordinators are fenced from here on.
+
+        Args:
+            epoch: the coordinator's epoch.
+            committed: the last decided txid.
+            recorded: the target's txid according to the ledger; `UNKNOWN` if the ledger was rebuilt, None if the ledger
+                does not record the target yet.
+            live: the decided groups that are not completed.
 
         Raises:
-            FencedError: a newer coordinator leads.
+            FencedError: a newer coordinator leads the target.
             StateError: the mark belongs to another topology or data directory.
-            TableCorrupt: the mark is at a txid that ledger and live intents do not explain.
-            BlockedError: the other system cannot be reached.
+            TableCorrupt: the mark is at a txid that is inconsistent with the ledger and the live intents.
+            BlockedError: the external system cannot be reached.
         """
         for _ in range(TRIES):
             with reached(self.label, "take it over"):
@@ -80,9 +92,9 @@ class MarkedTarget(Generic[R]):
         """Write the rows of `intent` exactly once; idempotent, so it may be repeated after any failure.
 
         Raises:
-            FencedError: a newer coordinator leads.
+            FencedError: a newer coordinator leads the target.
             TableCorrupt: the mark is not at the txid that the intent expects.
-            BlockedError: the other system cannot be reached, or refuses the rows.
+            BlockedError: the external system cannot be reached, or refuses the rows.
         """
         what = f"put txids {intent.first}-{intent.last}"
         mark = self._mark(epoch, intent.last, table.staged.digest)
@@ -97,7 +109,7 @@ class MarkedTarget(Generic[R]):
         raise self._busy(what)
 
     def _is_put(self, found: Mark | None, table: IntentTable, intent: Intent, epoch: int) -> bool:
-        """Whether `intent` is already written; False if it is the next to write."""
+        """Whether `intent` is already written; False if it is the next intent to write, `TableCorrupt` otherwise."""
         if found is not None:
             self._check_owner(found, epoch)
             if (found.timeline, found.txid, found.content) == (intent.timeline, intent.last, table.staged.digest):
@@ -124,12 +136,12 @@ class MarkedTarget(Generic[R]):
             raise TableCorrupt(self._unmarked(recorded or 0))
         self._check_owner(found, epoch)
         if found.timeline < self.owner.timeline:
-            # A rewind, which is refused unless it may leave the content of maps and outlets as it is.
+            # After a rewind, which is refused unless the content of maps and outlets may remain unchanged.
             return self._mark(epoch, recorded if known and recorded is not None else committed, "")
         if recorded is None and found.txid < committed:
             if found.content:
                 raise StateError(self._left_out(found.txid, committed))
-            return self._mark(epoch, committed, "")  # a killed start has led it, but nothing was put
+            return self._mark(epoch, committed, "")  # a start that was killed has led it, but wrote no rows
         allowed = _allowed(self.uri, committed, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
             wanted = f"at most {max(allowed)}" if not known else " or ".join(map(str, sorted(allowed)))
@@ -181,7 +193,7 @@ class MarkedTarget(Generic[R]):
 
 
 def _allowed(uri: str, committed: int, recorded: int | None, live: Sequence[Intent]) -> set[int]:
-    """Return the txids that a mark may be at; after a ledger was rebuilt, its intent may or may not be written."""
+    """Return the txids at which a mark may be; live intents may or may not have been written already."""
     allowed = set(range(committed + 1)) if recorded in (None, UNKNOWN) else {recorded}
     for intent in live:
         for table in intent.tables:

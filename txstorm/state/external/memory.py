@@ -1,4 +1,4 @@
-"""In-memory map backend for tests; its rows live as long as the process."""
+"""In-memory map backend for tests; its rows are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txstorm.api.external import MapMark, MapRow
 
 
 class MemoryBackend:
-    """In-memory `txstorm.api.external.MarkedMapBackend`, a dict; successive runs in one process can share it.
+    """In-memory `txstorm.api.external.MarkedMapBackend`; successive runs in one process can share it.
 
     Attributes:
         rows: key → row, for tests to inspect.

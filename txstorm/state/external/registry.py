@@ -18,7 +18,7 @@ from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTa
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
 
 Patient = Callable[[Callable[[], None]], None]
-"""Type of a function that makes a call, which may have to wait for an external system."""
+"""Type of a function that makes a call and may retry it until the external system can be reached."""
 
 
 def call(step: Callable[[], None]) -> None:
@@ -64,8 +64,9 @@ class ExternalStores:
             committed: the last decided txid.
             recorded: map or outlet → its last txid according to the ledger.
             live: the decided groups that are not completed.
-            number: the number of the first fault point; later ones count up.
-            known: makes the call for targets that were led before, whose address is therefore known to be right.
+            number: the number of the first fault point; each target adds 1.
+            known: makes the call for targets that were led before, whose address is therefore known to be correct; may
+                retry it.
         """
         decided = {table.uri for intent in live for table in intent.tables}
         for place, one in enumerate(self._stored.values(), start=number):
@@ -75,7 +76,7 @@ class ExternalStores:
             faults.point(f"p0.{place}.raised")
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:
-        """Write the staged rows of `intent` for one map or outlet, the one that `table` names."""
+        """Write the staged rows of `intent` to the map or outlet named by `table`."""
         self._stored[table.uri].publish(number, table, intent, epoch)
         self._put[table.uri].append((intent.last, table.staged.path))
 
@@ -86,7 +87,10 @@ class ExternalStores:
                 self.publish(number, table, intent, epoch)
 
     def last_txids(self) -> dict[str, int]:
-        """Return the txid of each mark, keyed by ``maps/…`` or ``outlets/…``; without a mark, the last one written."""
+        """Return the last txid of each map and outlet, keyed by ``maps/…`` or ``outlets/…``.
+
+        This is the txid of the mark; without a mark, it is the last txid known to be written.
+        """
         return {uri: one.last for uri, one in self._stored.items()}
 
     def groups(self) -> dict[str, Unpublished[Any]]:
@@ -94,7 +98,7 @@ class ExternalStores:
         return {uri: one.group() for uri, one in self._stored.items()}
 
     def of_kind(self, kind: str, groups: Mapping[str, Unpublished[Any]]) -> dict[str, tuple[str, Unpublished[Any]]]:
-        """Map each name of a `kind` (map or outlet) to its declaring component and unpublished rows in `groups`."""
+        """Map the name of each target of `kind` (map or outlet) to its component and its rows in `groups`."""
         found = {one.ref: (one.component, groups[uri]) for uri, one in self._stored.items()}
         return {ref.name: rows for ref, rows in found.items() if ref.kind == kind}
 
@@ -104,7 +108,7 @@ class ExternalStores:
         return {one.ref.uri: PendingTable(one.component, one.path, one.ref, group, one.last) for one, group in found}
 
     def forget(self, before: int) -> None:
-        """Delete the staged files of groups that end before txid `before`: written already, and in no kept intent."""
+        """Delete the staged files of groups that end before txid `before`, which are written and in no kept intent."""
         for uri, put in self._put.items():
             for last, path in put:
                 if last < before:
@@ -112,7 +116,7 @@ class ExternalStores:
             self._put[uri] = [one for one in put if one[0] >= before]
 
     def sweep(self, live: Sequence[Intent], epoch: int, members: Mapping[str, PendingTable]) -> list[str]:
-        """Delete staged files to which neither a kept intent nor this run refers; return their paths."""
+        """Delete staged files that neither a kept intent nor this run references; return their paths."""
         removed = []
         for uri, one in self._stored.items():
             member = members.get(uri)
@@ -121,7 +125,7 @@ class ExternalStores:
         return removed
 
     def close(self) -> None:
-        """Close the writers' connections."""
+        """Close the connections of all writers."""
         for one in self._stored.values():
             one.close()
 
@@ -133,12 +137,12 @@ def declared_uris(maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, 
 
 
 def waits_for_code(intent: Intent) -> bool:
-    """Whether `intent` has rows for maps or outlets, which only the topology's code can reach."""
+    """Whether `intent` has rows for maps or outlets, which can be written only by the topology's code."""
     return any(table.kind in OUTSIDE for table in intent.tables)
 
 
 def check_declared(declared: Collection[str], live: Sequence[Intent]) -> None:
-    """Raise `StateError` if decided rows wait for a map or outlet that the code does not declare."""
+    """Raise `StateError` if `live` intents have rows for a map or outlet that the topology does not declare."""
     for intent in live:
         for table in intent.tables:
             if table.kind in OUTSIDE and table.uri not in declared:

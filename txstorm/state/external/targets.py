@@ -1,7 +1,7 @@
 """External targets: maps with their stores, and outlets with their writers.
 
-Both are taken over in P0 (take over) and written in P7 (publish); the commit mark decides every step. The rows of an
-outlet are staged like those of a sink, and passed to its writer.
+Both are taken over in P0 (take over) and written in P7 (publish), each guarded by the commit mark. The rows of an
+outlet are staged like those of a sink, and then passed to its writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class ExternalTarget(ABC):
     """A map or outlet, with its owner, its staging directory and its external system.
 
     Attributes:
-        last: the last txid written to it; without a commit mark, as far as this run knows.
+        component: the component that declares it.
+        ref: its kind and name.
+        path: its staging directory.
+        last: the last txid written to it; without a commit mark, the last txid that this run knows of.
     """
 
     def __init__(self, data_dir: Path, component: str, ref: TableRef) -> None:
@@ -78,7 +81,10 @@ class StoredMap(ExternalTarget):
         self._owner = owner
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
-        """Check that map and ledger belong together, then set the map's epoch to `epoch`; see `MarkedTarget.lead`."""
+        """Check that map and ledger belong together, then set the mark's epoch to `epoch`; see `MarkedTarget.lead`.
+
+        Without a commit mark, nothing is checked.
+        """
         self.last = committed
         self.make_directory()
         if (marked := self._marked()) is not None:
@@ -97,7 +103,7 @@ class StoredMap(ExternalTarget):
         return MapGroup(self.state, self._owner.timeline)
 
     def close(self) -> None:
-        """Do nothing: the store belongs to the user, who closes it."""
+        """Do nothing: the user is responsible for closing the store."""
 
     def _marked(self) -> MarkedTarget[Mapping[str, MapRow | None]] | None:
         backend = self.state.backend
@@ -124,7 +130,7 @@ class StoredOutlet(ExternalTarget):
         """Open the writer, check that mark and ledger agree, and set the mark's epoch; see `MarkedTarget.lead`.
 
         Raises:
-            AwayError, BlockedError: the target does not answer.
+            AwayError, BlockedError: the external system does not respond.
             InputError: the target does not exist, or the settings do not match it.
         """
         self.make_directory()

@@ -1,6 +1,6 @@
-"""Rows of one state in a local key store, ``index/<name>/<number>``, with the txid that they are as of.
+"""Row store: the rows of one state in a local key-value store, ``index/<name>/<number>``, with the txid they are as of.
 
-Not needed for recovery: a store that is missing, damaged, of another table, ahead of its table or of a newer format is
+Not needed for recovery: a store that is missing, damaged, ahead of its table, of another table or of another format is
 rebuilt from the tables. A store is used only after all of these have been ruled out.
 """
 
@@ -32,17 +32,17 @@ from txstorm.storage.rows.update_rules import Gone, Stored
 log = logging.getLogger("txstorm.index")
 
 _NOTE = b"\xff\xffnote"
-"""Key of the metadata, after all row keys: those begin with a key group, which is below 0x8000."""
+"""Key of the metadata, which sorts after all row keys: these begin with a key group, which is below 0x8000."""
 _CHUNK = 1_000
-"""Rows per write batch: writing one blocks every other thread of the process."""
+"""Number of rows per write batch; small, since writing a batch blocks every other thread of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """Identity of the state whose rows are in a store; every field must match.
+    """Identity of the state whose rows a store contains; a store is used only if every field matches.
 
     Attributes:
-        incarnation, timeline: the identity of the data directory.
+        incarnation, timeline: the incarnation of the data directory, and its timeline.
         state: the state's name.
         schema: digest of the state's columns.
     """
@@ -63,7 +63,7 @@ class RowStore:
     """Rows of one state on disk. One thread may write at a time, while others read.
 
     Attributes:
-        last: the txid up to which it holds all rows, and possibly some later ones; None while it is being filled.
+        last: the txid up to which it contains all rows (it may contain some later rows); None while it is being filled.
     """
 
     def __init__(self, state: KeyedState, store: KeyStore, owner: Belonging, last: int | None) -> None:
@@ -80,15 +80,16 @@ class RowStore:
         return self._store.path
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """Read the row of each of `keys`, None for a key without one; raise `KeyStoreError` on failure."""
+        """Read the row of each of `keys`, None for a key without a row; raise `KeyStoreError` on failure."""
         found = self._store.get(self._codec.keys(keys))
         rows = iter(self._codec.decode([row for row in found if row is not None]))
         return [None if row is None else next(rows) for row in found]
 
     def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
-        """Write the latest row of each key; raise `KeyStoreError` on failure. Call `note` after a txid's last rows.
+        """Write the latest row of each key; raise `KeyStoreError` on failure.
 
-        `rest` is called at intervals with the seconds of work since its last call, so that it can pause the writing.
+        Call `note` once all rows of a txid are written. `rest` is called at intervals, with the seconds of work since
+        its last call, and can throttle the writing by blocking.
         """
         items = iter(rows.items())
         began = time.monotonic()
@@ -99,7 +100,7 @@ class RowStore:
             began = time.monotonic()
 
     def put_table(self, table: pa.Table) -> None:
-        """Write the rows of a state table, or of later changes in txid order; raise `KeyStoreError` on failure.
+        """Write rows of a state table, or later change rows in txid order; raise `KeyStoreError` on failure.
 
         Call `note` once all rows up to a txid are written.
         """
@@ -121,7 +122,7 @@ class RowStore:
     def expire(self, upto: datetime, most: int) -> None:
         """Check the next `most` rows and delete those with a stamp up to `upto`; raise `KeyStoreError` on failure.
 
-        The next call continues where this one ended; after the last row it starts again with the first.
+        Each call continues where the previous call ended, and starts over after the last row.
         """
         found = self._store.scan(self._looked_at, _NOTE, most)
         self._looked_at = found[-1][0] + b"\0" if len(found) == most else b""
@@ -193,7 +194,7 @@ class RowStore:
 
 
 class RowStores:
-    """Stores of one state, one directory each; a store that a suspended process still has open is left alone."""
+    """Row stores of one state, one directory each; a store that another process still has open is not touched."""
 
     def __init__(self, directory: Path, state: KeyedState, owner: Belonging) -> None:
         self._directory = directory
@@ -203,7 +204,7 @@ class RowStores:
     def find(self, published: int) -> RowStore | None:
         """Open the existing store if it belongs to this state and is not ahead of txid `published`; otherwise None.
 
-        An unusable store is removed, which is logged.
+        An unusable store is removed, with a warning in the log.
         """
         found = None
         for path in self._paths():

@@ -1,4 +1,4 @@
-"""Key index: the published rows of a state, keyed by key; in memory up to a limit, beyond it on disk.
+"""Key index: the published rows of a state, by key; in memory up to a limit, and beyond it on disk.
 
 Rows are written to disk in the background, many at a time; until then they are read from memory.
 """
@@ -31,26 +31,26 @@ A = TypeVar("A")
 _MOST_BEHIND = 4
 _TRY_AGAIN = 1.0
 _REST = 3.0
-"""Seconds of rest for each second of encoding and writing rows, which slows down the threads that commit."""
+"""Seconds of pause for each second of encoding and writing rows, since that slows down the threads that commit."""
 LOOKED_AT = 2
-"""Rows on disk checked for expiry for each row written, so that expired rows do not pile up."""
+"""Number of rows on disk that are checked for expiry per row written, so that expired rows do not accumulate."""
 
 
 class KeyIndex(Protocol):
-    """Port: published rows of one state, rebuildable from its tables at any time; keys have the form that users see.
+    """Port: the published rows of one state by key, in the form that users see; can be rebuilt from the tables.
 
-    `apply` may run while another thread reads: the reader sees each key either before or after `apply`. Both are
-    correct, since it reads the overlay of unpublished txids first.
+    `apply` may run while another thread reads: the reader sees each key as it was either before or after `apply`. Both
+    are correct, since the reader reads the overlay of unpublished txids first.
     """
 
     @property
     def last_txid(self) -> int:
-        """The highest txid of any row applied so far; initially 0."""
+        """The highest txid applied so far; initially 0."""
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
         """Read the row of each of `keys`; None for a key without a row.
 
-        Without `keep`, rows read from disk are not cached, since they are about to be overwritten.
+        `keep`: whether to cache rows read from disk; False if they are about to be overwritten.
         """
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
@@ -58,7 +58,10 @@ class KeyIndex(Protocol):
 
 
 class DiskRows(Protocol):
-    """Port: a state's rows on disk, as in `txstorm.state.index.disk.RowStore`; methods may raise `TxstormError`."""
+    """Port: the rows of a state on disk, implemented by `txstorm.state.index.disk.RowStore`.
+
+    All methods may raise `TxstormError`.
+    """
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
         """Read the row of each of `keys`; None for a key without a row."""
@@ -67,7 +70,7 @@ class DiskRows(Protocol):
         """Write the latest row of each key; call `rest` at intervals with the seconds of work since its last call."""
 
     def put_table(self, table: pa.Table) -> None:
-        """Write the rows of a state table, or of later changes to it."""
+        """Write rows of a state table, or later change rows in txid order."""
 
     def expire(self, upto: datetime, most: int) -> None:
         """Check the next `most` rows and delete those with a stamp up to `upto`."""
@@ -87,15 +90,15 @@ class DiskRows(Protocol):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of the memory and the write-behind of a state's index.
+    """Limits for the memory and the write-behind of a state's index.
 
     Attributes:
-        memory: approximate bytes of rows in memory.
-        kept_from: number of keys from which on rows are also written to disk; a smaller state loads as fast from its
+        memory: approximate memory budget for rows, in bytes.
+        kept_from: number of keys at which rows are also written to disk; a smaller state loads just as fast from its
             table.
-        behind: number of rows waiting to be written to disk that starts the writing.
-        seconds: waiting time that starts the writing too.
-        sync_seconds: interval of syncs; rows not synced are read from the tables after a crash.
+        behind: number of pending rows at which they are written to disk.
+        seconds: number of seconds after which pending rows are written to disk in any case.
+        sync_seconds: seconds between two syncs; after a crash, rows that were not synced are read from the tables.
     """
 
     memory: int = 1 << 30
@@ -106,11 +109,13 @@ class Bounds:
 
 
 class StateIndex:
-    """`KeyIndex` of one state: filled by `load` and `loaded`, or resumed from disk; then read and extended.
+    """`KeyIndex` of one state: loaded from its tables or resumed from a store on disk, then read and extended.
 
     Args:
+        state: the state.
         make: creates an empty store on disk once the state is large enough; None: keep all rows in memory.
-        refill: fills an empty store from the tables, after another store could not be read.
+        refill: fills an empty store from the tables, if the previous store could not be read.
+        bounds: limits for memory and write-behind; None: the defaults.
         behind: schedules a call on the background thread.
         monotonic: a monotonic clock, in seconds.
     """
@@ -132,7 +137,7 @@ class StateIndex:
         self._disk: DiskRows | None = None
         self._whole: WholeCache | None = self._new_cache(state)
         self._cache: Cache = self._whole
-        # Rows not yet on disk, and rows being written to it: one value, so that both change atomically.
+        # Pending rows, and rows being written to disk: one tuple, so that both change atomically.
         self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = self._pending({}), self._pending({})
         self._ttl = state.ttl
         self._expired: datetime | None = None
@@ -146,7 +151,7 @@ class StateIndex:
 
     @property
     def last_txid(self) -> int:
-        """The highest txid of any row loaded or applied so far; initially 0."""
+        """The highest txid loaded or applied so far; initially 0."""
         return self._last_txid
 
     def _new_cache(self, state: KeyedState) -> WholeCache:
@@ -154,21 +159,22 @@ class StateIndex:
         return RowCache(limit, (lambda: PackedCache(codec, limit)) if codec.is_fixed else None)
 
     def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
-        """Create the collection of rows waiting to be written to disk, initially `rows`."""
+        """Create a dictionary of pending rows, which wait to be written to disk; initially `rows`."""
         return dict(rows)
 
     # -- the start ----------------------------------------------------------------------------------------------
 
     def resume(self, disk: DiskRows) -> None:
-        """Start from the rows in the store `disk`; later rows are then loaded on top."""
+        """Use the rows in the existing store `disk`; only later rows have to be loaded afterwards."""
         self._disk = disk
         self._let_go()
         self._cache.forget()
 
     def load(self, table: pa.Table) -> None:
-        """Load the rows of a state table, or of later changes to it.
+        """Load rows of the state table, or later change rows.
 
-        Call with the state table first, then with the later changes in txid order; a table may contain many txids.
+        Call with the rows of the state table first, then with the later change rows in txid order; one call may load
+        the rows of many txids.
         """
         if OP.name in table.column_names:
             table = in_order(table, [TXID.name])
@@ -183,7 +189,7 @@ class StateIndex:
         self._last_txid = max(self._last_txid, _last(table))
 
     def loaded(self, last: int) -> None:
-        """Finish loading: everything up to txid `last` has been loaded."""
+        """Finish loading; call after all rows up to txid `last` have been loaded."""
         self._last_txid = max(self._last_txid, last)
         if self._disk is not None:
             self._disk.note(self._last_txid)
@@ -209,10 +215,10 @@ class StateIndex:
     # -- while it runs ------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """Read the row of each of `keys`, None for a key without one; with `keep`, cache rows read from disk.
+        """Read the row of each of `keys`; None for a key without a row. `keep`: cache rows read from disk.
 
         Raises:
-            TxstormError: the store on disk cannot be read, nor rebuilt from the tables.
+            TxstormError: the store on disk can neither be read nor be rebuilt from the tables.
         """
         found = self._cache.get(keys)
         if self._cache.complete or None not in found:
@@ -223,7 +229,8 @@ class StateIndex:
         """Add published rows, tombstones included; `last` is their highest txid.
 
         Raises:
-            BlockedError: too many rows wait to be written to disk; nothing is lost, since the tables contain them.
+            BlockedError: too many rows are pending since they cannot be written to disk; no data is lost, since the
+                tables contain all rows.
         """
         with self._lock:
             self._cache.put(changed)
@@ -231,7 +238,7 @@ class StateIndex:
             if self._disk is not None:
                 self._behind[0].update(changed)
                 self._behind[0].update(dict.fromkeys(removed, _GONE))
-            self._applied += 1  # last: a reader that missed any of these rows must not cache what it reads from disk
+            self._applied += 1  # last: a reader that missed one of these rows must not cache its row from disk
             self._last_txid = max(self._last_txid, last)
             if self._ttl is not None and changed:
                 self._expired = newest_stamp(changed.values()) - self._ttl
@@ -239,12 +246,12 @@ class StateIndex:
             self._write_soon()
 
     def flush(self) -> None:
-        """Write the waiting rows to disk and make them durable; if that fails, they keep waiting."""
+        """Write the pending rows to disk and make them durable; if that fails, they stay pending."""
         if self._disk is not None and not self._closed:
             self._write(sync=True)
 
     def close(self) -> None:
-        """Write the waiting rows to disk and close the store; afterwards only rows in memory can be read."""
+        """Write the pending rows to disk and close the store; afterwards, only rows in memory can be read."""
         self._hurry.set()
         with self._writing:
             self.flush()
@@ -257,7 +264,7 @@ class StateIndex:
 
     def _looked_up(self, keys: Sequence[Key], found: list[Stored | None], *, keep: bool) -> list[Stored | None]:
         applied = self._applied
-        pending, writing = self._behind  # before the disk: rows that leave these are on it
+        pending, writing = self._behind  # read before the disk: rows that are no longer here are there
         absent = [key for key, row in zip(keys, found, strict=True) if row is None]
         waiting: list[Stored | Gone | None] = list(map(pending.get, absent))
         if writing:
@@ -301,7 +308,7 @@ class StateIndex:
     # -- in the background --------------------------------------------------------------------------------------
 
     def _begin_disk(self) -> bool:
-        """Create the store on disk once there are enough rows; return whether a store was created."""
+        """Create the store on disk if there are enough rows; return whether it was created."""
         if self._make is None or len(self._cache) < self._make_at:
             return False
         if self._expired is not None and self._forget_expired(self._expired):
@@ -319,7 +326,7 @@ class StateIndex:
         return True
 
     def _let_go(self) -> None:
-        """Replace the unlimited cache with one that has a memory limit, since all rows are going to be on disk."""
+        """Replace the unbounded cache with one that has a memory limit, since all rows are or will be on disk."""
         assert self._whole is not None
         self._cache, self._whole = self._whole.let_go(), None
 
@@ -354,7 +361,7 @@ class StateIndex:
         return waiting >= self._bounds.behind or waited >= self._bounds.seconds
 
     def _write(self, sync: bool = False) -> None:
-        """Write the waiting rows to disk; if that fails, they keep waiting."""
+        """Write the pending rows to disk; if that fails, they stay pending."""
         with self._writing:
             with self._lock:
                 writing, last = self._behind[0], self._last_txid

@@ -39,8 +39,8 @@ class PackedKeys:
 
     Attributes:
         hashes: a stable hash of each key.
-        ends: 0, then the end offset of each key in `content`.
-        content: the bytes of the keys; distinct keys differ in their bytes or in their hashes.
+        ends: 0, followed by the end offset of each key in `content`.
+        content: the encoded keys; distinct keys differ in their bytes or in their hashes.
     """
 
     hashes: npt.NDArray[np.uint64]
@@ -49,7 +49,7 @@ class PackedKeys:
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """The number of bytes of each key."""
+        """The size of each key, in bytes."""
         return np.diff(self.ends)
 
     def taken(self, which: npt.NDArray[np.int64]) -> PackedKeys:
@@ -94,7 +94,7 @@ def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
 
 
 def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
-    """Like `key_bytes`, for rows of collections, whose last key columns are the position."""
+    """Like `key_bytes`, for rows of collections, whose last key columns hold the row's position."""
     owners = key_bytes(columns[:-PLACE], rows)
     words = np.stack([_whole_numbers(column).view(np.uint64) ^ _SIGN for column in columns[-PLACE:]], axis=1)
     places = words.astype(">u8").tobytes()
@@ -102,7 +102,7 @@ def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
 
 
 def place_bytes(place: Place) -> bytes:
-    """Encode the position of one row, in the form in which it ends the keys of `placed_bytes`."""
+    """Encode the position of one row as in `placed_bytes`, where it forms the end of the key."""
     words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
     return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
 

@@ -1,4 +1,4 @@
-"""Opening of a key index: load it as of its tables' last txid, from the store on disk or from the tables."""
+"""Open a key index as of the last txid of its tables, from the store on disk or by loading the tables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,18 @@ INDEX = "index"
 def opened_index(
     data_dir: Path, state: KeyedState, kept: DeltaTableState, changes: DeltaTableState | None, bounds: Bounds
 ) -> StateIndex:
-    """Open the index of `state` as of the last txid in its tables ``state/…`` (`kept`) and, if any, ``changes/…``.
+    """Open the index of `state` as of the last txid in its tables.
 
     Called at startup, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
-    state and is not ahead of its table; then only later changes are read from the tables. Otherwise it is rebuilt from
-    the tables.
+    state and is not ahead of its table; then only later changes are read from the tables. Otherwise the index is
+    rebuilt from the tables.
+
+    Args:
+        data_dir: the data directory.
+        state: the state.
+        kept: its table ``state/…``.
+        changes: its table ``changes/…``; None with the layout ``merge``.
+        bounds: limits of the index.
 
     Raises:
         TableCorrupt: a table cannot be read, or the two tables are not consistent.
@@ -59,7 +66,7 @@ def opened_index(
 def _nearer(
     found: RowStore | None, kept: DeltaTableState, changes: DeltaTableState | None, as_of: int
 ) -> RowStore | None:
-    """Return the store `found`; remove it and return None if reading the much newer state table is less work."""
+    """Return the store `found`; remove it and return None if loading the newer state table requires fewer rows."""
     if found is None or found.last is None or found.last >= as_of:
         return found
     if changes is not None and found.last >= changes.floor():
@@ -72,14 +79,14 @@ def _nearer(
 
 
 def _refill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
-    """Fill an empty store from the current tables; may run on any thread, so it opens its own handles."""
+    """Fill an empty store from the current tables; opens separate handles, since it may run on any thread."""
     with reading(data_dir):
         _fill(disk, data_dir, kept, changes)
 
 
 def _fill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
     base = DeltaTableState.open(data_dir, kept.owner, kept.ref)
-    # Read after it, so that it has the groups published meanwhile.
+    # Opened after the state table, so that it includes groups published in the meantime.
     later = base if changes is None else DeltaTableState.open(data_dir, changes.owner, changes.ref)
     as_of, last = base.last_txid(), later.last_txid()
     for table in base.handle.batches():
@@ -100,5 +107,5 @@ def _check_not_ahead(kept: DeltaTableState, changes: DeltaTableState, as_of: int
 
 
 def _in_background(call: Callable[[], None]) -> None:
-    # Not a daemon: a thread that still writes when the interpreter ends would crash the process.
+    # Not a daemon: a thread that is still writing when the interpreter exits would crash the process.
     start_thread(call, name="txstorm-index", daemon=False)

@@ -1,4 +1,4 @@
-"""Index of collections: a key index that also returns the rows of a collection in order."""
+"""Index for collections: a key index that also returns the rows of a collection in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txstorm.storage.rows.update_rules import Gone, Stored
 
 
 class OrderedDiskRows(DiskRows, Protocol):
-    """Port: rows of collections on disk, implemented by `txstorm.state.index.disk.RowStore`."""
+    """Port: the rows of collections on disk, implemented by `txstorm.state.index.disk.RowStore`."""
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
         """Read the positions and rows in `span` of each of the collections `owners`, in the direction of `span`."""
@@ -24,7 +24,7 @@ class OrderedDiskRows(DiskRows, Protocol):
 
 
 class OrderedCache:
-    """`txstorm.state.index.row_cache.Cache` of collections: all rows, until they are on disk."""
+    """`txstorm.state.index.row_cache.Cache` for collections: caches all rows until they are on disk, then none."""
 
     def __init__(self) -> None:
         self.complete = True
@@ -39,11 +39,11 @@ class OrderedCache:
         return list(map(self._rows.get, keys))
 
     def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, Stored]]:
-        """Read the positions and rows of `owner` in `span`, in its direction; check `complete` afterwards."""
+        """Read positions and rows of `owner` in `span`, in the direction of `span`; check `complete` afterwards."""
         return self._rows.scan(owner, span)
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Add rows, unless the cache is no longer complete."""
+        """Add rows; does nothing if the cache is no longer complete."""
         if self.complete:
             self._rows.update(rows)
 
@@ -52,11 +52,11 @@ class OrderedCache:
         self._rows.discard(keys)
 
     def rows(self) -> Mapping[Key, Stored]:
-        """Return all rows in the cache, keyed by key."""
+        """Return all rows in the cache, by key."""
         return self._rows
 
     def let_go(self) -> Cache:
-        """Evict all rows and cache none from now on, since they can be read from disk; return the cache to use."""
+        """Evict all rows and cache no more, since they can be read from disk; return the cache to use from now on."""
         self.forget()
         return self
 
@@ -67,10 +67,10 @@ class OrderedCache:
 
 
 class CollectionIndex(StateIndex):
-    """Published rows of one collection state, by key and in order.
+    """Index of one collection state: its published rows, by key and in order.
 
-    A small number of rows is kept in memory. Beyond it, all rows except those waiting to be written are only on disk,
-    where a range is read with one seek.
+    Up to a small number, all rows are kept in memory. Beyond it, all rows except pending writes are on disk only, where
+    a range is read with one seek.
     """
 
     def _new_cache(self, state: KeyedState) -> WholeCache:
@@ -83,13 +83,13 @@ class CollectionIndex(StateIndex):
         """Read the positions and rows in `span` of each of the collections `owners`, in the direction of `span`.
 
         Raises:
-            TxstormError: the disk cannot be read, nor refilled from the tables.
+            TxstormError: the store on disk can neither be read nor be rebuilt from the tables.
         """
         cache = cast("OrderedCache", self._cache)
         found = [cache.scan(owner, span) for owner in owners]
         if cache.complete:
             return found
-        pending, writing = self._waiting  # before the disk: rows that leave these are on it
+        pending, writing = self._waiting  # read before the disk: rows that are no longer here are there
 
         def read(some: Sequence[CollectionKey], part: ScanRange) -> list[list[tuple[Place, Stored]]]:
             return self._read(lambda disk: cast("OrderedDiskRows", disk).scan(some, part))
@@ -102,10 +102,10 @@ class CollectionIndex(StateIndex):
         return filled(read, settle, owners, span)
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
-        """Read all rows in `span` of each of `owners` as columns; None if they are in memory (use `scan` then).
+        """Read all rows in `span` of each of `owners` as columns; None if all rows are in memory: use `scan` instead.
 
         Raises:
-            TxstormError: the store on disk cannot be read, nor rebuilt from the tables.
+            TxstormError: the store on disk can neither be read nor be rebuilt from the tables.
         """
         if self._cache.complete:
             return None
@@ -128,7 +128,7 @@ def state_index(state: KeyedState, *arguments: Any) -> StateIndex:
 def _there(
     rows: Sequence[Any], writing: Sequence[Any], pending: Sequence[Any], *, backwards: bool
 ) -> list[tuple[Place, Stored]]:
-    """Overlay rows from disk with those waiting to be written, and drop removed rows."""
+    """Overlay rows from disk with pending writes, and drop removed rows."""
     if not writing and not pending:
         return list(rows)
     merged = over(list(rows), [*writing, *pending], backwards=backwards)

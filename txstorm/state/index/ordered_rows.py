@@ -1,6 +1,6 @@
-"""Ordered rows: rows of collections in memory, by key or in the order of their positions.
+"""Ordered rows: rows of collections in memory, accessible by key or in the order of their positions.
 
-`Columns` holds such rows as columns, the result of an Arrow scan, without a Python object per row.
+`Columns`, the result of a columnar scan, holds such rows without a Python object per row.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 CollectionKey = tuple[Any, ...]
-"""The key of a collection, as a tuple of its columns."""
+"""Key of a collection, as a tuple of its column values."""
 Place = tuple[Any, int]
-"""Place of a row in its collection: its order, and its number among the rows with that order."""
+"""Position of a row in its collection: the value of the order column, and the sequence number."""
 LAST = (1 << 63) - 1
-"""A number above that of any row; the lowest is 0."""
+"""Sequence number greater than that of any row; the lowest sequence number is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """A scan: inclusive bounds, row limit (None: no limit), direction.
+    """Range, row limit and direction of a scan.
 
     Attributes:
         first, last: the lowest and the highest position, inclusive.
@@ -66,7 +66,7 @@ class ScanRange:
 
 
 class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
-    """Rows by key and, per collection, in order. One thread may change them while others read.
+    """Dictionary of rows by key that can also be scanned in order. One thread may change it while others read.
 
     The order is maintained lazily: rows that are never scanned cost no more than in a plain dictionary. Rows added in
     order are appended; inserting any other row moves the positions after it, eight bytes each.
@@ -147,7 +147,7 @@ def _within(places: list[Place], span: ScanRange) -> list[Place]:
 def over(
     rows: list[tuple[Place, S]], later: Iterable[tuple[Place, S]], *, backwards: bool = False
 ) -> list[tuple[Place, S]]:
-    """Merge `rows` with `later` ones, which replace rows at the same position; both are in order."""
+    """Merge `rows` with `later` rows, which replace rows at the same position; both must be in order."""
     newer = dict(later)
     if not newer:
         return rows
@@ -163,8 +163,11 @@ def filled(
 ) -> list[list[tuple[Place, T]]]:
     """Read rows of each of `owners` until the limit of `span` is reached, counting only rows that `settle` returns.
 
-    `read` returns the rows of collections in a span, up to its limit. `settle` filters them and merges in others that
-    belong between them; it gets all rows read in the span passed with them.
+    Args:
+        read: returns the rows of some collections in a range, up to its row limit.
+        settle: given a collection, all rows read in a range, and the range, filters these rows and merges in others.
+        owners: the collections.
+        span: the range to scan.
     """
     pages = zip(owners, read(owners, span), strict=True)
     return [_filled(read, settle, owner, rows, span) for owner, rows in pages]
@@ -186,7 +189,7 @@ def _filled(
         found += settle(owner, rows, rest.upto(reached))
         if len(found) >= span.most:
             return found[: span.most]
-        most *= 2  # so that many rows that do not count are skipped in few steps
+        most *= 2  # so that many filtered rows are skipped in a few steps
         rest = rest.after(reached, most)
         (rows,) = read([owner], rest)
     found += settle(owner, rows, replace(rest, most=None))
@@ -198,13 +201,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows of some collections as columns of equal length, by collection and then in order.
+    """Rows of several collections as columns of equal length, sorted by collection and position.
 
     Attributes:
-        owners: the index of each row's collection among those requested.
-        orders: the values of the order column, as 64 bits.
-        numbers: the row's number within its collection.
-        values: the stored columns.
+        owners: the index of each row's collection among the requested collections.
+        orders: the values of the order column, as 64-bit integers.
+        numbers: the sequence numbers.
+        values: the stored value columns.
     """
 
     owners: Numbers
@@ -232,7 +235,7 @@ class Columns:
         return self.owners, self.orders, self.numbers
 
     def taken(self, rows: Any) -> Columns:
-        """Select rows by indices or by a mask."""
+        """Select rows by index or by a Boolean mask."""
         picked = np.arange(len(self.owners))[rows]
         values = [one.take(pa.array(picked)) for one in self.values]
         return Columns(self.owners[picked], self.orders[picked], self.numbers[picked], values)

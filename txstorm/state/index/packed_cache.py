@@ -1,12 +1,12 @@
-"""Packed cache: many rows of a state in memory, as bytes in a few NumPy arrays; about 60 bytes a row instead of 400.
+"""Packed cache: many rows of a state in memory, as bytes in a few NumPy arrays; about 60 bytes per row instead of 400.
 
-Keys and rows are stored in slots called places, in the order of arrival. A hash table with open addressing maps the
-hash of a key to its place. All operations work on whole batches: a thousand keys are looked up in about a dozen steps.
-The data of a place is adjacent, since with millions of rows most of the time is spent waiting for memory.
+Keys and rows are stored in slots called places, in order of arrival. A hash table with open addressing maps the hash of
+a key to its place. All operations work on whole batches: a thousand keys are looked up in about a dozen steps. The data
+of a place is contiguous, since with millions of rows most of the time is spent waiting for memory.
 
-`PackedCache` is the `txstorm.state.index.row_cache.Cache` of states with many keys, with two generations, as in
-`RowCache`. Rows written last, or read one by one, are also kept as Python objects: unpacking a single row takes a
-hundred microseconds, a thousand take one millisecond.
+`PackedCache` is the `txstorm.state.index.row_cache.Cache` for states with many keys; like `RowCache`, it has two
+generations. Rows that were recently written, or read in small look-ups, are also cached as Python objects: unpacking a
+single row takes a hundred microseconds, and unpacking a thousand rows takes one millisecond.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NONE = -1
 
 
 class PackedRows:
-    """Records of one type, keyed by packed keys. Guarded by a lock.
+    """Records of one NumPy type, by packed key. Thread-safe.
 
     Args:
         record: the NumPy type of the records.
@@ -72,7 +72,7 @@ class PackedRows:
         return self._entries.nbytes + self._content.nbytes + self._table.nbytes
 
     def get(self, keys: PackedKeys) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
-        """Look up `keys`; return a mask of those found, and their rows in order."""
+        """Look up `keys`; return a mask of the keys found, and the rows of these keys in order."""
         with self._lock:
             places = self._places(keys)
             there = places != _NONE
@@ -80,7 +80,7 @@ class PackedRows:
             return there, self._records[places[there]]
 
     def put(self, keys: PackedKeys, records: npt.NDArray[np.void]) -> None:
-        """Add rows of distinct keys, replacing older ones."""
+        """Add rows of distinct keys, replacing older rows of the same keys."""
         with self._lock:
             places = self._places(keys)
             new = np.flatnonzero(places == _NONE)
@@ -91,7 +91,7 @@ class PackedRows:
             self._there[places] = True
 
     def remove(self, keys: PackedKeys) -> None:
-        """Remove keys; absent ones are ignored."""
+        """Remove the rows of `keys`; absent keys are ignored."""
         with self._lock:
             places = self._places(keys)
             places = np.unique(places[places != _NONE])
@@ -119,7 +119,7 @@ class PackedRows:
         return self._checked(keys, found)
 
     def _checked(self, keys: PackedKeys, found: Places) -> Places:
-        """Verify places that were `found` by hash alone, and correct those whose key only shares the hash."""
+        """Verify places that were `found` by hash alone, and correct those of keys that merely share a hash."""
         which = np.flatnonzero(found != _NONE)
         places = found[which]
         sizes = keys.sizes[which]
@@ -154,11 +154,11 @@ class PackedRows:
         return _NONE
 
     def _homes(self, hashes: npt.NDArray[np.uint64]) -> Places:
-        """Return the first hash slot of each key, from the high bits of its hash; the low bits choose its task."""
+        """Return the first hash slot of each key, from the high bits of its hash; the low bits determine its task."""
         return (hashes >> np.uint64(65 - len(self._table).bit_length())).astype(np.int64)
 
     def _next(self, at: Places, step: int) -> Places:
-        """Return the next slot of the probe sequence, which visits every slot once: the table size is a power of 2."""
+        """Return the next slot of the probe sequence, which visits every slot once, since the size is a power of 2."""
         return (at + step) & (len(self._table) - 1)
 
     # -- growth -------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class PackedRows:
         for step in range(1, len(self._table) + 1):
             free = self._table[at] == _NONE
             self._table[at[free]] = places[free]
-            lost = np.flatnonzero(self._table[at] != places)  # to an existing key, or to another new one
+            lost = np.flatnonzero(self._table[at] != places)  # the slot went to an existing key, or to another new key
             if not len(lost):
                 break
             places, at = places[lost], self._next(at[lost], step)
@@ -217,15 +217,15 @@ def _longer(array: npt.NDArray[T], size: int) -> npt.NDArray[T]:
 
 
 _HOT = 8
-"""Divisor of the limit: its share for rows kept as Python objects."""
+"""Divisor that gives the share of the memory limit for rows cached as Python objects (hot rows)."""
 _FEW = 64
-"""Size of a look-up up to which unpacked rows are cached as objects."""
+"""Maximum number of keys in a look-up whose unpacked rows are cached as Python objects."""
 _MISSES, _PASSED_OVER = 0.75, 15
-"""Share of misses among the hot rows after which a large look-up skips them, and for how many look-ups."""
+"""Share of misses at which large look-ups skip the hot rows, and the number of look-ups that do so."""
 
 
 class PackedCache:
-    """Cache of the rows of one state whose rows are records. Many threads may read while one writes.
+    """Cache of the rows of a state whose rows have a fixed width. Many threads may read while one writes.
 
     Args:
         codec: the codec of the state.
@@ -252,7 +252,7 @@ class PackedCache:
         """Read the row of each of `keys`; None if it is not in the cache. Check `complete` afterwards."""
         if len(keys) > _FEW and self._pass_over:
             self._pass_over -= 1
-            with self._lock:  # a hot row may not be among the packed ones yet
+            with self._lock:  # a hot row may not be among the packed rows yet
                 return self._unpacked(self._codec.packed(keys))
         changes = self._changes
         found = self._hot.get(keys)
@@ -275,12 +275,12 @@ class PackedCache:
         if new:
             keys, records = self._codec.packed(list(new)), self._codec.records(*zip(*new.values(), strict=True))
             with self._lock:
-                self._hot.put(new)  # first: a reader that has seen a new row must not see an older one afterwards
+                self._hot.put(new)  # first, since a reader that has seen a new row must not see an older one later
                 self._put(keys, records)
                 self._changes += 1
 
     def put_table(self, table: pa.Table) -> None:
-        """Add the rows of a state table, or of later changes in txid order."""
+        """Add rows of a state table, or later change rows in txid order."""
         if not table.num_rows:
             return
         keys, records = self._codec.records_of_table(table)
@@ -318,7 +318,7 @@ class PackedCache:
         rows: list[Stored | None] = list(self._codec.of_records(records))
         if len(rows) == len(there):
             return rows
-        old = self._old  # after the young ones: a generation becomes old before it stops being young
+        old = self._old  # read last: a generation becomes old before it stops being young
         absent = np.flatnonzero(~there)
         older: list[Stored | None] = [None] * len(absent)
         if len(old):

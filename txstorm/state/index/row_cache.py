@@ -1,8 +1,8 @@
 """Row cache: rows of a state in memory, as Python objects, up to a limit in bytes.
 
-It has two generations: rows that are written, or read from disk, go into the young one; when that reaches half of the
-limit, it becomes the old one, and the previous old one is evicted. Until the first eviction the cache is complete: a
-key that misses does not exist. Many rows are packed instead: see `txstorm.state.index.packed_cache`.
+It has two generations: rows that are written, or read from disk, are added to the young generation; when that reaches
+half of the limit, it becomes the old generation, and the previous old generation is evicted. Until the first eviction,
+the cache is complete: a key that misses does not exist. For many rows, see `txstorm.state.index.packed_cache`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.update_rules import Stored
 
 _ENTRY_BYTES = 104
-"""Bytes of a dictionary entry, with its share of free slots."""
+"""Size in bytes of a dictionary entry, including its share of free slots."""
 _SAMPLE = 200
 _FIRST_LOOK = 1_000
 
@@ -47,10 +47,10 @@ class Cache(Protocol):
 
 
 class WholeCache(Cache, Protocol):
-    """Port: the cache that a state starts with, which holds all rows until they are on disk too."""
+    """Port: the initial cache of a state, which contains all rows until they are also on disk."""
 
     def rows(self) -> Mapping[Key, Stored]:
-        """Return all rows in the cache, keyed by key."""
+        """Return all rows in the cache, by key."""
 
     def let_go(self) -> Cache:
         """Allow eviction, since rows can now be read from disk; return the cache to use from now on."""
@@ -61,7 +61,7 @@ class RowCache:
 
     Args:
         limit: approximate bytes of all rows.
-        packed: creates the packed cache that takes over once there are many rows; None: keep this one.
+        packed: creates the packed cache that replaces this cache once rows are on disk; None: keep this cache.
 
     Attributes:
         complete: whether no row has been evicted, so that a key that misses does not exist.
@@ -84,7 +84,7 @@ class RowCache:
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
         """Read the row of each of `keys`; None if it is not in the cache. Check `complete` afterwards."""
         found: list[Stored | None] = list(map(self._young.get, keys))
-        old = self._old  # after the young ones: a generation becomes old before it stops being young
+        old = self._old  # read last: a generation becomes old before it stops being young
         if old and None in found:
             return [old.get(key) if row is None else row for key, row in zip(keys, found, strict=True)]
         return found
@@ -102,11 +102,11 @@ class RowCache:
             self._old.pop(key, None)
 
     def rows(self) -> dict[Key, Stored]:
-        """Return all rows in the cache, keyed by key."""
+        """Return all rows in the cache, by key."""
         return {**self._old, **self._young}
 
     def let_go(self) -> Cache:
-        """Allow eviction, since rows can now be read from disk: enforce the limit, or hand over to the packed cache."""
+        """Allow eviction, since rows can now be read from disk; return the cache to use: this or the packed cache."""
         if self._packed is not None:
             packed = self._packed()
             packed.put(self.rows())
@@ -135,7 +135,7 @@ class RowCache:
 
 
 def row_bytes(rows: Mapping[Key, Stored]) -> int:
-    """Estimate the size in bytes of one row with its key, from a sample of `rows`."""
+    """Estimate the average size of a row with its key, in bytes, from a sample of `rows`."""
     some = list(islice(rows.items(), _SAMPLE))
     return sum(_size(key) + _size(row) + _ENTRY_BYTES for key, row in some) // max(1, len(some))
 

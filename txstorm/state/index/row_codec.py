@@ -1,8 +1,8 @@
 """Row codec: encode the rows of a state as bytes for the key index, whole columns at a time.
 
-Keys are encoded by `txstorm.state.index.key_codec`. A row is a record of fixed width (txid, a null bit per value,
-then the current and the previous values) followed by the content of values of variable length; its layout follows from
-the state's columns alone. `FORMAT` is the version of both.
+Keys are encoded by `txstorm.state.index.key_codec`. A row is a fixed-width record (txid, one null bit per value, then
+the current and the previous values) followed by the content of values of variable length; its layout depends only on
+the state's columns. `FORMAT` is the version of both encodings.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from txstorm.storage.rows.update_rules import Stored
 
 FORMAT = 1
 _FEW = 50
-"""Number of keys up to which encoding them one by one is faster than as columns."""
+"""Maximum number of keys for which encoding them one by one is faster than encoding them as columns."""
 
 
 class RowCodec:
-    """Codec of the rows of one state."""
+    """Codec for the keys and rows of one state."""
 
     def __init__(self, state: KeyedState) -> None:
         self._keys = KeyForm(state)
@@ -58,25 +58,28 @@ class RowCodec:
         return not any(slot.is_long for slot in self._slots)
 
     def packed(self, keys: Sequence[Any]) -> PackedKeys:
-        """Encode canonical keys (at least one), concatenated in one buffer."""
+        """Encode canonical keys, of which there must be at least one, into one buffer."""
         return packed_keys(self._keys.arrays(keys), len(keys))
 
     def records(
         self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]
     ) -> npt.NDArray[np.void]:
-        """Like `rows`, but return records; only if `is_fixed`."""
+        """Like `rows`, but return fixed-width records; call only if `is_fixed`."""
         absent = np.fromiter((value is None for value in before), bool, len(before))
         return self._recorded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)[
             0
         ]
 
     def records_of_table(self, table: pa.Table) -> tuple[PackedKeys, npt.NDArray[np.void]]:
-        """Like `of_table`, but return packed keys and records; only if `is_fixed`, and `table` must not be empty."""
+        """Like `of_table`, but return packed keys and fixed-width records; call only if `is_fixed`.
+
+        `table` must not be empty.
+        """
         keys, txids, columns, absent = self._columns_of(table)
         return packed_keys(keys, table.num_rows), self._recorded(txids, columns, absent)[0]
 
     def of_records(self, records: npt.NDArray[np.void]) -> list[Stored]:
-        """Decode records whose columns all have a fixed width, so that no content follows them."""
+        """Decode fixed-width records; call only if `is_fixed`."""
         return self._decoded(records, ())
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
@@ -84,7 +87,7 @@ class RowCodec:
         return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
 
     def ranges(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[tuple[bytes, bytes]]:
-        """Return the lowest and the highest possible encoded key in `span` for each of the collections `owners`."""
+        """Return the lowest and the highest encoded key that `span` allows in each of the collections `owners`."""
         if len(owners) <= _FEW:
             begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
         else:
@@ -103,7 +106,7 @@ class RowCodec:
         return self._encoded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)
 
     def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
-        """Encode the keys and rows of a state or changes table; the encoded rows of removals are meaningless."""
+        """Encode the keys and rows of a state or changes table; ignore the encoded rows of removed keys."""
         keys, txids, columns, absent = self._columns_of(table)
         return self._key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
 
@@ -145,7 +148,7 @@ class RowCodec:
         return record, contents
 
     def decode(self, rows: Sequence[bytes]) -> list[Stored]:
-        """Decode `rows` into tuples (value, txid, previous value)."""
+        """Decode encoded `rows` into tuples (value, txid, previous value)."""
         width = self.record.itemsize
         record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
         return self._decoded(record, rows)
@@ -167,9 +170,10 @@ class RowCodec:
         ]
 
     def columns(self, owners: npt.NDArray[np.int64], found: Sequence[tuple[bytes, bytes]]) -> Columns:
-        """Decode keys and rows of collections to columns of the current values; `owners`: the collection of each row.
+        """Decode keys and rows of collections into columns of their current values.
 
-        Values of fixed width are decoded as whole columns, without an object for each.
+        Fixed-width values are decoded as whole columns, without an object per value. `owners`: the index of each row's
+        collection.
         """
         rows = [row for _, row in found]
         width, data = self.record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
@@ -187,7 +191,7 @@ class RowCodec:
 
 
 class _Slot:
-    """One column's encoding: inline in the record or, if of variable length, after it with its length in the record."""
+    """Encoding of one column: inline in the record or, if of variable length, after it with the length in the record."""
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self.name = name
@@ -197,7 +201,10 @@ class _Slot:
         self.stored: Any = self._plain or (np.dtype("<u4") if self.is_long else np.dtype("V16"))
 
     def encode(self, column: pa.Array) -> tuple[npt.NDArray[Any], pa.Array | None]:
-        """Encode the values of one column: the part in the record, and the content after it (None: fixed width)."""
+        """Encode the values of the column; return the part in the record, and the content after it.
+
+        The content is None for a fixed-width column.
+        """
         if self._plain is not None:
             return self._plain_values(column), None
         if not self.is_long:
@@ -224,7 +231,7 @@ class _Slot:
     def decode(
         self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any], nulls: npt.NDArray[np.bool_]
     ) -> list[Any]:
-        """Decode the values of one column; `start`: the offset of this slot's content in every row."""
+        """Decode the values of the column; `start`: the offset of this column's content in each row."""
         values = self._present(rows, stored, start)
         if not nulls.any():
             return values
@@ -237,7 +244,7 @@ class _Slot:
         start: npt.NDArray[Any],
         nulls: npt.NDArray[np.bool_],
     ) -> pa.Array:
-        """Decode the values of one column as an array; `start`: the offset in `data` of each row's content."""
+        """Decode the column as an Arrow array; `start`: the offset in `data` of this column's content for each row."""
         if self.is_long:
             return self._long_array(data, stored, start, nulls)
         if pa.types.is_boolean(self._kind):
@@ -288,7 +295,7 @@ def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def _plain_type(kind: pa.DataType) -> Any:
-    """Return the NumPy type of values of fixed width; None for other types."""
+    """Return the NumPy type for an Arrow type of fixed width; None for other types."""
     if pa.types.is_boolean(kind):
         return np.dtype("i1")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
