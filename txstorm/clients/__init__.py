@@ -1,4 +1,4 @@
-"""Clients of external systems, one package or module each. No other package imports their libraries.
+"""Clients of external systems, one package or module for each; no other package imports their libraries.
 
 May import: nothing else.
 Start: files.py.

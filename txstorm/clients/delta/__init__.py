@@ -1,4 +1,4 @@
-"""Delta tables: their log entries, data files and locks, through delta-rs or without it.
+"""Delta client: the log entries, data files and locks of Delta tables, accessed through delta-rs or directly.
 
 May import: clients.
 Start: handle.py.

@@ -1,10 +1,10 @@
-"""The archive of a log: entries older than its retention, moved to a place where only txstorm looks for them.
+"""Log archive: entries of a table's log older than its retention, moved to a directory that only txstorm reads.
 
 `Shortening` writes a checkpoint and archives the entries before it; `Archiving` decides when.
 
-The age of an entry is that of its file, as for Spark's time travel. Only the entries before a complete checkpoint are
-moved, so the rest is a valid log. Entries are moved one by one, oldest first, each by an atomic rename: after a crash
-every entry is in exactly one place.
+The age of an entry is that of its file, as in Spark's time travel. Only entries before a complete checkpoint are moved,
+so the remaining log is valid. Entries are moved one by one, oldest first, each by an atomic rename: after a crash,
+every entry is in exactly one of the two directories.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("txstorm.state")
 
 KEPT_VERSIONS = 100
-"""Number of versions that stay in a log, however old they are."""
+"""Minimum number of versions to keep in a log, regardless of their age."""
 CHECKPOINT_SECONDS = 3600.0
-"""Age up to which a checkpoint stays, for readers that are still reading it."""
+"""Age in seconds up to which a checkpoint is kept in the log, for readers that are still reading it."""
 AT_ONCE = 256
-"""Number of files moved in one step."""
+"""Number of files to move per step."""
 ARCHIVING_SHARE = 100
-"""Times per retention period that the oldest entries of a log are moved to the archive."""
+"""Number of times per retention period that the oldest entries of a log are moved to the archive."""
 MOST_ENTRIES = 1_000_000
-"""Length of a log beyond which a run warns: every reader lists all entries."""
+"""Number of log entries beyond which a run logs a warning, since every reader lists all entries."""
 LEAST_SECONDS = 60.0
-"""Shortest time over which a commit rate is measured."""
+"""Minimum time in seconds over which a commit rate is measured."""
 _DEFAULT = 30 * 86_400.0  # Delta's default, for a table without the property
 _UNITS = {"day": 86_400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0, "week": 604_800.0}
 _UNITS |= {"millisecond": 1e-3, "microsecond": 1e-6, "nanosecond": 1e-9}
@@ -47,7 +47,7 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([a-z]+?)s?(?=\s|$)")
 
 
 def log_retention(properties: Mapping[str, str]) -> float:
-    """Return the seconds for which a table with these `properties` keeps log entries; infinite if unparsable."""
+    """Return the log retention in seconds of a table with these `properties`; infinite if it cannot be parsed."""
     text = properties.get(LOG_RETENTION)
     if text is None:
         return _DEFAULT
@@ -64,12 +64,12 @@ def log_retention(properties: Mapping[str, str]) -> float:
 def archive_entries(table: Path, seconds: float, now: float, keep: int | None = None) -> Generator[None, None, int]:
     """Move entries older than `seconds` from the log to the archive, in steps; return the number that remain.
 
-    The remaining log begins with a complete checkpoint and has every checkpoint of the last hour and at least `keep`
-    versions. Lists the log, so do not call it during a commit. Other writers may commit meanwhile.
+    The remaining log begins with a complete checkpoint, and contains every checkpoint of the last hour and at least
+    `keep` versions. Lists the log, so do not call it during a commit. Other writers may commit in the meantime.
 
     Args:
         table: the table's directory.
-        seconds: age above which an entry need not remain in the log.
+        seconds: age in seconds above which an entry may be archived.
         now: the current time, in seconds since 1970.
         keep: minimum number of versions to keep; by default `KEPT_VERSIONS`.
     """
@@ -113,7 +113,7 @@ def _modified(file: Path) -> float:
 def _move(table: Path, name: str) -> None:
     source, target = table / LOG / name, table / ARCHIVE / name
     try:
-        if target.exists():  # the version is archived: this file was left in the log by a stale writer
+        if target.exists():  # the version is already archived; a stale writer has written this file
             source.unlink()
         else:
             source.rename(target)
@@ -122,14 +122,15 @@ def _move(table: Path, name: str) -> None:
 
 
 def archived_entries(table: Path) -> list[Path]:
-    """Return the archived entries, newest first."""
+    """Return the paths of the archived log entries, newest first."""
     return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
 
 
 def expired_files(table: Path, first: int, also: Collection[int]) -> list[str]:
-    """Return the archived files, oldest first, needed neither for versions from `first` on nor for those in `also`.
+    """Return the names of archived files, oldest first, that are no longer needed.
 
-    Lists the archive, so do not call it during a commit.
+    Needed are the files for reading the versions in `also`, and all versions from `first` on. Lists the archive, so do
+    not call it during a commit.
     """
     try:
         names = sorted(os.listdir(table / ARCHIVE))
@@ -158,8 +159,8 @@ def remove_archived(table: Path, names: Collection[str]) -> None:
 class Archiving:
     """Schedule for moving old entries of one table's log to the archive. Not thread-safe.
 
-    Each time about a hundredth of the log is moved, which spreads the cost of listing the log, proportional to its
-    length, over as many commits.
+    About a hundredth of the log is moved each time, so that the cost of listing the log, which is proportional to its
+    length, is spread over many commits.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
@@ -169,7 +170,7 @@ class Archiving:
         self._warned = False
 
     def steps(self, handle: DeltaHandle, uri: str) -> Iterator[None]:
-        """Move the entries that are due, in steps; warn once about a log too long for readers to list."""
+        """Move the entries that are due, in steps; log a warning once if the log is too long for readers to list."""
         now, seconds = self._wall(), log_retention(handle.properties)
         since, first = self._started = self._started or (now, handle.version)
         rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
@@ -188,13 +189,13 @@ class Archiving:
 
 
 class Shortening:
-    """Write a checkpoint of a table and archive old log entries, in parallel to commits.
+    """Task that writes a checkpoint of a table and archives old log entries, in parallel to commits.
 
-    `steps` may run on any thread; it opens its own handle. A checkpoint only saves time, so a failed one (a full disk)
-    is logged and does not stop the run.
+    `steps` may run on any thread, since it opens a separate handle. A checkpoint only saves time, so a failure to write
+    it (such as a full disk) is logged and does not stop the run.
 
     Attributes:
-        made: a handle that starts from the new checkpoint; None until there is one.
+        made: a handle that starts from the new checkpoint; None until it is written.
     """
 
     def __init__(self, opener: Callable[[], DeltaHandle], uri: str, every: int, archiving: Archiving) -> None:
@@ -203,7 +204,7 @@ class Shortening:
         self._uri, self._every, self._archiving = uri, every, archiving
 
     def steps(self) -> Iterator[None]:
-        """Write the checkpoint, then archive; the caller may abandon the work between two steps."""
+        """Write the checkpoint, then archive old entries; the caller may abandon the work between two steps."""
         try:
             handle = self._opener()
             files = handle.checkpoint(self._every)

@@ -1,8 +1,9 @@
-"""A Delta table used for its log: every version carries a JSON document, written by compare-and-set.
+"""Control table: a Delta table used for its log, every version of which carries a JSON document.
 
-It holds a ledger, on a local disk or in any object store that delta-rs can reach. Unlike the tables of a
-topology (`txstorm.clients.delta.handle`) it is read entry by entry: an entry is one file, so checking for a newer one
-is a single read, and delta-rs is needed only to open the table and to commit.
+It stores a ledger, on a local disk or in any object store that delta-rs supports; versions are written by
+compare-and-set. Unlike the tables of a topology (`txstorm.clients.delta.handle`), it is read entry by entry: an entry
+is one file, so checking for a newer entry is a single read, and delta-rs is needed only to open the table and to
+commit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BUFFER = 64 * 1024
 _ENTRY = re.compile(r"(\d{20})\.(?:json|checkpoint\..*)")
 _PATIENCE = {"connect_timeout": "3s", "timeout": "10s", "retry_timeout": "8s"}
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-# Only this module may shorten the log: the content of entries since the last snapshot is in no data file.
+# Only this module may shorten the log: the documents since the last snapshot are not in any data file.
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.logRetentionDuration": "interval 36500 days",
@@ -40,7 +41,7 @@ _PROPERTIES = {
 
 
 class Files(Protocol):
-    """Access to a table's files, by paths relative to the table. Errors are `OSError`."""
+    """Port: access to a table's files, by paths relative to the table; methods raise `OSError` on failure."""
 
     def read(self, path: str) -> bytes | None:
         """Read a file; None if it does not exist."""
@@ -49,20 +50,20 @@ class Files(Protocol):
         """Write a new file; it is durable when this returns."""
 
     def remove(self, path: str) -> None:
-        """Delete a file; a missing one is not an error."""
+        """Delete a file; ignore a missing file."""
 
     def names(self, folder: str) -> list[str]:
         """List the names of the files in a folder."""
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Make files written by delta-rs durable, if they are not yet, by rewriting their bytes."""
+        """Make files written by delta-rs durable by rewriting their content, unless they already are."""
 
     def secure_directories(self) -> None:
         """Make the names of the table's directories durable, unless they already are."""
 
 
 class LocalFiles:
-    """`Files` on a file system of this machine."""
+    """Adapter: `Files` on a local file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -82,7 +83,7 @@ class LocalFiles:
         sync_file(file.parent)
 
     def remove(self, path: str) -> None:
-        """Delete a file; a missing one is not an error."""
+        """Delete a file; ignore a missing file."""
         (self._root / path).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
@@ -103,7 +104,7 @@ class LocalFiles:
 
 
 class StoredFiles:
-    """`Files` in an object store, where every completed write is durable."""
+    """Adapter: `Files` in an object store, where every completed write is durable."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._files = PyFileSystem(DeltaStorageHandler.from_table(table._table))  # noqa: SLF001 - its documented use
@@ -117,13 +118,13 @@ class StoredFiles:
             return None
 
     def write(self, path: str, data: bytes) -> None:
-        """Write an object."""
-        # Without this buffer, pyarrow passes on buffers of its own type, which delta-rs does not accept.
+        """Write an object; it is durable when this returns."""
+        # Without this buffer, pyarrow passes buffers of a type that delta-rs does not accept.
         with self._files.open_output_stream(path, buffer_size=BUFFER) as stream:
             stream.write(data)
 
     def remove(self, path: str) -> None:
-        """Delete an object; a missing one is not an error."""
+        """Delete an object; ignore a missing object."""
         try:
             self._files.delete_file(path)
         except FileNotFoundError:
@@ -142,7 +143,7 @@ class StoredFiles:
 
 
 class ControlTable:
-    """Handle on the table at `uri`, at the version to which it last moved. Not thread-safe."""
+    """Handle on a control table, at the version to which it last moved. Not thread-safe."""
 
     def __init__(self, uri: str, table: DeltaTable, files: Files) -> None:
         self.uri = uri
@@ -172,7 +173,7 @@ class ControlTable:
 
     @classmethod
     def create(cls, uri: str, schema: pa.Schema, properties: Mapping[str, str], info: Mapping[str, Any]) -> None:
-        """Create an empty table; do nothing if another process creates it at the same moment."""
+        """Create an empty table with the document `info`; do nothing if another process has just created it."""
         try:
             DeltaTable.create(
                 uri,
@@ -199,11 +200,11 @@ class ControlTable:
         return dict(self._table.metadata().configuration)
 
     def paths(self) -> list[str]:
-        """Return the paths of the files of this version."""
+        """Return the paths of the data files of this version."""
         return [str(path) for path in self._call(lambda: self._table.get_add_actions(flatten=True))["path"].to_pylist()]
 
     def entry(self, version: int) -> Mapping[str, Any] | None:
-        """Return the document of a version: None if there is no such version, empty if a foreign writer committed it.
+        """Return the document of a version; None if there is no such version, empty if a foreign writer wrote it.
 
         Raises:
             TableCorrupt: the entry is not a log entry.
@@ -224,13 +225,18 @@ class ControlTable:
     def append(
         self, info: Mapping[str, Any], adds: Sequence[tuple[str, int]] = (), removes: Sequence[str] = ()
     ) -> None:
-        """Write the next version, with the document `info`, if this handle is at the newest one.
+        """Write the next version, with the document `info`, if this handle is at the newest version.
 
-        Passes the fault points ``ledger.before`` and ``ledger.written`` (between the write and its answer).
+        Passes the fault points ``ledger.before`` and ``ledger.written`` (between write and response).
+
+        Args:
+            info: the document.
+            adds: path and size of data files to add.
+            removes: paths of data files to remove.
 
         Raises:
             ConflictError: that version already exists.
-            TxstormError: the write failed for another reason; the version may nevertheless exist, so try to read it.
+            TxstormError: the write failed for another reason; the version may exist nevertheless, so try to read it.
         """
         faults.point("ledger.before")
         actions: list[AddAction | RemoveAction] = [AddAction(path, size, {}, 0, True, "{}") for path, size in adds]
@@ -255,32 +261,32 @@ class ControlTable:
         self._call(self._table.update_incremental)
 
     def sync(self) -> None:
-        """Make everything durable that this handle appended or distrusts; after a failure the next call repeats it all.
+        """Make durable all entries that this handle has appended or distrusts; after a failure, call it again.
 
-        delta-rs gives an entry its name before its content is durable, so a synced copy replaces it.
+        delta-rs gives an entry its name before the content is durable, so the entry is replaced with a synced copy.
         """
         if self._unsynced:
             self._call(lambda: self.files.secure(self._unsynced))
             self._unsynced.clear()
 
     def distrust(self, versions: range) -> None:
-        """Make the next `sync` rewrite `versions`, since the process that appended them may not have synced them."""
+        """Make the next `sync` rewrite `versions`, since the process that wrote them may not have synced them."""
         self._unsynced = [_entry_path(version) for version in versions]
         self._call(self.files.secure_directories)
 
     def owe(self, other: ControlTable) -> None:
-        """Take over from `other`, a handle no longer used, the entries that are not durable yet."""
+        """Take over the entries that are not durable yet from `other`, a handle that is no longer used."""
         self._unsynced += other._unsynced
 
     def checkpoint(self) -> None:
-        """Write a checkpoint, which shortens opening the table; call right after a version with a full snapshot."""
+        """Write a checkpoint, which speeds up opening the table; call right after a version with a full snapshot."""
         self._call(self._table.create_checkpoint)
         checkpoint = [name for name in self.files.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")]
         self.files.secure([f"{LOG}/{name}" for name in [*checkpoint, "_last_checkpoint"]])
         self._table = self._call(lambda: DeltaTable(self.uri, storage_options=_options(self.uri)))
 
     def forget(self, before: int) -> None:
-        """Delete log entries and checkpoints of versions below `before`, oldest first."""
+        """Delete the log entries and checkpoints of versions before `before`, oldest first."""
         old = sorted(
             name for name in self.files.names(LOG) if (found := _ENTRY.fullmatch(name)) and int(found[1]) < before
         )

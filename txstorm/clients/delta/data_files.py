@@ -1,4 +1,4 @@
-"""Reads of the Parquet files of one Delta table version, limited to the files that a range of a column needs."""
+"""Reads of the Parquet files of one Delta table version, with file skipping by column statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Bound = tuple[str, int | datetime]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A selection of rows and columns of a table.
+    """Selection of rows and columns of a table.
 
     Attributes:
         columns: names of the columns; None: all.
@@ -62,12 +62,12 @@ class Wanted:
 
 
 class Selected:
-    """The wanted rows of a table version, and the files that may contain them according to their statistics.
+    """Selected rows of a table version, and the files that may contain them according to their statistics.
 
     Args:
         table: the table's directory.
         schema: the table's columns.
-        actions: the table's files, one per row, as its log describes them.
+        actions: the table's files, one per row, as described in its log.
         wanted: the selection.
     """
 
@@ -86,9 +86,10 @@ class Selected:
         return rows.to_table(columns=self._columns, filter=wanted.condition, use_threads=wanted.threads)
 
     def batches(self, rows: int) -> Iterator[pa.Table]:
-        """Yield the wanted rows in batches of at most `rows`; with a lower bound, in the order of its column.
+        """Yield the wanted rows in batches of at most `rows`; if there is a lower bound, in the order of its column.
 
-        Each file is sorted by that column. If files overlap, which only foreign writers cause, all rows form one batch.
+        Each file is sorted by that column. If files overlap, which only foreign writers cause, all rows are yielded as
+        one batch.
         """
         files, low = self._actions, self._wanted.low
         if low is not None and len(files):

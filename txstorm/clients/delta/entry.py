@@ -1,11 +1,11 @@
-"""Log entries of a Delta table as files: committing without delta-rs, and making entries durable.
+"""Log entries of a Delta table as files: commit without delta-rs, and make entries durable.
 
-Commit without delta-rs, for plain tables: write the entry to a temporary file and hard-link it as version N+1. The link
-fails if that version exists (put-if-absent), which makes it a compare-and-set. delta-rs lists and reads the log before
-and after every commit, which is most of the cost of a small one; a coordinator that wrote the last version itself need
-not.
+To commit to a plain table without delta-rs, write the entry to a temporary file and hard-link it as version N+1. The
+link fails if that version exists (put-if-absent), which makes the commit a compare-and-set. delta-rs lists and reads
+the log before and after every commit, which is most of the cost of a small commit; a coordinator that has written the
+last version itself need not do so.
 
-The module also defines the values of commits: data files, commits, log entries. It does not import deltalake.
+This module also defines the value types of commits: data files, commits and log entries. It does not import deltalake.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 LOG_RETENTION = "delta.logRetentionDuration"
-"""The table property for the time that an entry stays in the log."""
+"""Name of the table property for the time that entries are kept in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of a table.
+    """A Parquet file of a table, as described in its log.
 
     Attributes:
         path: path relative to the table.
@@ -56,11 +56,11 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One version of a table, as its log entry describes it.
+    """One version of a table, as described by its log entry.
 
     Attributes:
-        version: the version that the entry created.
-        info: txstorm's fields of its commit info; empty for a commit by a foreign writer.
+        version: the version that the entry has created.
+        info: the fields that txstorm has written to its commit info; empty for a commit by a foreign writer.
     """
 
     version: int
@@ -68,18 +68,18 @@ class LogEntry:
 
 
 class Commit(NamedTuple):
-    """One commit to make.
+    """Content of a commit to be made.
 
     Attributes:
         transactions: app transactions (app id → number) written with the commit.
-        info: stored in the commit info under ``txstorm``.
-        adds: files added to the table.
-        removes: files removed from it.
-        removed_at: deletion time recorded for removed files, milliseconds since 1970.
-        label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
+        info: fields stored in the commit info under ``txstorm``.
+        adds: files to add to the table.
+        removes: files to remove from the table.
+        removed_at: deletion time recorded for removed files, in milliseconds since 1970.
+        label: one line of text for ``DESCRIBE HISTORY`` (its ``userMetadata``).
         data_change: False if rows only move to other files.
         properties: table properties to set; such a commit has no files.
-        columns: schema and properties that replace the table's; for an empty table only.
+        columns: schema and properties that replace those of the table; for an empty table only.
     """
 
     transactions: Mapping[str, int]
@@ -94,7 +94,7 @@ class Commit(NamedTuple):
 
 
 PLAIN = (1, 2)
-"""Reader and writer version of a plain table, committed to without delta-rs."""
+"""Reader and writer version of a plain table, to which txstorm commits without delta-rs."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
@@ -103,9 +103,13 @@ class NoLinksError(Exception):
 
 
 def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapping[str, Any] | None = None) -> bytes:
-    """Encode the log entry of `commit`; `info`: its commit info without the operation; `now`: ms since 1970.
+    """Encode the log entry of `commit`.
 
-    `columns`: the ``metaData`` action that sets the table's columns and properties, if the commit does.
+    Args:
+        commit: the commit.
+        info: its commit info, except the operation.
+        now: the current time, in milliseconds since 1970.
+        columns: the ``metaData`` action, if the commit sets columns and properties of the table.
     """
     actions = [*_actions(commit, info, now), *([{"metaData": columns}] if columns else [])]
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
@@ -128,11 +132,11 @@ def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict
 def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
     """Write the log entry `entry` atomically unless it already exists (put-if-absent); return its inode number.
 
-    Returns None if that version or a later one already exists. The entry's bytes are durable before it gets its name;
-    the name is durable when the directory has been synced.
+    Returns None if that version or a later one already exists. The content is durable before the entry gets its name;
+    the name is durable once the directory has been synced.
 
-    Old entries are moved out of the log, lower versions first. So while `before`, the entry of the previous version,
-    exists, a free name has never been used.
+    Old entries are moved out of the log, lowest version first. So as long as `before`, the entry of the previous
+    version, exists, a name that is free has never been used.
 
     Raises:
         NoLinksError: the file system does not support hard links.
@@ -152,8 +156,8 @@ def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
 def has_inode(entry: str, inode: int) -> bool:
     """Return whether `entry` is still the file that `put_entry` wrote; True if it has been moved to the archive.
 
-    Spark's log store for local disks checks whether an entry exists and then renames over it, so it can replace one
-    that was written between the two steps. Checked before P8 (complete), and before the next commit.
+    Spark's log store for local disks checks whether an entry exists and then renames over it, so it may replace an
+    entry that was written between the two steps. Called before P8 (complete), and before the next commit.
     """
     try:
         return os.stat(entry).st_ino == inode
@@ -162,7 +166,7 @@ def has_inode(entry: str, inode: int) -> bool:
 
 
 def put_files(files: Mapping[Path, bytes]) -> None:
-    """Write files of one log durably, each atomically, replacing files of the same name."""
+    """Write files of one log durably, each of them atomically, replacing files of the same name."""
     for file, data in files.items():
         made = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
         try:
@@ -191,15 +195,16 @@ def _linked(made: Path, entry: Path, before: Path) -> bool:
         raise
     if before.exists():
         return True
-    entry.unlink()  # the version existed and was archived: this one is older than a checkpoint, no reader has seen it
+    entry.unlink()  # the version was archived before: this entry is older than a checkpoint, and no reader has seen it
     return False
 
 
 def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -> None:
-    """Make log entries of `table` durable (except those `put_entry` has just synced), and all names in its log.
+    """Make the given log entries of `table`, and all file names in its log, durable.
 
-    delta-rs and Spark sync nothing. Entries of tables that Spark writes are synced as they are, together with the data
-    files that they reference; other entries are rewritten, so that no reader sees bytes whose sync has failed.
+    delta-rs and Spark do not sync what they write. Entries of tables that Spark writes to are synced as they are,
+    together with the data files that they reference; other entries are rewritten, so that no reader sees content whose
+    sync has failed. Entries that `put_entry` has just written are synced already and need not be passed.
 
     Args:
         table: the table's directory.
@@ -268,5 +273,5 @@ def _actions(commit: Commit, info: Mapping[str, Any], now: int) -> Iterator[dict
 
 
 def milliseconds() -> int:
-    """Return the wall-clock time in milliseconds since 1970, which is recorded for readers of the log."""
+    """Return the wall-clock time in milliseconds since 1970, as recorded in log entries."""
     return time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
 """Features of Delta tables: those that txstorm supports, and remedies for the others.
 
-The protocol of a Delta table names the features that readers and writers must implement. Any user of Spark can add one,
-and a writer that does not implement it corrupts the table: rewriting a file without its deletion vector brings deleted
-rows back. So a feature that is not on the lists below is refused by name, before anything is written. A feature that
-the protocol lists, but the table does not use, is no reason to refuse the table.
+The protocol of a Delta table names the features that readers and writers must implement. Any user of Spark can add a
+feature, and a writer that does not implement it corrupts the table: for instance, rewriting a file without its deletion
+vector restores deleted rows. So a table with a feature that is not on the lists below is refused, naming the feature,
+before anything is written. A feature that the protocol lists but the table does not use is not a reason to refuse it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 READABLE = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "variantType"})
-"""Reader features: column mapping as long as no column was renamed, deletion vectors as long as no file has one."""
+"""Supported reader features; column mapping only if no column was renamed, deletion vectors only if no file has one."""
 WRITABLE = READABLE | {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"}
-"""Writer features: constraints, invariants and generated columns as long as the table has none."""
+"""Supported writer features; constraints, invariants and generated columns only if the table has none."""
 _NEWEST_READER, _NEWEST_WRITER = 3, 7
 _IDENTITY_WRITER = 6
 """Writer version that implies identity columns and all features of lower versions."""
@@ -48,13 +48,13 @@ _DROPPED = {
 
 @dataclass(frozen=True)
 class Features:
-    """The requirements that a table's newest version places on readers and writers.
+    """Requirements of a table's version on readers and writers.
 
     Attributes:
         reader, writer: protocol versions for readers and writers.
-        of_readers, of_writers: the features that the protocol lists.
+        of_readers, of_writers: the features that the protocol lists for readers and writers.
         properties: the table's properties.
-        fields: the columns, as in the JSON of the schema.
+        fields: the columns, as in the JSON schema of the table.
         has_vectors: returns whether any file has a deletion vector.
     """
 
@@ -82,7 +82,7 @@ class Features:
 
     @property
     def append_only(self) -> bool:
-        """Whether rows may only be added; files may still be replaced by others with the same rows."""
+        """Whether rows may only be added; files may still be replaced by other files with the same rows."""
         return self.properties.get("delta.appendOnly", "").lower() == "true"
 
     def unreadable(self, table: Path) -> str | None:
@@ -139,7 +139,7 @@ class Features:
 
 
 def unsupported_text(table: Path, error: str) -> str | None:
-    """Return the message that refuses `table` if `error` is delta-rs's for an unknown feature; otherwise None."""
+    """Return the message that refuses `table` if `error` is a delta-rs error about an unknown feature, else None."""
     found = _UNKNOWN.search(error)
     return _refused(table, f"feature {found[1]}", "is not supported by txstorm", _COPY) if found else None
 

@@ -1,7 +1,7 @@
-"""Seal of a Parquet file: a digest of its footer at the end of its name, checked whenever txstorm reads the file.
+"""Seal of a Parquet file: a digest of the footer, at the end of the file name, checked whenever txstorm reads the file.
 
 Parquet pages have checksums, but the footer, which describes how to read them, has none: a flipped bit there may rename
-a column, which then reads as null, or alter a bound, so that rows are skipped.
+a column, whose values are then read as null, or alter a bound, so that rows are skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow as pa
 from txstorm.clients.files import check_file
 
 _TAIL = 8
-"""Number of bytes after the footer: its length, little-endian, and ``PAR1``."""
+"""Number of bytes after the footer: its length (four bytes, little-endian) and ``PAR1``."""
 _MOST = 1 << 16
-"""Number of bytes read first; the footers of nearly all files are shorter."""
+"""Number of bytes to read in the first attempt; nearly all footers are shorter."""
 _SEAL = re.compile(r"-[0-9A-Za-z]+\.([0-9a-f]{16})\.parquet")
 
 
 def sealed(unique: str, data: memoryview | bytes) -> str:
-    """Return the file name ``<unique>.<seal>``, with the seal of the Parquet file content `data`."""
+    """Return the name part ``<unique>.<seal>``, with the seal of the Parquet file content `data`."""
     return f"{unique}.{_seal(data)}"
 
 
@@ -31,7 +31,7 @@ def check_seal(file: Path) -> None:
     """Check the footer of `file` against the seal in its name, if it has one.
 
     Raises:
-        pa.ArrowInvalid: the footer is not the one that was written.
+        pa.ArrowInvalid: the footer differs from what was written.
         OSError: the file is missing, or cannot be read.
     """
     expected = _SEAL.search(file.name)

@@ -1,10 +1,10 @@
-"""Delta tables: create, open, read, and commit by compare-and-set. Ledgers use `control_log` instead.
+"""Handle on a Delta table: create, open, read, and commit by compare-and-set. Ledgers use `control_log` instead.
 
-Every commit goes through `DeltaHandle.commit`. For a plain table it writes the log entry itself (`entry`); for others
-it uses delta-rs with ``max_commit_retries=0``, since by default delta-rs retries after a lost race, accepts a lower
-app-transaction version, and lets two compactions double the rows.
+Every commit goes through `DeltaHandle.commit`. For a plain table, it writes the log entry directly (`entry`); for other
+tables, it uses delta-rs with ``max_commit_retries=0``, since by default delta-rs retries after a lost race, accepts a
+lower app-transaction version, and allows two concurrent compactions to duplicate rows.
 
-It is one module, since one handle hides everything that tables need from `deltalake`.
+It is one module, since one handle encapsulates everything that tables need from `deltalake`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 class DeltaHandle:
     """Handle on one Delta table, at the version last read or written. Not thread-safe.
 
-    delta-rs sees only a window of the log (`window`): the whole log is listed only by `open` and `reopen`, and by
+    delta-rs sees only a window of the log (`window`), so the whole log is listed only by `open` and `reopen`, and by
     commits to tables that are not plain.
 
     Attributes:
@@ -98,11 +98,12 @@ class DeltaHandle:
     def open(cls, path: Path, version: int | None = None, *, once: bool = False) -> DeltaHandle:
         """Open the table at `path`, at its newest version or at `version`.
 
-        With `once`, the handle serves one read and is never refreshed; a short log is then opened without links.
+        `once`: whether the handle serves a single read and is never refreshed; a short log is then opened without
+        links.
 
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer reaches back to `version`).
-            TableRefused: it uses an unsupported feature, without which its rows cannot be read correctly.
+            TableRefused: it uses an unsupported feature that is required for reading its rows correctly.
         """
         handle = cls(path, *_opened(path, version, once=once))
         handle.check_readable()
@@ -131,7 +132,10 @@ class DeltaHandle:
         return cls.open(path)
 
     def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
-        """Return an opener of handles for any thread, at this or the newest version without listing the log."""
+        """Return a function that opens a new handle at this version, or the newest, without listing the log.
+
+        The function may be called on any thread.
+        """
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
         path, checkpoint, files = self.path, self._window.checkpoint, self._window.files
@@ -147,12 +151,12 @@ class DeltaHandle:
         return opened
 
     def begin_with(self, later: DeltaHandle) -> None:
-        """Start from the checkpoint written by another handle, `later`, which must not be used afterwards."""
+        """Read the log from the checkpoint written by another handle, `later`, which must not be used afterwards."""
         self._window, self._table, self.checkpointed = later._window, later._table, later.checkpointed
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns."""
+        """The table's columns, as an Arrow schema."""
         return pa.schema(self._table.schema().to_arrow())
 
     @property
@@ -184,14 +188,14 @@ class DeltaHandle:
             self._forget()
 
     def reopen(self) -> None:
-        """Read the table again from its directory, after an error: `refresh` does not notice a missing table."""
+        """Reopen the table from its directory after an error; unlike `refresh`, this detects a missing table."""
         self._window, self._table = _opened(self.path, None)
         self._writer = self._own = None
         self.version = int(self._table.version())
         self._forget()
 
     def _forget(self) -> None:
-        """Drop everything cached about an earlier version, after another writer has committed a later one."""
+        """Invalidate everything cached about an earlier version, after another writer has committed a later version."""
         self._apps.clear()
         self._stats = None
         self._features = Features.of(self._table, lambda: _has_vectors(self._table))
@@ -215,7 +219,7 @@ class DeltaHandle:
             raise TableRefused(self._unwritable)
 
     def _read_here(self) -> DeltaTable:
-        """The delta-rs table at exactly the version of this handle, whatever other writers have committed since."""
+        """Return the delta-rs table at exactly the version of this handle, even if there are newer versions."""
         if self._table.version() != self.version:
             with _reading(self.path, "the log"):
                 self._window.follow(self.version)
@@ -230,10 +234,10 @@ class DeltaHandle:
         return self._apps[app_id]
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
-        """Return the commit infos since the last checkpoint, as txstorm wrote them, oldest first.
+        """Return the commit infos that txstorm has written since the last checkpoint, oldest first.
 
         Raises:
-            TableCorrupt: an entry or checkpoint by txstorm, among those this version is read from, was altered.
+            TableCorrupt: a checkpoint or entry that was written by txstorm and belongs to this version was altered.
         """
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
@@ -241,11 +245,11 @@ class DeltaHandle:
             return [_checked(self.path / entry) for entry in self._window.entries]
 
     def commit(self, commit: Commit) -> None:
-        """Write the next version if this handle is at the newest one, and move to it; otherwise change nothing.
+        """Write the next version and move to it, provided that this handle is at the newest; else change nothing.
 
         Raises:
             ConflictError: the table is at another version than this handle; call `refresh`.
-            TableCorrupt: the commit failed for another reason; it may nevertheless have happened: read the table again.
+            TableCorrupt: the commit failed for another reason, but may have taken effect: call `reopen`.
             TableRefused: the table has a feature that txstorm does not support, or is append-only and the commit
                 removes rows.
             BlockedError: another process has held the table's lock for too long.
@@ -277,12 +281,12 @@ class DeltaHandle:
 
     @property
     def is_plain(self) -> bool:
-        """Whether commits to the table bypass delta-rs, and so do not slow down as the log grows."""
+        """Whether commits to the table bypass delta-rs, so that they do not slow down as the log grows."""
         protocol = self._table.protocol()  # commits of this handle never change it
         return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
 
     def _commit_entry(self, commit: Commit) -> bool:
-        """Commit without delta-rs; return False, with nothing changed, if table or file system do not allow that."""
+        """Commit without delta-rs; return False, changing nothing, if the table or the file system do not allow it."""
         if not self.is_plain:
             return False
         if not self.still_has(self.version):
@@ -307,7 +311,7 @@ class DeltaHandle:
         raise ConflictError(msg)
 
     def still_has(self, version: int) -> bool:
-        """Return whether the entry of `version` is still the one that this handle wrote; True if unknown."""
+        """Return whether the entry of `version` is still the one that this handle has written; True if unknown."""
         entry = f"{self.path}/{LOG}/{entry_name(version)}"
         return self._own is None or self._own[0] != version or has_inode(entry, self._own[1])
 
@@ -328,7 +332,7 @@ class DeltaHandle:
         )
 
     def _written_to(self) -> DeltaTable:
-        """Return the delta-rs table on the log itself, which it lists with every commit."""
+        """Return the delta-rs table on the log itself, not on the window; delta-rs lists it with every commit."""
         if self._writer is None:
             self._writer = DeltaTable(str(self.path), version=self.version)
         elif self._writer.version() != self.version:
@@ -346,7 +350,7 @@ class DeltaHandle:
         )
 
     def checkpoint(self, every: int) -> list[Path]:
-        """Write a durable checkpoint, and start from it, if the last is `every` versions old; return its files.
+        """Write a durable checkpoint if the last one is at least `every` versions old, and use it; return its files.
 
         The cost of opening the table, and of commits through delta-rs or Spark, grows with the log entries since the
         last checkpoint.
@@ -361,7 +365,7 @@ class DeltaHandle:
         try:
             table.create_checkpoint()
             made = self._window.made()
-            # First the checkpoint's files; last the hint that points to them.
+            # Write the checkpoint's files first, and the hint that points to them last.
             put_files({log / file.name: file.read_bytes() for file in made})
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
@@ -375,7 +379,7 @@ class DeltaHandle:
         return [*(log / file.name for file in made), note]
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
-        """Yield the versions in log and archive up to this one, or `newest`, with txstorm's commit infos, newest first.
+        """Yield the versions in log and archive, newest first, starting with `newest` (None: the current version).
 
         Raises:
             TableCorrupt: an entry is damaged.
@@ -392,12 +396,12 @@ class DeltaHandle:
                 yield LogEntry(older, _checked(entry))
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """Return the commit info of `version`, as txstorm wrote it; empty if it is no longer kept."""
+        """Return the commit info that txstorm has written for `version`; empty if it is no longer kept."""
         return self._logged(version) or {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
-        # The archived file is the entry, whatever a stale writer has put into the log since. An entry found in neither
-        # place may have been moved between the two look-ups.
+        # The archived entry takes precedence over anything that a stale writer has put into the log since. An entry
+        # that is found in neither directory may have been moved between the two look-ups.
         archived = self.path / ARCHIVE / entry_name(version)
         for entry in (archived, self.log_entry(version), archived):
             try:
@@ -407,7 +411,7 @@ class DeltaHandle:
         return None
 
     def files(self) -> list[DataFile]:
-        """Return the files of this version."""
+        """Return the data files of this version."""
         actions = self.actions()
         sizes = actions["size_bytes"].to_pylist()
         with _reading(self.path, "the list of files"):
@@ -415,7 +419,7 @@ class DeltaHandle:
         return [DataFile(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def logged_paths(self) -> set[str]:
-        """Return the relative paths of all files that a kept version references, since readers may still open them."""
+        """Return the relative paths of all data files that any kept version references."""
         named = {path for name in self.entry_names() for path in self.paths_of_entry(name)}
         return named | {file.path for file in self.files()}
 
@@ -425,7 +429,7 @@ class DeltaHandle:
         return sorted(name for name in names if name == entry_name(version_of(name) or 0))
 
     def paths_of_entry(self, name: str) -> list[str]:
-        """Return the relative paths of files that an entry adds or removes; raise `TableCorrupt` if it is damaged."""
+        """Return the paths of the files that an entry adds or removes; raise `TableCorrupt` if the entry is damaged."""
         for folder in (LOG, ARCHIVE, LOG):  # it may be moved between two look-ups
             try:
                 return _undamaged(self.path / folder / name, lambda entry: list(checked_paths(entry)))
@@ -443,10 +447,10 @@ class DeltaHandle:
         *,
         threads: bool = True,
     ) -> pa.Table:
-        """Return the rows of this version, in no particular order; arguments as for `Wanted`.
+        """Return the selected rows of this version, in no particular order; the arguments are those of `Wanted`.
 
-        Files that have no such rows according to their statistics are not opened. Raises `TableCorrupt` if a file is
-        missing or damaged.
+        Files that contain no such rows, according to their statistics, are not opened. Raises `TableCorrupt` if a file
+        is missing or damaged.
         """
         selected = self._selected(Wanted(columns, low, high, within, paths, threads))
         with _reading(self.path, f"a file of version {self.version}"):
@@ -460,7 +464,7 @@ class DeltaHandle:
         within: tuple[str, int, int] | None = None,
         rows: int = BATCH_ROWS,
     ) -> Iterator[pa.Table]:
-        """Yield the rows of `read` in batches of at most `rows`; with `low`, in order of that column, file by file."""
+        """Yield the rows of `read` in batches of at most `rows`; with `low`, in the order of its column."""
         selected = self._selected(Wanted(columns, low, high, within))
         with _reading(self.path, f"a file of version {self.version}"):
             yield from selected.batches(rows)
@@ -475,9 +479,9 @@ class DeltaHandle:
         return Selected(self.path, self.schema, self.actions(*bounded), wanted)
 
     def actions(self, *bounded: str) -> pa.Table:
-        """Return one row per file of this version, from the log: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
+        """Return the data files of this version from the log, one per row: ``path``, ``size_bytes``, ``num_records``.
 
-        ``min.…`` and ``max.…`` are present for those of the columns `bounded` for which txstorm writes statistics.
+        There are also ``min.…`` and ``max.…`` for those of the columns `bounded` for which txstorm writes statistics.
         """
         with _reading(self.path, "the list of files"):
             actions = pa.table(self._read_here().get_add_actions(flatten=True))
@@ -494,7 +498,7 @@ class DeltaHandle:
         return self._stats
 
     def is_silent(self, column: str) -> bool:
-        """Return whether any file of this version has min/max statistics, but none for `column`."""
+        """Return whether any file of this version has min/max statistics for other columns, but not for `column`."""
         stats = self._stats_here()
         return is_silent((stats.get(file.path, {}) for file in self.files()), column)
 
@@ -526,16 +530,16 @@ def _reading(path: Path, what: str) -> Iterator[None]:
 def _has_vectors(table: DeltaTable) -> bool:
     try:
         return any(batch.num_rows for batch in table.deletion_vectors())
-    except DeltaError:  # some are in files outside the log, which the window does not have
+    except DeltaError:  # vectors stored in separate files cannot be read through the window
         return True
 
 
 def is_table(path: Path) -> bool:
-    """Return whether the log of a Delta table exists at `path`, readable or not."""
+    """Return whether there is a Delta table at `path`, even if it cannot be read."""
     try:
         with os.scandir(path / LOG) as entries:
             return any(entry.name[0].isdigit() for entry in entries)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a possible name of a file
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a valid file name
         return False
     except OSError:
         return True

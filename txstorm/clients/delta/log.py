@@ -1,7 +1,7 @@
-"""The log of a Delta table as files: names, checkpoints, and the checksum in every entry that txstorm writes.
+"""Files of a Delta table's log: their names, checkpoints, and the checksum in every entry that txstorm writes.
 
-The log is unprotected JSON: a flipped bit in a number leaves it valid, but with a different content. So each entry
-carries a checksum of its content. Entries by foreign writers have none and are accepted as they are.
+The log is JSON without checksums: a flipped bit in a number leaves it valid, but with different content. So txstorm
+adds a checksum to each entry that it writes. Entries of foreign writers have none and are accepted unchecked.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
 CHECKPOINT_EVERY = 20
-"""Least number of versions between two checkpoints of a log."""
+"""Minimum number of versions between two checkpoints of a log."""
 CHECKPOINT_MOST = 100
-"""Largest number of versions between two checkpoints of a log."""
+"""Maximum number of versions between two checkpoints of a log."""
 _ENTRY = re.compile(r"(\d{20})\.json")
-# Checksum files: Spark's of the table at a version, and Hadoop's of every file it writes.
+# Checksum files: those that Spark writes for a table version, and those that Hadoop writes for every file.
 _SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*\.crc)")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
 _PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
@@ -67,7 +67,7 @@ def _checked(value: Any) -> Any:
 
 
 def last_checkpoint(table: Path) -> int:
-    """Return the version of the last checkpoint according to the hint in the log; 0 without one."""
+    """Return the version of the last checkpoint according to the hint in the log; 0 if there is no valid hint."""
     try:
         return int(json.loads(read_whole(table / LOG / HINT))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
@@ -80,7 +80,7 @@ def check_log(table: Path) -> None:
 
 
 def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:
-    """Record digests of the `files` of the checkpoint of `version`, which lack checksums; return the note's path."""
+    """Record digests of a checkpoint's `files`, which have no checksums, in a note; return the path of the note."""
     note, made = table / NOTE, table / f"{NOTE}.tmp"
     note.parent.mkdir(exist_ok=True)
     made.write_text(json.dumps({"version": version, "files": {name: _digest(table / LOG / name) for name in files}}))
@@ -93,8 +93,8 @@ def newest_complete(table: Path, paths: Iterable[str], most: int | None = None) 
 
     Args:
         table: the table's directory.
-        paths: files of a log or archive, relative to the table; only those of checkpoints matter.
-        most: the highest version to consider.
+        paths: files of a log or archive, relative to the table; all but checkpoint files are ignored.
+        most: the highest version to consider; None: no limit.
     """
     found: dict[int, list[str]] = defaultdict(list)
     for path in paths:
@@ -181,9 +181,9 @@ def _digest(path: Path) -> str:
 
 
 def own_info(entry: Path) -> Mapping[str, Any]:
-    """Return the commit info of a log entry, as txstorm wrote it; empty for an empty entry or one by a foreign writer.
+    """Return the commit info that txstorm has written to a log entry; empty for an empty or foreign entry.
 
-    For an entry by a foreign writer that changes rows, it contains the operation, under the key `FOREIGN`.
+    For an entry by a foreign writer that changes rows, it contains the operation under the key `FOREIGN`.
 
     Raises:
         ValueError: the entry was altered or is damaged.
@@ -236,7 +236,7 @@ def _actions(entry: Path) -> dict[str, list[Any]]:
 
 
 def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that txstorm wrote into a commit info; Spark stores them in the user metadata, as JSON."""
+    """Return the fields that txstorm has written to a commit info; commits by Spark have them in the user metadata."""
     own = commit_info.get(INFO)
     if own is None:
         try:
@@ -247,18 +247,18 @@ def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spark_metadata(info: Mapping[str, Any], rows: int, txids: tuple[int, int], app: str, txid: int, label: str) -> str:
-    """Return the user metadata of a commit by Spark: `info`, and the expected row count and txids of its files.
+    """Return the user metadata for a commit by Spark: `info`, with the expected row count and txids of its files.
 
-    The files themselves are not known before Spark writes them.
+    These stand in for the files themselves, which are unknown before Spark writes them.
     """
     content = {**info, WRITTEN: [rows, *txids]}
     return json.dumps({"label": label, INFO: {**content, CHECK: checksum(content, (), (), [(app, txid)], None)}})
 
 
 def _written(adds: Sequence[Mapping[str, Any]], noted: Sequence[int]) -> list[int]:
-    """Return row count, lowest and highest txid of files from their statistics; missing values are taken from `noted`.
+    """Return row count, lowest and highest txid of files from their statistics; missing txids are taken from `noted`.
 
-    For a table that was created for the default writer, Spark writes statistics of the first columns only.
+    In a table that was created for the default writer, Spark writes statistics for the first columns only.
     """
     stats = [json.loads(added["stats"]) for added in adds]
     least, most = (
@@ -280,9 +280,9 @@ def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> st
 
 
 def checkpoint_after(last: int) -> int:
-    """Return the number of versions between the checkpoint at version `last` and the next.
+    """Return the number of versions between the checkpoint at version `last` and the next checkpoint.
 
-    For a log that only txstorm writes, and reads only on opening the table. For a log that others list on every read,
-    `last` is 0: its checkpoints are at the least distance.
+    `last` is 0 for a log that is listed on every read, which gives the minimum distance. It is the version of the last
+    checkpoint for a log that only txstorm writes, and reads only when opening the table.
     """
     return max(CHECKPOINT_EVERY, min(last // 2, CHECKPOINT_MOST))

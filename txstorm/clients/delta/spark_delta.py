@@ -1,4 +1,4 @@
-"""Appends to Delta tables through delta-spark: with a txid, under the table's lock, in the caller's session."""
+"""Append to Delta tables through delta-spark: with a txid, under the table's lock, in the caller's session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROPERTIES: Mapping[str, str] = {
     # Spark would delete old log entries; txstorm alone decides how long history is kept.
     "delta.enableExpiredLogCleanup": "false",
 }
-"""Properties of tables declared to be written with Spark."""
+"""Table properties of tables that are declared with ``writer="spark"``."""
 
 _SETTINGS: Mapping[str, str] = {
     # The default of 50 partitions costs 2 s per commit: the snapshot of the log is read with a shuffle.
@@ -52,7 +52,7 @@ def session_settings() -> Mapping[str, str]:
     """Return the Spark settings with which a session must be started to write Delta tables.
 
     Raises:
-        MissingDependency: delta-spark is not installed; its version determines that of the jars.
+        MissingDependency: delta-spark is not installed; its version determines the version of the jars.
     """
     try:
         delta = version("delta-spark")
@@ -64,13 +64,13 @@ def session_settings() -> Mapping[str, str]:
 
 
 class SparkDelta:
-    """Appends to Delta tables with one Spark session.
+    """Writer that appends to Delta tables with one Spark session.
 
     Args:
-        session: a classic session that was started with Delta; its settings are not changed.
+        session: a classic session (not Spark Connect) that was started with Delta; its settings are not changed.
 
     Raises:
-        InputError: the session is not suitable; the message names the settings needed.
+        InputError: the session is unsuitable; the message names the required settings.
     """
 
     def __init__(self, session: Any) -> None:
@@ -81,7 +81,7 @@ class SparkDelta:
 
     @contextmanager
     def locked(self, table: Path, patience: float = PATIENCE) -> Iterator[None]:
-        """Hold the lock of `table` in Spark's process, which commits; the lock ends with that process.
+        """Context manager that holds the lock of `table` in Spark's process, which commits; it ends with that process.
 
         Raises:
             BlockedError: the lock was not free within `patience` seconds.
@@ -99,7 +99,7 @@ class SparkDelta:
                     file.close()
 
     def check_lock(self, table: Path) -> None:
-        """Raise `InputError` unless Spark's lock on `table` excludes other processes, such as this one."""
+        """Raise `InputError` unless a lock held by Spark's process on `table` excludes other processes."""
         with self.locked(table):
             if not is_held(table):
                 msg = (
@@ -116,8 +116,8 @@ class SparkDelta:
         afterwards. `metadata` becomes the ``userMetadata`` of the commit.
 
         Raises:
-            ConflictError: another writer committed meanwhile.
-            TableCorrupt: the append failed for another reason; it may nevertheless have happened.
+            ConflictError: another writer has committed in the meantime.
+            TableCorrupt: the append failed for another reason, but may have taken effect nevertheless.
             SessionLost: the session has ended.
         """
         with self._calling(table, "read the staged rows"):
@@ -125,7 +125,7 @@ class SparkDelta:
         self.append_frame(table, frame, app, txid, metadata)
 
     def append_frame(self, table: Path, frame: Any, app: str, txid: int, metadata: str) -> None:
-        """Append the rows of a data frame; otherwise like `append`."""
+        """Append the rows of a Spark data frame; otherwise like `append`."""
         options = {"txnAppId": app, "txnVersion": str(txid), "userMetadata": metadata, "mergeSchema": "false"}
         with self._calling(table, "append to it"):
             frame.write.format("delta").mode("append").options(**options).save(str(table.absolute()))

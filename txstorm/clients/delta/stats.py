@@ -1,7 +1,7 @@
-"""Lowest and highest value of a column in each file of a Delta table, read from the statistics in its log.
+"""Column statistics: the lowest and highest value of a column in each file of a Delta table, read from its log.
 
-delta-rs (1.6.6) exposes statistics only for columns that the property ``delta.dataSkippingStatsColumns`` names, and
-none for a column after a struct column that is not named. The log has them all, whatever the property says.
+delta-rs (1.6.6) exposes statistics only for columns named by the property ``delta.dataSkippingStatsColumns``, and none
+for a column after a struct column that is not named. The log contains all statistics, regardless of the property.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import pyarrow.parquet as pq
 from txstorm.clients.delta.log import entry_adds
 
 STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-"""Table property: names of the columns with statistics. Without it deltalake takes missing bounds for null."""
+"""Table property: names of the columns with statistics; if not set, deltalake takes missing bounds for null."""
 INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
 """Table property: number of leading columns with statistics, if `STATS_COLUMNS` is not set."""
 BOUNDED = frozenset({"_txid", "_kg"})
 """Columns for which txstorm writes statistics."""
 
 Bounds = dict[str, tuple[Any, Any]]
-"""Path of a file, relative to the table → its lowest and highest value."""
+"""Mapping from the path of a file, relative to the table, to its lowest and highest value."""
 
 
 def stats_of(table: Path, checkpoint: Iterable[str], entries: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Return path → statistics of the files that a window of the log of `table` adds, including some removed since.
+    """Return the statistics, by path, of the files added in a window of a table's log, including some removed since.
 
-    The window consists of the files of a `checkpoint` and the `entries` since, relative to the table, oldest first.
+    The window consists of the files of a `checkpoint` and of the later `entries`, relative to `table`, oldest first.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for part in checkpoint:
@@ -68,7 +68,7 @@ def with_bounds(actions: pa.Table, column: str, bounds: Mapping[str, tuple[Any, 
 
 
 def is_silent(stats: Iterable[Mapping[str, Any]], column: str) -> bool:
-    """Return whether a file has bounds, but none for `column`: deltalake would skip it when filtering by that."""
+    """Return whether any file has bounds for other columns only, so that deltalake wrongly skips it in a filter."""
     return any(file.get("minValues") and bounds_in(file, column) is None for file in stats)
 
 

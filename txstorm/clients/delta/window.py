@@ -1,9 +1,9 @@
 """Window of a table's log: the part needed to read one version, as a directory of links that delta-rs opens instead.
 
-delta-rs lists the log whenever it opens a table, follows it, or answers a question; with a million entries that takes
-it a second. A window has the newest complete checkpoint and the entries since. It follows the log by the names of the
-next entries, so that the log is listed only when a table is opened, and only once. A reader that opens a table once
-needs no links if the log is short: then delta-rs lists the log itself, as fast.
+delta-rs lists the log whenever it opens or refreshes a table, or answers a query; with a million entries, this takes a
+second. A window contains the newest complete checkpoint and the entries since. It follows the log by probing for the
+name of the next entry, so that the log is listed only once, when the table is opened. A reader that opens a table for a
+single read needs no links if the log is short: delta-rs then lists the log itself just as fast.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from txstorm.clients.delta.log import (
 from txstorm.clients.files import MOST, check_file
 
 SHORT = 200
-"""Most files in a log that delta-rs lists itself, for readers that open a table once."""
+"""Maximum number of files in a log that delta-rs lists itself, for readers that open a table for a single read."""
 _PREFIX = "txstorm-log-"
 _LOCK = "lock"
 _SINGLE = re.compile(r"\d{20}\.checkpoint\.parquet")
 
 
 class Window:
-    """Links to those files of a log that are needed to read a version of the table.
+    """Directory of links to those files of a log that are needed to read one version of the table.
 
     Args:
         table: the table's directory.
-        checkpoint: the version of the checkpoint that the window begins with; -1: none.
+        checkpoint: the version of the checkpoint with which the window begins; -1: none.
         files: the files of that checkpoint, relative to the table.
         entries: the log entries from the checkpoint on, relative to the table, oldest first.
         linked: whether to create the links; otherwise delta-rs opens the table itself, at `last`.
 
     Attributes:
-        path: the directory that delta-rs opens as the table; one with links is deleted with this object.
-        last: the version that the window ends with; -1 if it has no entry.
+        path: the directory that delta-rs opens as the table; a directory of links is deleted with this object.
+        last: the version with which the window ends; -1 if it has no entry.
         entries: its log entries, relative to the table, oldest first.
     """
 
@@ -79,7 +79,7 @@ class Window:
     def newest(cls, table: Path, *, once: bool = False) -> Window:
         """Return the window that ends with the newest version; raise `OSError` if part of it is not a regular file.
 
-        With `once`, for a reader that opens the table once, there are no links if the log is short.
+        `once`: whether the table is opened for a single read; a window on a short log then has no links.
         """
         found = _listed(table, LOG)
         checkpoint, files = _beginning(table, found)
@@ -108,13 +108,13 @@ class Window:
         return cls(table, checkpoint, files, _entries(found, checkpoint, version))
 
     def follow(self, version: int | None = None) -> bool:
-        """Extend the window to `version`, or to the newest one; return False if that requires listing the log."""
+        """Extend the window to `version` (None: the newest); return False if that would require listing the log."""
         while version is None or self.last < version:
             entry = f"{LOG}/{entry_name(self.last + 1)}"
             try:
                 self._check(entry)
             except FileNotFoundError:
-                # Entries are archived oldest first: as long as the last one exists, no later one was archived.
+                # Entries are archived oldest first: as long as the last one exists, no later one has been archived.
                 return self.last >= 0 and os.path.exists(f"{self._table}/{LOG}/{entry_name(self.last)}")
             self._link(entry)
             self.entries.append(entry)
@@ -122,7 +122,7 @@ class Window:
         return True
 
     def made(self) -> list[Path]:
-        """Return the files that delta-rs has written here: a checkpoint, and the hint that points to it."""
+        """Return the files that delta-rs has written to the window: a checkpoint, and the hint that points to it."""
         found = [self.path / LOG / name for name in sorted(os.listdir(self.path / LOG))]
         return [file for file in found if not file.is_symlink() and file.is_file()]
 
@@ -164,7 +164,7 @@ def _is_entry(name: str) -> bool:
 
 
 class _Place:
-    """The directory for all windows of a process; a lock on it, released when the process ends, marks it as in use."""
+    """Directory for all windows of a process; a lock, released when the process ends, marks it as in use."""
 
     def __init__(self) -> None:
         self.process = 0
@@ -172,7 +172,7 @@ class _Place:
         self.lock: IO[bytes] | None = None
 
     def begin(self) -> None:
-        """Create the directory, and delete those of processes that were killed."""
+        """Create the directory, and delete the directories of processes that were killed."""
         for found in Path(gettempdir()).glob(f"{_PREFIX}*"):
             try:
                 with (found / _LOCK).open("rb") as lock:

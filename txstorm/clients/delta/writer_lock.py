@@ -1,8 +1,8 @@
 """Writer lock of a Delta table on a local disk that Spark commits to.
 
 Spark's log store for ``file://`` checks whether an entry exists and then renames over it: an entry written by another
-writer between the two steps would be lost. So all commits to such a table, by every writer of txstorm, are made under a
-file lock, which the operating system releases when its process ends. A table never written by Spark has no lock.
+writer between the two steps would be lost. So every writer of txstorm commits to such a table under a file lock, which
+the operating system releases when the process ends. A table that Spark has never written to has no lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txstorm.errors import BlockedError
 
 LOCK = "_txstorm/writer.lock"
 PATIENCE = 60.0
-"""Seconds that a commit waits for another one; a commit by Spark takes a few seconds."""
+"""Seconds that a commit waits for the lock; a commit by Spark takes a few seconds."""
 _STEP = 0.02
 # POSIX locks belong to a process: they do not exclude other threads.
 _threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -31,7 +31,7 @@ def is_shared(table: Path) -> bool:
 
 
 def share(table: Path) -> bool:
-    """Make all commits to `table` happen under its lock from now on; return False if they already do."""
+    """Require all commits to `table` to hold its lock from now on; return False if this is already required."""
     if is_shared(table):
         return False
     (table / LOCK).parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,10 @@ def share(table: Path) -> bool:
 
 @contextmanager
 def locked(table: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of `table`, if it has one; raise `BlockedError` if it is not free within `patience` seconds."""
+    """Context manager that holds the lock of `table`, if it has one.
+
+    Raises `BlockedError` if the lock is not free within `patience` seconds.
+    """
     if not is_shared(table):
         yield
         return
@@ -52,7 +55,10 @@ def locked(table: Path, patience: float = PATIENCE) -> Iterator[None]:
 
 @contextmanager
 def one_thread(table: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Exclude other threads of this process from committing to `table`."""
+    """Context manager that excludes other threads of this process from committing to `table`.
+
+    Raises `BlockedError` if it cannot be entered within `patience` seconds.
+    """
     lock = _threads[str(table.absolute())]
     if not lock.acquire(timeout=patience):
         raise held(table, patience)

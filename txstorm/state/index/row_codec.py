@@ -191,7 +191,7 @@ class RowCodec:
 
 
 class _Slot:
-    """Encoding of one column: inline in the record or, if of variable length, after it with the length in the record."""
+    """One column's encoding: inline in the record or, if of variable length, after it with its length in the record."""
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self.name = name
