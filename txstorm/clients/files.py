@@ -1,12 +1,12 @@
 """Local files: durable writes that survive a power failure, and reads of regular files only.
 
-Writing: the bytes go to a new file, which is synced and only then gets its name. After a failed sync, a second one
-proves nothing: Linux marks the pages that could not be written as clean, so every later sync of that file succeeds, in
-this process and in others, although the bytes are lost. So a file is synced once, before anything refers to it; if that
-fails, the file is discarded and the bytes are written again to another one.
+Writing: the bytes are written to a new file, which is synced before it gets its name. After a failed sync, a second
+sync proves nothing: Linux marks the pages that could not be written as clean, so every later sync of that file
+succeeds, in this process and in others, although the bytes are lost. So a file is synced once, before anything refers
+to it; if that fails, the file is discarded and the bytes are written again, to another file.
 
 Reading: a path is checked before this package or a library opens it, since a pipe without a writer would block
-forever, and an endless device would fill the memory.
+forever, and an endless device would exhaust the memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 1 << 30
-"""Largest file, in bytes, to read as a whole if its size is not recorded anywhere."""
+"""Maximum size, in bytes, of a file to be read as a whole if its size is not recorded anywhere."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -51,10 +51,10 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
 
 
 def checked_path(path: Any) -> str:
-    """Return the relative `path`; raise `ValueError` if it leads outside its directory.
+    """Return the relative `path` unchanged; raise `ValueError` if it leads outside its directory.
 
-    For paths read from files: stored bytes must not choose where files are read or deleted (R10, stored bytes
-    are data only).
+    Use it for paths that were read from files: stored bytes must not determine where files are read or deleted (R10,
+    stored bytes are data only).
     """
     if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/") or _SCHEME.match(path):
         msg = f"expected a path below the table, got {path!r}"
@@ -63,7 +63,7 @@ def checked_path(path: Any) -> str:
 
 
 def check_file(path: Path | str, size: int | None = None, most: int | None = None) -> None:
-    """Raise `OSError` unless `path` is a regular file of exactly `size` and at most `most` bytes, where given."""
+    """Raise `OSError` unless `path` is a regular file of exactly `size` and at most `most` bytes (None: any size)."""
     found = _checked(os.stat(path), path).st_size
     if size is not None and found != size:
         raise OSError(errno.EIO, f"expected {size} bytes, got {found}", str(path))
@@ -72,9 +72,9 @@ def check_file(path: Path | str, size: int | None = None, most: int | None = Non
 
 
 def check_files(directory: Path, suffixes: Iterable[str]) -> None:
-    """Raise `OSError` unless names in `directory` with one of the `suffixes` are regular files of at most `MOST` bytes.
+    """Raise `OSError` unless all names in `directory` that end with one of `suffixes` are regular files up to `MOST`.
 
-    Use it for files that a library is about to read by itself. The directory may be missing.
+    Use it for files that a library is about to read on its own. The directory may be missing.
     """
     wanted = tuple(suffixes)
     try:
@@ -96,7 +96,7 @@ def _checked(found: os.stat_result, path: Path | str) -> os.stat_result:
 
 
 def sync(handle: int, path: Path) -> None:
-    """Sync an open file (``os.fsync``); an error names `path`."""
+    """Sync an open file (``os.fsync``); raise `OSError` with `path` on failure."""
     try:
         os.fsync(handle)
     except OSError as error:
@@ -105,9 +105,9 @@ def sync(handle: int, path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file, or a directory, that is, the names created, renamed and removed in it.
+    """Sync a file or a directory; syncing a directory makes names created, renamed or removed in it durable.
 
-    After a failure a second call proves nothing: rewrite the file (`rewrite`) or its name (`renew`) instead.
+    After a failure, a second call proves nothing: rewrite the file (`rewrite`) or its name (`renew`) instead.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -129,7 +129,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_synced(path: Path, data: bytes | memoryview, like: os.stat_result | None = None) -> None:
-    """Create the file `path` and sync its bytes, but not its name; copy mode and times of `like`, if given."""
+    """Create the file `path` and sync its content, but not its name; copy mode and times from `like`, if given."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -142,8 +142,8 @@ def write_synced(path: Path, data: bytes | memoryview, like: os.stat_result | No
 def rewrite(path: Path) -> None:
     """Replace the file at `path` with a new, synced copy; do nothing if it is missing.
 
-    For a complete, immutable file whose sync failed, or may have. The caller must have checked that the content is what
-    was written, and has to sync the directory afterwards.
+    For a complete, immutable file whose sync has failed, or may have failed. The caller must have checked that the
+    content is what was written, and has to sync the directory afterwards.
     """
     try:
         data, like = read_whole(path), path.stat()
@@ -158,18 +158,18 @@ def rewrite(path: Path) -> None:
 
 
 def renew(path: Path) -> None:
-    """Rename `path` away and back, after a failed sync of its directory."""
+    """Rename `path` away and back, so that its name is synced again after a failed sync of its directory."""
     aside = path.with_name(f"_again_{uuid.uuid4().hex}.tmp")
     path.rename(aside)
     aside.rename(path)
 
 
 PRIVATE = 0o700
-"""The mode of directories that only their owner may read."""
+"""Mode of directories that only their owner may access."""
 
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
-    """Create `directory` with `mode`, and missing parents, durably, unless it exists; raise `OSError` on failure."""
+    """Create `directory` with `mode`, and its missing parents, durably; do nothing if it exists."""
     if directory.is_dir():  # the usual case, in every commit
         return
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -179,7 +179,7 @@ def make_directories(directory: Path, mode: int = 0o777) -> None:
 
 
 def sync_names(directory: Path, made: Iterable[Path]) -> None:
-    """Sync `directory`, in which the names `made` are new; after a failure rename them back and forth, and sync again.
+    """Sync `directory`, in which the names `made` are new; after a failure, renew these names and sync again.
 
     Raises:
         OSError: the second sync failed, too.

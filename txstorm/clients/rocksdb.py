@@ -1,7 +1,7 @@
-"""Key-value store on the local disk, through RocksDB: the key index of a state too large to read at every start.
+"""Key-value store on the local disk, backed by RocksDB: the key index of states too large to reload at every start.
 
-There is no write-ahead log: rows lost with the process are reread from the tables. After a crash the store holds
-the first N batches for some N: batches are applied atomically and in order.
+There is no write-ahead log: rows lost in a crash are read again from the tables. Batches are applied atomically and in
+order, so after a crash the store contains the first N batches for some N.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _BLOCK_CACHE = 16 << 20
 _WRITE_BUFFER = 16 << 20
 _FILTER_BITS = 10
 _BUFFER_FILTER = 0.1
-"""Share of the write buffer for its filter: searching the buffer for a missing key takes as long as the other steps."""
+"""Share of the write buffer used for a Bloom filter, which avoids expensive searches of the buffer for missing keys."""
 _SYNC_BYTES = 1 << 20
-"""RocksDB's compaction syncs in parts of this size, since commits wait for the same disk."""
+"""Number of bytes after which RocksDB's compaction syncs, in small steps since commits wait for the same disk."""
 
 
 class KeyStoreError(TxstormError):
-    """The store cannot be read or written (damaged, missing, or on a full disk); its content can be rebuilt."""
+    """A store cannot be read or written (it is damaged or missing, or the disk is full); its content can be rebuilt."""
 
 
 class KeyStore:
-    """An open store; a directory can be open only once. Several threads may read while one writes."""
+    """An open key-value store, which can be opened only once at a time. Several threads may read while one writes."""
 
     def __init__(self, path: Path, store: Rdict) -> None:
         self.path = path
@@ -55,10 +55,10 @@ class KeyStore:
 
     @classmethod
     def open(cls, path: Path) -> KeyStore:
-        """Open the store at `path`; create it if there is none.
+        """Open the store at `path`; create it if it does not exist.
 
         Raises:
-            HeldError: the store is already open, in this process or another one.
+            HeldError: the store is already open, in this or another process.
             KeyStoreError: the store is damaged, or cannot be written.
         """
         try:
@@ -81,7 +81,7 @@ class KeyStore:
     ) -> list[tuple[bytes, bytes]]:
         """Scan keys and values from key `first` (inclusive) to `before` (exclusive), in order or `backwards`.
 
-        Returns at most `most`, the first in that order.
+        Returns at most `most` pairs, the first ones in that order; None: no limit.
         """
         options = ReadOptions()
         options.set_iterate_upper_bound(before)
@@ -105,10 +105,10 @@ class KeyStore:
             self._store.flush()
 
     def close(self) -> None:
-        """Close the store; idempotent. Anything not made durable may be lost.
+        """Close the store; idempotent. Writes that were not synced may be lost.
 
-        Blocks until other threads have finished reading and writing: otherwise RocksDB would refuse to close, and stay
-        open for good. From then on every other call raises `KeyStoreError`.
+        Blocks until other threads have finished reading and writing, since RocksDB would otherwise refuse to close and
+        stay open forever. Afterwards, every other call raises `KeyStoreError`.
         """
         with self._idle:
             self._closed = True
@@ -120,7 +120,7 @@ class KeyStore:
         start = None if backwards else first
         found = self._store.items(backwards=backwards, from_key=start, read_opt=options)
         items = cast("Iterable[tuple[bytes, bytes]]", found)
-        # Not by set_iterate_lower_bound: rocksdict 0.3 takes that as the upper bound.
+        # Not with set_iterate_lower_bound, which rocksdict 0.3 treats as the upper bound.
         return takewhile(lambda item: item[0] >= first, items) if backwards else items
 
     @contextmanager
@@ -157,8 +157,8 @@ def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(blocks)
-    options.set_compression_type(DBCompressionType.none())  # rows are small, and the cost is in reading them
-    options.set_allow_mmap_reads(True)  # look-ups take a third of the time; the system may reclaim the pages
+    options.set_compression_type(DBCompressionType.none())  # rows are small, and reading them is the main cost
+    options.set_allow_mmap_reads(True)  # look-ups take a third of the time, and the system may reclaim the pages
     options.set_write_buffer_size(_WRITE_BUFFER)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(_BUFFER_FILTER)

@@ -1,4 +1,4 @@
-"""Spark sessions: create, check, share and use them; hides the differences between classic Spark and Connect."""
+"""Spark sessions: create, check, share and use them; hides the differences between classic Spark and Spark Connect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("txstorm.spark")
 
 DAEMON = "txstorm.engine.spark_daemon"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
-# Jobs are many and small, and compute in Python: on two cores Java's second-tier compiler costs the first hundreds of
-# jobs more time than it ever saves. Without it, CPU of the JVM per tiny job: 460 → 250 ms over the first 60 jobs,
-# 180 → 110 ms later; jobs of 200,000 tuples take the same time.
+# There are many small jobs, which compute in Python: on two cores, Java's second-tier compiler costs more time in the
+# first hundreds of jobs than it ever saves. Without it, CPU time of the JVM per tiny job: 460 → 250 ms over the first
+# 60 jobs, 180 → 110 ms later; jobs of 200,000 tuples take the same time.
 QUICK_JIT = "-XX:TieredStopAtLevel=1"
-# Settings that a session should be started with, and the cost of lacking each (2 cores, one tiny two-stage job).
+# Recommended settings for a session, with the cost of not having them (2 cores, one tiny two-stage job).
 WANTED: Mapping[str, tuple[str, str]] = {
     UNIX_SOCKETS: ("true", "about 50 ms per job: workers talk TCP instead of unix sockets"),
     "spark.python.daemon.module": (DAEMON, "about 20 ms per job: every task reads Spark's zip files again"),
@@ -34,7 +34,7 @@ WANTED: Mapping[str, tuple[str, str]] = {
 
 
 class Sessions:
-    """Spark sessions of this process: an existing one is shared; one created by txstorm is stopped by its last user."""
+    """Registry of this process's Spark session: shares an existing session, or creates one and stops it after use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Sessions:
         self._users = 0
 
     def acquire(self, name: str, extra: Callable[[], Mapping[str, str]] = dict) -> Any:
-        """Return this process's session, created (with `extra` settings) if there is none; `release` it afterwards."""
+        """Return this process's session, created with `extra` settings if there is none; `release` it afterwards."""
         with self._lock:
             existing = _existing_session()
             if existing is None:
@@ -86,7 +86,7 @@ sessions = Sessions()
 
 
 def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
-    """Create a local classic session set up for txstorm; raise `MissingDependency` if pyspark is not installed."""
+    """Create a local classic session configured for txstorm; raise `MissingDependency` if pyspark is not installed."""
     check_installed()
     from pyspark.sql import SparkSession
 
@@ -101,20 +101,20 @@ def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
 
 
 def _submitted(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return `settings` without those that a program started by spark-submit must not override."""
+    """Remove from `settings` those that a program started by spark-submit must not override."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return settings
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, which knows the submitted settings
     submitted = SparkConf()
-    # Master and addresses are the submitter's; the driver's JVM is already running.
+    # Master and addresses are set by the submitter; the driver's JVM is already running.
     theirs = ("spark.master", "spark.driver.", "spark.ui.")
     return {key: value for key, value in settings.items() if not key.startswith(theirs) and not submitted.contains(key)}
 
 
 def check_installed() -> None:
-    """Raise `MissingDependency` or `InputError` unless pyspark and a Java for it are installed; changes nothing."""
+    """Raise `MissingDependency` unless pyspark is installed, and `InputError` unless Java is; changes nothing."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingDependency("pyspark", "spark")
     home = os.environ.get("JAVA_HOME")
@@ -161,9 +161,9 @@ def _log_settings() -> str:
 
 @contextlib.contextmanager
 def _shared_path() -> Iterator[None]:
-    """Extend `PYTHONPATH` within the block, so that workers can import whatever the driver can; restore it afterwards.
+    """Context manager that extends `PYTHONPATH`, so that workers can import whatever the driver can import.
 
-    It adds the directories on `sys.path` other than the interpreter's own.
+    It adds the directories on `sys.path` except those of the interpreter, and restores `PYTHONPATH` afterwards.
     """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     mine = [os.path.abspath(entry or os.getcwd()) for entry in sys.path if entry not in standard]
@@ -184,7 +184,7 @@ _checked: set[int] = set()
 
 
 def check_session(session: Any) -> None:
-    """Warn, once per session, about settings that an existing session lacks and their cost; changes nothing."""
+    """Log a warning, once per session, about missing recommended settings and their cost; changes nothing."""
     if id(session) in _checked:
         return
     _checked.add(id(session))
@@ -202,7 +202,7 @@ def is_connect(session: Any) -> bool:
 
 
 def is_alive(session: Any) -> bool:
-    """Return whether jobs can still be run; a Connect session is assumed alive until its errors show otherwise."""
+    """Return whether `session` can still run jobs; a Connect session is assumed to be alive."""
     if is_connect(session):
         return True
     try:
@@ -212,7 +212,7 @@ def is_alive(session: Any) -> bool:
 
 
 def describe(session: Any) -> Mapping[str, Any]:
-    """Return Spark's version and master for the run's description; for Connect the master is ``connect``."""
+    """Return Spark's version and master for the description of a run; with Connect, the master is ``connect``."""
     if is_connect(session):
         return {"spark": session.version, "master": "connect"}
     return {"spark": session.version, "master": session.sparkContext.master}
@@ -220,7 +220,7 @@ def describe(session: Any) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def job_group(session: Any, group: str) -> Iterator[None]:
-    """Assign jobs of this thread within the block to `group`, for `cancel`: a job group or, with Connect, a tag."""
+    """Context manager that assigns this thread's jobs to `group`, for `cancel`: a job group or, with Connect, a tag."""
     if is_connect(session):
         session.addTag(group)
         try:
@@ -234,17 +234,17 @@ def job_group(session: Any, group: str) -> Iterator[None]:
 
 
 def _activate(session: Any) -> None:
-    """Set the thread's active session; otherwise every UDF looks for it, with a dozen calls to the JVM."""
+    """Set the thread's active session; otherwise every UDF looks it up, with a dozen calls to the JVM."""
     from pyspark.sql import SparkSession
 
-    with contextlib.suppress(AttributeError):  # not public; without it everything works, a little slower
+    with contextlib.suppress(AttributeError):  # not public; everything works without it, but a little slower
         SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def cargo_type(target: str, cargo: str) -> Any:
     """Return the Spark type of rows with an INT column `target` and a BINARY column `cargo`.
 
-    It is an object, since the JVM would parse a type given as text every time.
+    It is an object rather than a DDL string, which the JVM would parse every time.
     """
     from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
@@ -260,7 +260,7 @@ def cancel(session: Any, group: str) -> None:
 
 
 def partition_index() -> int:
-    """Return the index of the partition being computed; for use in a worker."""
+    """Return the index of the partition being computed; call in a Spark worker only."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -273,7 +273,7 @@ def exchange(frame: Any, tasks: int, column: str) -> Any:
     by_id = getattr(frame, "repartitionById", None)
     if by_id is not None:
         return by_id(tasks, column)
-    # Spark 4.0: hash partitioning over numbers chosen so that each hashes to the wanted partition.
+    # Spark 4.0: hash partitioning by numbers that are chosen such that each hashes to the wanted partition.
     from pyspark.sql import functions
 
     numbers = functions.array(*(functions.lit(number) for number in _landing(tasks)))

@@ -1,4 +1,4 @@
-"""Maps in any database that SQLAlchemy supports. This is the only module that imports `sqlalchemy`."""
+"""Map backend for any database that SQLAlchemy supports. This is the only module that imports `sqlalchemy`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _ID_BYTES = 20
 
 
 class SqlAlchemyBackend:
-    """A `txstorm.api.external.MarkedMapBackend` in a database table; rows and commit mark change in one transaction.
+    """`txstorm.api.external.MarkedMapBackend` in a database table; rows and mark are written in one transaction.
 
-    The table and ``txstorm_marks`` are created on first use. Statements take at most `CHUNK` keys.
+    The table and the table ``txstorm_marks`` are created on first use. A statement has at most `CHUNK` keys.
 
     Args:
         source: a database URL, or a function that returns the `sqlalchemy.Engine`, called on first use.
-        table: the table of this one map.
+        table: the table for this map; no other map may use it.
 
     Raises:
         InputError: the URL is invalid, or names an in-memory SQLite database, which would be empty in other threads.
@@ -51,7 +51,7 @@ class SqlAlchemyBackend:
 
     @classmethod
     def from_env(cls, variable: str, table: str) -> SqlAlchemyBackend:
-        """Return a backend for the database whose URL is in an environment variable, which is read on first use."""
+        """Return a backend for the database whose URL is in the environment variable `variable`, read on first use."""
 
         def make() -> sa.Engine:
             url = os.environ.get(variable)
@@ -88,7 +88,7 @@ class SqlAlchemyBackend:
         return None if found is None else MapMark(*found)
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
-        """See `txstorm.api.external.MarkedMapBackend`. Updating the mark first locks its row until the end."""
+        """See `txstorm.api.external.MarkedMapBackend`; updating the mark first locks its row until the commit."""
         with self._transaction() as connection:
             if not self._move_mark(connection, expected, mark):
                 connection.rollback()
@@ -105,7 +105,7 @@ class SqlAlchemyBackend:
         if expected is None:
             try:
                 connection.execute(sa.insert(self._marks).values(map=self._name, **asdict(mark)))
-            except exc.IntegrityError:  # another process was first
+            except exc.IntegrityError:  # another process has inserted it first
                 return False
             return True
         same = [self._marks.c[name] == value for name, value in asdict(expected).items()]
@@ -115,7 +115,7 @@ class SqlAlchemyBackend:
         return found.rowcount == 1
 
     def _put(self, connection: sa.Connection, rows: Mapping[str, MapRow | None]) -> None:
-        """Overwrite rows by delete and insert, the only way that works in all databases."""
+        """Overwrite rows by delete and insert, the only method that works in all databases."""
         columns = self._rows.c
         newest = max((row.txid for row in rows.values() if row), default=0)
         connection.execute(sa.delete(self._rows).where(columns.removed < newest))
@@ -126,7 +126,7 @@ class SqlAlchemyBackend:
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        """Open a transaction for the block; raise `ConnectionError` while the database cannot be reached."""
+        """Context manager for a transaction; raises `ConnectionError` if the database cannot be reached."""
         try:
             with self._opened().begin() as connection:
                 yield connection
@@ -191,7 +191,10 @@ def _maker(url: str) -> Callable[[], sa.Engine]:
 
 
 def _rows_table(name: str, metadata: sa.MetaData) -> sa.Table:
-    """Define the map's table, keyed by digests, since databases differ in collation and in length of indexed texts."""
+    """Define the map's table, with digests of the keys as primary key.
+
+    Databases differ in collation and in the maximum length of indexed text.
+    """
     return sa.Table(
         name,
         metadata,

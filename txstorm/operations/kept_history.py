@@ -1,4 +1,4 @@
-"""Retained history of a topology: what it records of a txid, and how far back it reaches."""
+"""Retained history of a topology: the recorded row of a txid, and how far back the history reaches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from txstorm.results.views import read_directory_history
 
 
 def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
-    """Read the history row of `txid` on a timeline or an earlier one; stamps are UTC microseconds.
+    """Read the history row of `txid` on `timeline` or an earlier timeline; stamps are UTC microseconds.
 
-    If the txid was committed on several timelines the last row counts: the others were rolled back.
+    If the txid was committed on several timelines, the row of the last one is returned, since the others were rolled
+    back.
 
     Raises:
-        DataDirectoryError: the history does not record the extents that `txid` read from the source.
+        DataDirectoryError: the history does not record the extents that `txid` has read from the source.
     """
     rows = read_directory_history(directory)
     rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
@@ -35,7 +36,7 @@ def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
 
 
 def check_in_history(directory: Path, books: Books, txid: int) -> None:
-    """Raise `InputError` if `txid` is before the retained history."""
+    """Raise `InputError` if `txid` is before the beginning of the retained history."""
     if txid < (kept := books.kept()):
         msg = (
             f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "

@@ -1,4 +1,4 @@
-"""Ledger addresses given by the operator: check them against the data directory; confirm hosts that get secrets."""
+"""Ledger addresses given by the operator: check them against the data directory, and confirm hosts to get secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txstorm.ledger.credentials import ask_with, named_ledger
 
 
 def check_ledger(data_dir: str | Path, address: str) -> None:
-    """Check that the topology in `data_dir` uses the ledger at `address`; afterwards secrets may be sent to its hosts.
+    """Check that the topology in `data_dir` uses the ledger at `address`; then secrets may be sent to its hosts.
 
     Args:
         data_dir: the data directory, as a path or ``file://`` URL.
@@ -27,6 +27,6 @@ def check_ledger(data_dir: str | Path, address: str) -> None:
 def set_confirmation(confirm: Callable[[str], bool]) -> None:
     """Set the callback that asks the operator before a secret is sent to a host named only by a data directory.
 
-    `confirm` gets the question and returns whether the answer is yes. Without a callback the answer is always no.
+    `confirm` is called with the question and returns whether the answer is yes. Without a callback, the answer is no.
     """
     ask_with(confirm)

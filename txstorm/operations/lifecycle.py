@@ -1,4 +1,4 @@
-"""Life-cycle commands, sent from outside the process that runs the topology."""
+"""Life-cycle commands (activate, deactivate, rebalance, kill), sent from outside the process that runs the topology."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ LOOK = 0.05
 
 @dataclass(frozen=True)
 class Waiting:
-    """Time limits and clocks of a command that waits for the run to answer.
+    """Time limit and clocks of a command that waits for the run's response.
 
     Attributes:
         patience: seconds after which the command gives up in any case.
+        monotonic: a monotonic clock, in seconds.
+        sleep: blocks for a number of seconds.
+        clock: returns the current UTC time.
     """
 
     patience: float = PATIENCE
@@ -53,11 +56,11 @@ class Waiting:
 
     @property
     def busy(self) -> float:
-        """Seconds that one commit of this command may block: the run may hang in the middle of its own."""
+        """Seconds for which one ledger commit of this command may block, since the run may hang in a commit."""
         return self.patience / 4
 
     def until(self) -> float:
-        """Return the deadline for an answer awaited from now on; it leaves time to withdraw the request."""
+        """Return the deadline (monotonic seconds) for a response, which leaves time to withdraw the request."""
         return self.monotonic() + self.patience - 2 * self.busy
 
 
@@ -65,12 +68,12 @@ def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, 
     """Stop the topology from starting transactions; those in flight finish. Persists across restarts, until `activate`.
 
     Returns:
-        ``topology``, ``active`` (False), ``running``, and of a live run ``committed_txid`` and ``in_flight``.
+        ``topology``, ``active`` (False), ``running``, ``committed_txid`` and ``in_flight``.
 
     Raises:
         InputError: there is no topology in `data_dir`.
-        BusyError: another command is under way; it is named.
-        HeldError: the run did not answer; its process is named.
+        BusyError: another command, which the message names, is in progress.
+        HeldError: the run, whose process the message names, did not respond.
     """
     return _activation(data_dir, DEACTIVATE, waiting)
 
@@ -85,15 +88,16 @@ def rebalance(
     parallelism: Mapping[str, int],
     waiting: Waiting = Waiting(),
 ) -> dict[str, Any]:
-    """Change the number of tasks of components from the next new transaction on; those in flight finish first.
+    """Change the number of tasks of components, starting with the next new transaction; those in flight finish first.
 
-    Persists across restarts, until the code itself gives such a component another number.
+    Persists across restarts, until the parallelism of such a component is changed in the code.
 
     Returns:
         ``topology``, ``parallelism`` (all components), ``from_txid``, ``committed_txid``, ``in_flight``, ``running``.
 
     Raises:
-        InputError: there is no topology in `data_dir`, or a component is unknown, its number is invalid or fixed.
+        InputError: there is no topology in `data_dir`, a component is unknown, or its number of tasks is invalid or
+            fixed.
         NotRunningError: the topology is not running.
         BusyError, HeldError: as for `deactivate`.
     """
@@ -105,13 +109,13 @@ def kill(
     wait_seconds: float = 30.0,
     waiting: Waiting = Waiting(),
 ) -> dict[str, Any]:
-    """End the run: it starts nothing new, commits what it can of the transactions in flight, and exits with code 0.
+    """End the run: it starts no transactions, commits those in flight as far as it can, and exits with code 0.
 
-    Transactions not committed within `wait_seconds` is replayed when the topology is started again.
+    Transactions not committed within `wait_seconds` are replayed when the topology is started again.
 
     Returns:
-        ``topology``, ``committed_txid``, ``in_flight`` when the run received the command, ``wait_seconds``, and whether
-        it has ``ended`` within `waiting.patience`.
+        ``topology``, ``committed_txid``, ``in_flight`` (when the run received the command), ``wait_seconds``, and
+        ``ended`` (whether the run has ended within `waiting.patience`).
 
     Raises:
         InputError: there is no topology in `data_dir`.
@@ -122,7 +126,7 @@ def kill(
     with _opened(data_dir, waiting) as books:
         killed = books.ledger.holder()
         result = ask(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
-        # Another holder is a standby coordinator: it sees that the one before it was killed, and ends as well.
+        # Another holder is a standby coordinator, which detects that the topology was killed, and ends as well.
         while (held := books.ledger.holder()) == killed and held is not None and waiting.monotonic() < until:
             waiting.sleep(LOOK)
         return {**result, "committed_txid": books.currtx() - 1, "ended": held is None or held != killed}
@@ -150,11 +154,11 @@ def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[st
 def ask(
     data_dir: str | Path, command: str, arguments: Mapping[str, Any], waiting: Waiting = Waiting()
 ) -> dict[str, Any]:
-    """Send a command to the run in `data_dir`, and wait for its answer; commands of front ends are sent with this.
+    """Send a command to the run in `data_dir`, and wait for its response; also for commands defined by front ends.
 
     Args:
         data_dir: the data directory.
-        command: the name under which the run has registered a handler.
+        command: the name for which the run has registered a handler.
         arguments: JSON values, validated by the run.
         waiting: time limits and clocks.
 
@@ -162,7 +166,7 @@ def ask(
         The handler's result.
 
     Raises:
-        InputError: there is no topology in `data_dir`, or the run refuses the command and continues as before.
+        InputError: there is no topology in `data_dir`, or the run refuses the command and continues unchanged.
         NotRunningError: the topology is not running.
         BusyError, HeldError: as for `deactivate`.
     """
@@ -186,7 +190,7 @@ def ask(
 
 
 def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None:
-    """Write the request and wait for its answer; None if there was none, after withdrawing the request."""
+    """Write the request and wait for its response; None if there was none, after withdrawing the request."""
     until = waiting.until()
     version = _open_request(books, request, waiting)
     try:
@@ -217,7 +221,7 @@ def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
 
 
 def _waited(books: Books, request: Request, waiting: Waiting, until: float) -> Answer | None:
-    """Wait for the answer; None if the run has ended or the deadline `until` has passed."""
+    """Wait for the response; None if the run has ended or the deadline `until` has passed."""
     while True:
         live = books.ledger.holder() is not None
         answer = read_answer(books.ledger, request.id)

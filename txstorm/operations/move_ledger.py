@@ -20,12 +20,12 @@ from txstorm.ledger.values import decode_value, encode_value
 
 log = logging.getLogger("txstorm.ledger")
 COPYING = "copying"
-"""Path of the marker in a ledger whose copy is not complete."""
+"""Path of the marker in a target ledger while the copy is incomplete."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A ledger, and its data directory if the operator named that instead of the ledger."""
+    """A ledger named by the operator, and its data directory if the operator gave that instead of an address."""
 
     ledger: LedgerSpec
     data_dir: Path | None = None
@@ -34,17 +34,17 @@ class Named:
 def copy_ledger(source: str, target: str) -> dict[str, Any]:
     """Move all entries of the ledger `source` to `target`, from which the next start continues.
 
-    Both are a ledger's name or a data directory; for a target directory, the SQLite file in it. The topology must not
-    run. The copy is read back and compared; only then is the old ledger marked as moved, so that no process uses it any
-    more, and the data directory, if one was named, records the new one. After an interruption the same command starts
-    the copy from the beginning.
+    Both are ledger addresses or data directories; a target directory stands for the SQLite file in it. The topology
+    must not be running. The copy is read back and compared; only then is the old ledger marked as moved, so that no
+    process uses it any more, and the new ledger recorded in the data directory, if one was given. After an
+    interruption, the same command starts the copy from the beginning.
 
     Returns:
-        ``topology``, ``source``, ``target``, ``entries``, ``currtx``, and ``data_dir`` where it is known.
+        ``topology``, ``source``, ``target``, ``entries`` (number), ``currtx``, and ``data_dir`` (None if unknown).
 
     Raises:
-        InputError: both are the same ledger, or `target` holds another topology.
-        HeldError: the topology runs.
+        InputError: both are the same ledger, or `target` is not empty.
+        HeldError: the topology is running.
         DataDirectoryError: there is no ledger at `source`, or it was moved elsewhere.
         LedgerCorrupt: the copy, read back, differs from the original.
     """
@@ -74,7 +74,7 @@ def _target(text: str) -> Named:
 
 
 def _is_name(text: str) -> bool:
-    """Whether `text` is a ledger address, not a path; a path with a colon in it has to start with ``./``."""
+    """Whether `text` is a ledger address rather than a path; a path that contains a colon has to start with ``./``."""
     kind = text.partition(":")[0]
     return kind in FORMS or (":" in text and "/" not in kind and "\\" not in kind and not Path(text).exists())
 
@@ -114,7 +114,7 @@ def _moved(left: Ledger, right: Ledger, old: Named, new: Named) -> dict[str, Any
 
 
 def _check_target(right: Ledger, old: Named, new: Named) -> None:
-    """Check that the target is empty, half filled by an earlier attempt, or the ledger once moved to the source."""
+    """Check that the target is empty, an incomplete copy, or a ledger that was itself moved to the source."""
     if right.get(COPYING) is not None or moved_to(right) == str(old.ledger):
         return
     if right.children(""):
@@ -145,7 +145,7 @@ def _value(entries: dict[str, Entry], path: str) -> Any:
 
 
 def all_entries(ledger: Ledger, above: str = "") -> Iterator[tuple[str, Entry]]:
-    """Iterate over all entries below a path, each with its own path."""
+    """Yield all entries below the path `above`, recursively, each with its full path."""
     prefix = f"{above}/" if above else ""
     for name, entry in ledger.scan(above).items():
         yield prefix + name, entry

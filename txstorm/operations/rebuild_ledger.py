@@ -30,13 +30,15 @@ class Rebuilt:
     """Content of a ledger, as rebuilt from the tables.
 
     Attributes:
-        currtx: the next txid to commit; those of `intent` are committed by the next start.
+        identity: the topology's identity.
+        epoch: the last epoch recorded in the tables.
+        currtx: the next txid to commit; the txids of `intent` are committed by the next start.
         metadata: metadata of the last transaction recorded in any table; reading continues from there.
         tables: table → its last txid.
-        intent: a decided group that is not published in all its tables yet, or None.
-        history: last txid of a group → its rows that the history table lacks.
-        unknown: txids among those rows that no table records: they changed none.
-        dropped: tables marked as dropped; nothing records this of maps, outlets and sources.
+        intent: a decided group that is not yet published in all its tables; None if there is none.
+        history: last txid of a group → its rows that are missing from the history table.
+        unknown: txids among those rows that no table records, since they changed no table.
+        dropped: tables marked as dropped; for maps, outlets and sources, this is not recorded anywhere.
     """
 
     identity: Identity
@@ -50,7 +52,7 @@ class Rebuilt:
     dropped: Dropped
 
     def values(self) -> dict[str, Any]:
-        """Return ledger path → value; the identity, which marks a ledger as complete, comes last."""
+        """Return the ledger's values by path; the identity, which marks a ledger as complete, comes last."""
         intent = {} if self.intent is None else {names.intent_path(self.intent.last): self.intent.to_json()}
         return {
             names.EPOCH: self.epoch,
@@ -65,17 +67,18 @@ class Rebuilt:
 
 
 def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = False) -> dict[str, Any]:
-    """Rebuild the lost ledger of `data_dir` from its tables; with `dry_run` only report what would be written.
+    """Rebuild the lost ledger of `data_dir` from its tables; with `dry_run`, only report what would be written.
 
-    The next start continues after the last transaction that any table holds. Transactions that were planned or
-    processed, and decided groups that no table holds yet, are planned again: none of their output was visible. What
-    only the ledger recorded is lost: that the topology was inactive, what `rebalance` chose, failures, savepoints.
+    The next start continues after the last transaction that any table contains. Transactions that were planned or
+    processed, and decided groups that no table contains yet, are planned again: none of their output was visible.
+    Facts that only the ledger recorded are lost: whether the topology was inactive, the parallelism set by `rebalance`,
+    failures, and savepoints.
 
     Returns:
         ``topology``, ``ledger``, ``written``, ``epoch``, ``currtx``, ``committed_txid``, ``metadata``, ``tables``,
-        ``rolled_forward`` (first and last txid of a group that the next start publishes in the tables that lack it),
+        ``rolled_forward`` (first and last txid of a group that the next start publishes in the remaining tables),
         ``dropped`` (table → last txid), ``history`` (number of rows), ``unknown_txids``, ``lost_savepoints``
-        (sentences), ``values`` (path → value).
+        (descriptions), ``values`` (path → value).
 
     Raises:
         InputError: the ledger is not lost.
@@ -95,7 +98,7 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
 
 
 def _target(directory: Path, ledger: str | None) -> LedgerSpec:
-    """Choose the ledger to write; raises `InputError` if it or the recorded one exists and is complete."""
+    """Choose the ledger to write; raise `InputError` if it, or the recorded ledger, exists and is complete."""
     recorded = recorded_ledger(directory)
     wanted = chosen_ledger(directory, None) if ledger is None else named_ledger(ledger)
     for one in {one for one in (recorded, wanted) if one is not None}:
@@ -109,7 +112,7 @@ def _target(directory: Path, ledger: str | None) -> LedgerSpec:
 
 
 def _is_whole(ledger: LedgerSpec, directory: Path) -> bool:
-    """Whether the ledger has an identity: without one it was never completed."""
+    """Whether the ledger is complete, that is, has an identity, which is written last."""
     opened = open_ledger(directory, create=False, read_only=True, ledger=ledger)
     try:
         return opened.get(names.IDENTITY) is not None
@@ -158,7 +161,7 @@ def _metadata(found: Found, known: Mapping[int, TxidRecord]) -> dict[int, Meta]:
 
 
 def _history(found: Found, committed: int) -> tuple[dict[int, list[dict[str, Any]]], list[int]]:
-    """Return the rows that the history table lacks, and the txids among them that no table records."""
+    """Return the rows missing from the history table, and the txids among them that no table records."""
     stamp = int(found.history[-1]["stamp"]) if found.history else 0
     rows: dict[int, list[dict[str, Any]]] = {}
     unknown: list[int] = []
@@ -200,7 +203,7 @@ def _write(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt) -> None:
             msg = f"ledger {chosen}: expected it to be empty, got one written by another process meanwhile; look again"
             raise DataDirectoryError(msg)
         blobs = directory / "intents"
-        # With the next epoch: a coordinator that was paused when the ledger was lost must not delete these files.
+        # Use the next epoch: a coordinator that was paused when the ledger was lost must not delete these files.
         epoch = rebuilt.epoch + 1
         puts = [[Put(path, encode_value(blobs, one, path, epoch=epoch))] for path, one in rebuilt.values().items()]
         for ops in in_commits(puts):

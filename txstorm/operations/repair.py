@@ -18,18 +18,18 @@ log = logging.getLogger("txstorm.repair")
 
 
 def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:
-    """Drop the decided group that `txid` belongs to, provided that no table contains any of its rows.
+    """Drop the decided group of `txid` and all later decided groups, provided that no table contains any of their rows.
 
-    The topology must not run. Its transactions are undecided again: the next start processes them again, with the same
-    metadata (an opaque spout plans them again). Every table that can be reached gets a new epoch first, so that a
-    stale coordinator is fenced and cannot publish the group afterwards.
+    The topology must not be running. The transactions become undecided: the next start processes them again, with the
+    same metadata (an opaque spout plans them again). Every table that can be reached gets a new epoch first, so that a
+    stale coordinator is fenced and cannot publish the groups afterwards.
 
     Returns:
         ``topology``, ``abandoned`` (first and last txid), ``epoch``, ``currtx``, and ``unreached`` (table → cause).
 
     Raises:
-        InputError: `txid` is not decided, or is completed, or is published in a table, which the message names.
-        HeldError: the topology runs.
+        InputError: `txid` is not decided, is already committed, or is published in a table, which the message names.
+        HeldError: the topology is running.
     """
     directory = topology_in(data_dir)
     ledger = open_ledger(directory, create=False)
@@ -46,7 +46,7 @@ def _abandon(data_dir: Path, books: Books, txid: int) -> dict[str, Any]:
     epoch = books.raise_epoch()
     owner = TopologyIdentity(group.topology, group.incarnation, group.timeline)
     unreached = raise_reachable(data_dir, books.tables(), owner, epoch)
-    # After the epoch is raised: what is not published now can no longer be published.
+    # Checked after the epoch is raised: a group that is not published now can no longer be published.
     for intent in dropped:
         _check_unpublished(data_dir, intent)
     books.abandon(dropped)
@@ -73,7 +73,7 @@ def _group_of(data_dir: Path, books: Books, txid: int) -> Intent:
 
 
 def _check_unpublished(data_dir: Path, intent: Intent) -> None:
-    """Check that no table contains the group; tables are published in order, so the first without it decides."""
+    """Check that no table contains rows of the group; raise `InputError` if one does, or if that is unknown."""
     told = False
     for one in publications(data_dir, intent):
         if one.published:

@@ -39,17 +39,17 @@ def restore_savepoint(
 ) -> dict[str, Any]:
     """Create the data directory `new_dir` with the tables of the savepoint `name` of `data_dir`.
 
-    A run of a topology with the id `topology` (by default that of the savepoint) in `new_dir` continues with the next
-    txid, and reads the source from where the savepoint's transaction ended. The original may run at any time: the two
-    are independent. Maps and outlets are in other systems and are not restored. After a crash, `new_dir` does not
-    exist.
+    A run of a topology with the id `topology` (by default, the id in the savepoint) in `new_dir` continues with the
+    next txid, and reads the source from where the savepoint's transaction ended. The original may be running, since the
+    two are independent. Maps and outlets are in external systems and are not restored. If this call crashes, `new_dir`
+    does not exist.
 
     Returns:
-        ``topology``, ``data_dir`` (the new one), ``savepoint``, ``txid``, ``tables``, and ``outside``: maps and outlets
-        of the original, which a run in `new_dir` starts empty.
+        ``topology``, ``data_dir`` (the new directory), ``savepoint``, ``txid``, ``tables``, and ``outside`` (maps and
+        outlets of the original, which are empty at the start of a run in `new_dir`).
 
     Raises:
-        InputError: no such savepoint, `new_dir` exists already, or the id is invalid.
+        InputError: there is no such savepoint, `new_dir` exists and is not empty, or the id is invalid.
         TableCorrupt: a version or file that the savepoint needs is damaged.
     """
     target = local_directory(new_dir)
@@ -83,7 +83,7 @@ def _checked_id(topology: str) -> str:
 
 
 def _beside(target: Path) -> Path:
-    """Create an empty directory on the file system of `target`; raises `InputError` if `target` is not empty."""
+    """Create a temporary directory next to `target`; raise `InputError` if `target` exists and is not empty."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         msg = f"{target}: expected a new directory to restore into, found something there; choose another one"
         raise InputError(msg)
@@ -93,7 +93,7 @@ def _beside(target: Path) -> Path:
 
 
 def _row(directory: Path, savepoint: Savepoint) -> dict[str, Any]:
-    """Return the history row of the savepoint's txid; if it has expired, build it from the savepoint alone."""
+    """Return the history row for the savepoint's txid, built from the savepoint alone if the original has expired."""
     known = {"attempt": 0, "digest": "", "tuples": None}
     try:
         row = history_row(directory, savepoint.timeline, savepoint.txid)

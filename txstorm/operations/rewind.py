@@ -25,22 +25,23 @@ from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
 
 
 def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict[str, Any]:
-    """Roll all tables of the topology in `data_dir`, which must not run, back to the end of transaction `to_txid`.
+    """Roll back all tables of a topology to the end of transaction `to_txid`; the topology must not be running.
 
-    The next run plans txid ``to_txid + 1`` again, from where `to_txid` ended in the source. From then on a transaction
-    is identified by (timeline, txid); those rolled back stay in the history under their timeline. Maps and outlets are
-    in other systems and cannot be rolled back: each must be named in `keep`, and keeps the output of later
-    transactions, on top of which the replayed ones write. After a crash the next start, or the next rewind, completes
-    the rewind.
+    The next run plans txid ``to_txid + 1`` again, from where `to_txid` ended in the source. From then on, a transaction
+    is identified by (timeline, txid); those rolled back remain in the history under their timeline. Maps and outlets
+    are in external systems and cannot be rolled back: each must be named in `keep`, and keeps the output of later
+    transactions, on top of which the replayed transactions write. After a crash, the next start, or the next rewind,
+    completes the rewind.
 
     Returns:
-        ``topology``, ``txid``, ``timeline`` (the new one), ``taken_back`` (first and last txid), ``tables``, ``kept``.
+        ``topology``, ``txid``, ``timeline`` (the new timeline), ``taken_back`` (first and last txid rolled back),
+        ``tables``, and ``kept`` (the maps and outlets).
 
     Raises:
-        InputError: `to_txid` is not before the last committed transaction, or a map or outlet is not named.
-        StateError: a state as of `to_txid` is no longer kept.
+        InputError: `to_txid` is not before the last committed transaction, or a map or outlet is not named in `keep`.
+        StateError: a state as of `to_txid` is no longer retained.
         DataDirectoryError: the history does not contain `to_txid`, or the directory is damaged.
-        HeldError: the topology runs.
+        HeldError: the topology is running.
     """
     directory = topology_in(data_dir)
     ledger = open_ledger(directory, create=False)
@@ -89,7 +90,10 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
 
 
 def _check_wanted(directory: Path, books: Books, txid: int) -> None:
-    """Check that `txid` is before the last committed one; decided groups count, as a rewind publishes them first."""
+    """Raise `InputError` unless `txid` is before the last committed or decided txid.
+
+    Decided groups count as committed, since a rewind publishes them first.
+    """
     last = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())])
     if not 0 <= txid < last:
         what = "is the last committed one: there is nothing to take back" if txid == last else "is not committed"
@@ -97,7 +101,7 @@ def _check_wanted(directory: Path, books: Books, txid: int) -> None:
 
 
 def _outside(directory: Path, books: Books) -> set[str]:
-    """Return the maps and outlets with rows, whether or not the ledger records them, except dropped ones."""
+    """Return the maps and outlets that are recorded in the ledger or have staged files, except dropped ones."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
     folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
     staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
@@ -126,7 +130,7 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
 
 
 def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
-    """Return the history row of `txid` for the new timeline; None for txid 0, as no transaction remains."""
+    """Return the history row of `txid` for the new timeline; None for txid 0, since no transaction remains."""
     if txid > 0:
         own = {"timeline": identity.timeline + 1, "first": txid, "last": txid, "versions": {}}
         return {**history_row(directory, identity.timeline, txid), **own}
@@ -137,7 +141,7 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
 
 
 def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
-    """Plan the rewind of every table, including those not in the ledger yet (created by a start that was killed)."""
+    """Plan the rewind of every table, including tables created by a start that was killed before recording them."""
     found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(directory), start=1):
         found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))

@@ -1,4 +1,4 @@
-"""Named savepoints: create, list and delete, also during a run; `txstorm.operations.restore` restores them."""
+"""Named savepoints: create, list and delete them, even during a run; `txstorm.operations.restore` restores them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from txstorm.storage.tables.intent import CHANGES, OUTSIDE, SINK, STATE
 
 log = logging.getLogger("txstorm.savepoint")
 NOTES = "savepoints"
-"""Directory of the notes on savepoints, which are kept beside the ledger in case it is lost."""
+"""Name of the directory with notes on the savepoints, which are kept outside the ledger in case it is lost."""
 
 
 def create_savepoint(
     data_dir: str | Path, name: str, txid: int | None = None, clock: Callable[[], float] = time.time
 ) -> Savepoint:
-    """Name the state of all tables right after transaction `txid`, by default the last committed one.
+    """Create a savepoint of all tables as of transaction `txid` (None: the last committed one).
 
-    May be called while the topology runs, from any process. The versions and files it needs are kept
-    until it is deleted.
+    May be called from any process while the topology is running. The versions and files that the savepoint needs are
+    retained until it is deleted.
 
     Raises:
-        InputError: there is a savepoint of that name already, or the name is invalid.
-        StateError: `txid` is not committed, is before the first, or is no longer kept.
+        InputError: a savepoint with that name exists already, the name is invalid, or `txid` is no longer retained.
+        StateError: `txid` is not committed, or a state as of it can no longer be read.
         DataDirectoryError: there is no topology in `data_dir`.
     """
     if fault := name_fault("savepoint", name):
@@ -68,7 +68,7 @@ def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
 
 
 def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
-    """Delete the savepoint `name`, so that the files it needs may be removed. Raises `InputError` if there is none."""
+    """Delete the savepoint `name`, so that its files may be removed; raise `InputError` if it does not exist."""
     with opened_books(data_dir) as (directory, books):
         found = find_savepoint(directory, books, name)
         (directory / NOTES / f"{name}.json").unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
 
 
 def noted_savepoints(directory: Path) -> list[str]:
-    """Describe the savepoints of a lost ledger, one phrase each, from the notes beside it."""
+    """Describe the savepoints of a lost ledger, one phrase for each, from the notes in the data directory."""
     found = []
     for note in sorted((directory / NOTES).glob("*.json")):
         try:
@@ -89,13 +89,13 @@ def noted_savepoints(directory: Path) -> list[str]:
 
 
 def forget_notes(directory: Path) -> None:
-    """Delete the notes on savepoints that no ledger contains any longer."""
+    """Delete all notes on savepoints; call when no ledger contains the savepoints any longer."""
     for note in (directory / NOTES).glob("*.json"):
         note.unlink(missing_ok=True)
 
 
 def _note(directory: Path, made: Savepoint) -> None:
-    """Note the savepoint beside the ledger; a full disk is logged and does not undo the savepoint."""
+    """Write a note on the savepoint outside the ledger; a failure (such as a full disk) is only logged."""
     note = directory / NOTES / f"{made.name}.json"
     try:
         make_directory(note.parent)
@@ -105,7 +105,7 @@ def _note(directory: Path, made: Savepoint) -> None:
 
 
 def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
-    """Look up the savepoint `name`; raises `InputError`, with similar names, if there is none."""
+    """Look up the savepoint `name`; raise `InputError`, which suggests similar names, if it does not exist."""
     known = books.savepoints()
     if name not in known:
         msg = f"{directory}: no savepoint {name!r}{near(name, list(known))}; it has {', '.join(known) or 'none'}"
@@ -115,7 +115,7 @@ def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
 
 @contextmanager
 def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[tuple[Path, Books]]:
-    """Open the directory and its books without acquiring the lease, so that it works during a run."""
+    """Context manager that opens a data directory and its books without acquiring the lease, even during a run."""
     directory = topology_in(data_dir)
     ledger = open_ledger(directory, create=False, read_only=read_only)
     try:
@@ -149,7 +149,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Cal
 
 
 def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
-    """Return the table versions of a savepoint at `txid`; omit tables created later or dropped before."""
+    """Return the table versions of a savepoint as of `txid`, except tables created later or dropped earlier."""
     found: dict[str, SavedTable] = {}
     others = left_out(directory, txid)
     for name in [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]:
@@ -165,7 +165,10 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
 
 
 def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
-    """Check that no version was removed while the savepoint was written; if one was, delete the savepoint and raise."""
+    """Check that no version was removed while the savepoint was created.
+
+    If one was, delete the savepoint and raise `InputError`.
+    """
     try:
         assert books.savepoints()[made.name] == made
         check_in_history(directory, books, made.txid)

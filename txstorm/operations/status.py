@@ -1,4 +1,4 @@
-"""Status of topologies, running or not, for `list`, `status` and `inspect`. Changes nothing."""
+"""Status of topologies, running or not, for the commands `list`, `status` and `inspect`; read-only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last
 
 
 def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
-    """Return the status of every topology below `root`, by directory; an unreadable one has ``error`` instead.
+    """Return the status of every topology below `root`, by directory; ``error`` says why one is unreadable.
 
-    With `ledger`, only the topologies that use this ledger.
+    `ledger`: return only topologies that use this ledger; None: all.
 
     Raises:
         InputError: there is no such directory.
@@ -43,14 +43,17 @@ def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[st
 def read_status(data_dir: str | Path) -> dict[str, Any]:
     """Read the status of the topology in `data_dir`.
 
-    ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (who has the lease, in words, or None),
-    ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase), ``blocked`` (why
-    a decided transaction cannot be published, or None), ``error`` (what ended the last run, or None), ``hash_seed``
-    (Python's in the last run: ``seed``, which is ``random`` or a number, a ``probe`` of it, and the version of
-    ``python``; or None), and what the run last reported of itself (`LIVE_FACTS`).
+    Returns:
+        ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (description of the lease holder, or
+        None), ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase),
+        ``blocked`` (the reason why a decided transaction cannot be published, or None), ``error`` (the cause of the
+        last run's end, or None), ``hash_seed`` (Python's hash seed in the last run: ``seed``, which is ``random`` or a
+        number, a ``probe`` of it, and the version of ``python``; or None), and the facts that the run has last reported
+        (`LIVE_FACTS`).
 
-    ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``; else
-    ``stopped``, ``failed``, ``killed`` as the last run reported, or ``dead`` if it ended without a report.
+        ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``;
+        otherwise it is ``stopped``, ``failed`` or ``killed``, as the last run reported, or ``dead`` if it ended without
+        a report.
 
     Raises:
         DataDirectoryError: there is no topology, or it is damaged.
@@ -62,10 +65,12 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
 def read_inspection(data_dir: str | Path) -> dict[str, Any]:
     """Read the status of the topology in `data_dir` and everything that its ledger records.
 
-    ``incarnation``, ``timeline``, ``epoch``, ``currtx``, ``metadata`` (txid → document, stamp, digests), ``tables``
-    (table → last txid), ``failures`` (txid → count, last cause), and ``decided``: the groups that are decided and not
-    completed, each with its txids, attempts and tables, and whether these hold it already. ``rewind`` is one that is
-    decided and not carried out everywhere (its txid, timeline and epoch, and which tables are restored), or null.
+    Returns:
+        The result of `read_status`, and ``incarnation``, ``timeline``, ``epoch``, ``currtx``, ``metadata`` (txid →
+        document, stamp, digests), ``tables`` (table → last txid), ``failures`` (txid → count, last cause), ``decided``
+        (the groups that are decided but not completed, each with its txids, attempts and tables, and whether it is
+        published in each table), and ``rewind`` (a rewind that is decided but not carried out in all tables: its txid,
+        timeline and epoch, and which tables are restored; or None).
 
     Raises:
         DataDirectoryError: there is no topology, or it is damaged.
@@ -119,7 +124,7 @@ def _pending(directory: Path, rewind: Rewind) -> dict[str, Any]:
 
 
 def _status(directory: Path, books: Books) -> dict[str, Any]:
-    # The holder first: a run that ends meanwhile has reported its end before its status is read.
+    # Read the holder first: a run that ends meanwhile has reported its end before its status is read.
     holder = books.ledger.holder()
     told, identity = books.status() or {}, books.identity()
     running, committed = holder is not None, books.committed()
@@ -154,7 +159,7 @@ def _mode(told: Mapping[str, Any], holder: str | None) -> str:
 def _listed(directory: Path) -> dict[str, Any]:
     try:
         return read_status(directory)
-    except TxstormError as error:  # also of a ledger elsewhere that does not answer
+    except TxstormError as error:  # for instance, because a remote ledger does not respond
         return {
             "topology": None,
             "data_dir": str(directory),

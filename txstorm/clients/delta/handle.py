@@ -98,8 +98,7 @@ class DeltaHandle:
     def open(cls, path: Path, version: int | None = None, *, once: bool = False) -> DeltaHandle:
         """Open the table at `path`, at its newest version or at `version`.
 
-        `once`: whether the handle serves a single read and is never refreshed; a short log is then opened without
-        links.
+        `once`: the handle serves a single read and is never refreshed; a short log is then opened without links.
 
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer reaches back to `version`).
@@ -132,10 +131,7 @@ class DeltaHandle:
         return cls.open(path)
 
     def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
-        """Return a function that opens a new handle at this version, or the newest, without listing the log.
-
-        The function may be called on any thread.
-        """
+        """Return a function to open a handle at this or the newest version, on any thread, without listing the log."""
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
         path, checkpoint, files = self.path, self._window.checkpoint, self._window.files

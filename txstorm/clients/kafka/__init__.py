@@ -1,4 +1,4 @@
-"""Kafka clusters: administration, reading, exactly-once producing, the schema registry.
+"""Kafka client: topics and offsets, reading of offset ranges, exactly-once producing, and the schema registry.
 
 May import: nothing else.
 Start: cluster.py.

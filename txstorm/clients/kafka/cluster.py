@@ -1,4 +1,4 @@
-"""Kafka clusters: topics and offsets as the brokers report them, and errors shared with the reader and the producer.
+"""Kafka clusters: topics and offsets as reported by the brokers, and errors shared with the reader and the producer.
 
 Only this module and `txstorm.clients.kafka.producer` import `confluent_kafka`.
 """
@@ -27,16 +27,16 @@ Partition = tuple[str, int]
 Range = tuple[int, int]
 
 LATEST, EARLIEST = -1, -2
-"""Values for `Cluster.ask` in place of a time."""
+"""Values that stand for the latest and the earliest offset, in place of a time, in `Cluster.ask`."""
 
 CHUNK = 10_000
 """Maximum number of records taken from a client at once."""
 
 _TRY = 1.0
 SLICE = 0.05
-"""Seconds of one wait within a longer one."""
+"""Seconds per step of a longer wait."""
 
-_SPEC: Any = vars(ca)["OffsetSpec"]  # accepts numbers, which its type hints do not show
+_SPEC: Any = vars(ca)["OffsetSpec"]  # accepts numbers, although its type hints do not say so
 _CONSUMER_ONLY = ("fetch.", "queued.", "max.partition.", "check.crcs", "isolation.", "client.rack", "receive.message.")
 _OWN = {
     "group.id": "consumer_group=, which is for lag tools only",
@@ -56,19 +56,19 @@ END, _ALL_DOWN, _AUTHENTICATION, _SSL = _KE._PARTITION_EOF, _KE._ALL_BROKERS_DOW
 OUT_OF_RANGE = {_KE._AUTO_OFFSET_RESET, _KE.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
 UNKNOWN = {_KE._UNKNOWN_TOPIC, _KE._UNKNOWN_PARTITION, _KE.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 DENIED = {_KE.TOPIC_AUTHORIZATION_FAILED, _KE.CLUSTER_AUTHORIZATION_FAILED}
-# A restarting broker can cause the other ones too: they are final only at the start.
+# The errors other than `DENIED` may also be caused by a restarting broker: they are final only at the start.
 REFUSED = DENIED | {_AUTHENTICATION, _SSL, _KE.SASL_AUTHENTICATION_FAILED, _KE.UNSUPPORTED_SASL_MECHANISM}
 
 
 ClientError: Any = ck.KafkaException
-"""The exception class of the client."""
+"""Exception class of the Kafka client library."""
 
 
 class Unavailable(Exception):
-    """The brokers did not answer in time; a retry may succeed.
+    """The brokers did not respond in time, or refused the request; without a refusal, a retry may succeed.
 
     Attributes:
-        refused: the broker did answer, refusing the credentials, the certificate or access.
+        refused: whether a broker responded, but refused the credentials, the certificate or access.
     """
 
     def __init__(self, cause: str, *, refused: bool = False) -> None:
@@ -82,7 +82,7 @@ class Unreadable(Exception):
     Attributes:
         partition: topic and partition of the range.
         offset: the offset at which reading stopped.
-        unknown: the brokers do not know the partition; if False, they do not have the offset.
+        unknown: True if the brokers do not know the partition, False if they do not have the offset.
     """
 
     def __init__(self, partition: Partition, offset: int, cause: str, *, unknown: bool = False) -> None:
@@ -94,11 +94,11 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the brokers describe it.
+    """A topic as described by the brokers.
 
     Attributes:
-        id: changes when a topic is deleted and created again under the same name.
-        leaders: partition → node id of its leader; None while it has none.
+        id: the topic's id, which differs if the topic is deleted and recreated under the same name.
+        leaders: partition → node id of its leader; None while it has no leader.
     """
 
     id: str
@@ -107,7 +107,7 @@ class Topic:
 
 @dataclass
 class Troubles:
-    """Recorder of the last errors that a client has reported since `clear`."""
+    """Recorder of the errors that a client has reported since the last `clear`; keeps the last five."""
 
     last: list[Any] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class Troubles:
 
     @property
     def refusal(self) -> Any:
-        """A recorded error that a retry cannot fix; None if there is none."""
+        """A recorded error that a retry cannot resolve, such as refused credentials; None if there is none."""
         return next((error for error in self.last if error.code() in REFUSED), None)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class Troubles:
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise `SettingError` for client settings that txstorm sets itself, or that librdkafka does not support."""
+    """Raise `SettingError` if `settings` has a setting that txstorm sets itself, or that librdkafka does not accept."""
     for name in settings:
         if name in _OWN:
             msg = f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
@@ -154,12 +154,12 @@ def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
 
 
 def topic_partitions(offsets: Mapping[Partition, int]) -> list[Any]:
-    """Convert `offsets` to the form that the Kafka client expects."""
+    """Convert `offsets` to the list of `confluent_kafka.TopicPartition` that the Kafka client expects."""
     return [ck.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
 
 
 class Cluster:
-    """Client for topics and offsets of the brokers; not thread-safe.
+    """Client that queries the brokers for topics and offsets. Not thread-safe.
 
     Args:
         settings: settings of librdkafka, including ``bootstrap.servers``.
@@ -174,7 +174,10 @@ class Cluster:
         self._servers = settings.get("bootstrap.servers", "")
 
     def names(self, seconds: float) -> list[str]:
-        """Return the names of all topics except internal ones; raise `Unavailable` if no broker answers in time."""
+        """Return the names of all topics except internal topics.
+
+        Raises `Unavailable` if no broker responds within `seconds`.
+        """
         deadline = time.monotonic() + seconds
         self._troubles.clear()
         while True:
@@ -185,7 +188,7 @@ class Cluster:
                 self._check_deadline(deadline, error.args[0].str())
 
     def topics(self, names: Collection[str], seconds: float) -> dict[str, Topic]:
-        """Return the existing topics among `names`; raise `Unavailable` if no broker answers in time."""
+        """Return the existing topics among `names`; raise `Unavailable` if no broker responds within `seconds`."""
         if not names:
             return {}
         deadline = time.monotonic() + seconds
@@ -202,7 +205,7 @@ class Cluster:
                 self._find_controller()
 
     def _find_controller(self) -> None:
-        """Make the client discover a new controller: on its own it keeps asking the one it knows."""
+        """Make the client discover a new controller, since otherwise it keeps querying the one that it knows."""
         with suppress(ck.KafkaException):
             self._admin.list_topics(timeout=0.5)
 
@@ -219,18 +222,19 @@ class Cluster:
         """Request offsets of all partitions, with one request per leader, without blocking.
 
         Args:
-            wanted: partition → `LATEST`, `EARLIEST`, or a time in milliseconds, for the first offset not before it.
+            wanted: partition → `LATEST`, `EARLIEST`, or a time in milliseconds, for the first offset at or after it.
             seconds: timeout of the requests.
 
         Returns:
-            Futures of offsets: None if there is no offset at or after the time; they raise if a leader is unavailable.
+            Futures of the offsets, None if there is no offset at or after the time; a future raises an exception if
+            the leader is unavailable.
         """
         specs = {ck.TopicPartition(*partition): _SPEC(spec) for partition, spec in wanted.items()}
         asked = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=seconds)
         return {(place.topic, place.partition): _offset(answer) for place, answer in asked.items()}
 
     def offsets(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, int | None]:
-        """Block until the offsets requested with `ask` are known, and return them; raise `Unavailable` on a timeout."""
+        """Request offsets as `ask` does, and block until they are known; raise `Unavailable` on a timeout."""
         if not wanted:
             return {}
         self._troubles.clear()
@@ -242,7 +246,7 @@ class Cluster:
             raise Unavailable(self._explained(error.args[0].str())) from None
 
     def serve(self) -> str:
-        """Process the client's events and return its errors as text; call regularly."""
+        """Process pending events of the client; return the errors it has reported, as text. Call regularly."""
         self._admin.poll(0)
         return str(self._troubles)
 
@@ -265,7 +269,7 @@ class Cluster:
 
 
 def _topic(found: Any) -> Topic:
-    # A partition without a leader has a leader with id -1, or None.
+    # For a partition without a leader, the client reports a leader with id -1, or None.
     leaders = {
         partition.id: partition.leader.id if partition.leader is not None and partition.leader.id >= 0 else None
         for partition in found.partitions
@@ -289,14 +293,14 @@ def _offset(answer: Future[Any]) -> Future[int | None]:
 
 
 class GroupPositions:
-    """Writer of positions to a consumer group without members, for tools that show the lag of a reader."""
+    """Writer that commits read positions to a consumer group without members, for tools that show a reader's lag."""
 
     def __init__(self, settings: Mapping[str, Any], group: str) -> None:
         self._troubles = Troubles()
         self._consumer = consumer({**settings, "group.id": group, "enable.auto.commit": False}, self._troubles)
 
     def write(self, positions: Mapping[Partition, int], *, waiting: bool = False) -> None:
-        """Write the positions, in the background unless `waiting`; a failure is only logged."""
+        """Commit `positions` to the group, in the background unless `waiting`; a failure is only logged."""
         try:
             self._consumer.poll(0)
             self._consumer.commit(offsets=topic_partitions(positions), asynchronous=not waiting)

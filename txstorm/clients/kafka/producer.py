@@ -1,4 +1,4 @@
-"""Writer of a Kafka topic: rows and their commit mark in one Kafka transaction.
+"""Writer for a Kafka topic: writes rows and their commit mark in one Kafka transaction.
 
 Only this module and `txstorm.clients.kafka.cluster` import `confluent_kafka`.
 """
@@ -42,8 +42,8 @@ _OWN = {
     "transactional.id": "transactional_id=, its prefix",
 }
 FRAMING = 256
-"""Upper bound on the bytes that a record batch adds to one record, including the headers of txstorm."""
-# A producer that is fenced while producing only reports a fatal error; the next session finds out the cause.
+"""Upper bound on the overhead of a record batch per record, in bytes, including txstorm's headers."""
+# A producer that is fenced while producing reports only a fatal error; the next session determines the cause.
 _ENDED = (
     KafkaError._FATAL,  # noqa: SLF001
     KafkaError._FENCED,  # noqa: SLF001
@@ -52,7 +52,7 @@ _ENDED = (
 )
 _TAIL = 8
 OPENING = 5.0
-"""Seconds to wait for the first answer at a start, so that a wrong address is reported within ten."""
+"""Seconds to wait for the first response at a start, so that a wrong address is reported within ten seconds."""
 _PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
 _STAYS_OPEN = (
     ". If the brokers are well, a transaction stays open there: kafka-transactions.sh find-hanging shows it, and abort "
@@ -67,24 +67,24 @@ class _SessionEnded(ConnectionError):
 
 
 class KafkaWriter:
-    """An `OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
+    """`OutletWriter` for one Kafka topic; rows have the columns ``key``, ``value`` and ``timestamp``.
 
-    Every group is one Kafka transaction with its records and with a commit mark in a compacted topic: readers with
-    ``isolation.level=read_committed`` see both or neither. The transactional id belongs to topology, incarnation and
-    outlet, so that opening it fences an older writer and aborts that writer's transaction.
+    Every group is written as one Kafka transaction, with its records and a commit mark in a compacted topic: readers
+    with ``isolation.level=read_committed`` see both or neither. The transactional id is derived from topology,
+    incarnation and outlet, so that a new session fences an older writer and aborts its transaction.
 
     Args:
         topic: an existing topic.
         bootstrap_servers: ``HOST:PORT``, or several separated by commas.
-        settings: additional client settings of librdkafka, or a function that returns them when they are needed, such
-            as one that reads a password from the environment.
-        progress_topic: the topic of the marks, by default ``txstorm.<topology>.<outlet>``; created if missing.
+        settings: additional client settings for librdkafka, or a function that returns them when they are needed, for
+            instance to read a password from the environment.
+        progress_topic: the topic for the marks, by default ``txstorm.<topology>.<outlet>``; created if missing.
         transactional_id: prefix of the transactional id, for access control by prefix.
-        max_message_bytes: the largest record; the topic's ``max.message.bytes`` must allow it.
-        timeout: maximum seconds to wait for an answer of the brokers.
+        max_message_bytes: maximum size of a record, in bytes; the topic's ``max.message.bytes`` must allow it.
+        timeout: maximum number of seconds to wait for a response of the brokers.
 
     Raises:
-        SettingError: a setting is given that the writer sets itself.
+        SettingError: `settings` has a setting that the writer sets itself.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class KafkaWriter:
         self._troubles = Troubles()
 
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
-        """Check both topics, and create the topic of the marks if it is missing.
+        """Check both topics, and create the topic for the marks if it is missing.
 
         Raises:
-            AwayError: no broker answers.
-            InputError: the topic is unknown or only accepts smaller records, marks would be deleted, or the cluster
-                refuses these settings.
+            AwayError: no broker responds.
+            InputError: the topic does not exist or accepts only smaller records, marks would be deleted after some
+                time, or the cluster refuses access with these settings.
         """
         self.close()
         self._id = f"{self._prefix}.{topology}.{outlet}.{incarnation}"
@@ -150,8 +150,8 @@ class KafkaWriter:
     def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
         """Write `rows` and `mark` in one Kafka transaction, if `expected` is the last mark; see `OutletWriter`.
 
-        Until another writer opens the transactional id, the mark is the one that this writer last read or wrote; from
-        then on this producer is fenced, and its transaction cannot be committed.
+        Returns whether they were written. The last mark is the one that this writer last read or wrote, until another
+        writer begins a session with the transactional id; then this producer is fenced and cannot commit any more.
         """
         producer = self._producer
         if producer is None or self._mark != expected:
@@ -182,7 +182,7 @@ class KafkaWriter:
         faults.point("kafka.committed")
 
     def _records(self, rows: pa.Table) -> Iterator[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]]]]:
-        """Yield the rows in order as key, value, timestamp and headers, with their txid and index in the headers."""
+        """Yield key, value, timestamp and headers of each row, in order; the headers contain the txid and an index."""
         txid, index, shared = 0, 0, self._headers
         for batch in rows.select(["key", "value", "timestamp", "_txid"]).to_batches():
             for key, value, timestamp, number in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -196,14 +196,14 @@ class KafkaWriter:
         while True:
             try:
                 producer.produce(topic, **record)
-            except BufferError:  # the queue is full until some are delivered
+            except BufferError:  # the queue is full until some records are delivered
                 producer.poll(0.1)
             else:
                 producer.poll(0)
                 return
 
     def _flush(self, producer: Producer) -> None:
-        """Block until all records are acknowledged; raise `TimeoutError` when no more answers arrive."""
+        """Block until all records are acknowledged; raise `TimeoutError` if no acknowledgement arrives in time."""
         before = None
         while left := producer.flush(self._timeout):
             if left == before:
@@ -213,7 +213,7 @@ class KafkaWriter:
 
     @contextmanager
     def _session(self) -> Iterator[None]:
-        """Drop the producer on any failure: only a new session can find out what was committed."""
+        """Context manager that drops the producer on a failure: only a new session can determine what is committed."""
         try:
             yield
         except KafkaException as error:
@@ -225,7 +225,7 @@ class KafkaWriter:
             raise
 
     def _fencing_producer(self) -> Producer:
-        """Create the only producer that may write; transactions of older ones have ended when this returns."""
+        """Create a producer that fences all older ones, whose transactions have ended when this returns."""
         producer = Producer(
             {
                 **_PRODUCER,
@@ -247,7 +247,7 @@ class KafkaWriter:
                 return producer
 
     def _drop(self) -> None:
-        # Not closed, which would abort the transaction and wait for the answer: the next session aborts it anyway.
+        # Not closed: that would abort the transaction and wait for the response, and the next session aborts it anyway.
         producer, self._producer, self._mark = self._producer, None, None
         if producer is not None:
             with suppress(KafkaException):
@@ -256,8 +256,8 @@ class KafkaWriter:
     # -- the mark -----------------------------------------------------------------------------------------------
 
     def _read_mark(self) -> Mark | None:
-        """Find the last commit mark, searching backwards from the end in growing steps."""
-        cluster = Cluster(self._settings(), "read_uncommitted")  # an end that includes uncommitted records
+        """Find the last commit mark by searching backwards from the end of the topic in growing steps."""
+        cluster = Cluster(self._settings(), "read_uncommitted")  # so that the end includes uncommitted records
         where = self._marks_partition
         low, high = (cluster.offsets({where: which}, self._timeout)[where] or 0 for which in (EARLIEST, LATEST))
         start = high
@@ -269,12 +269,12 @@ class KafkaWriter:
         return None
 
     def _committed(self, extent: Range) -> list[Any]:
-        """Read the committed records in a range of the marks' topic; block while another transaction is open there."""
+        """Read the committed records in a range of the topic for marks; block while a transaction is open there."""
         reader = RangeReader(self._settings())
         try:
             return reader.read({self._marks_partition: extent}, {self._marks: ""}, self._timeout)[self._marks_partition]
         except Unavailable as error:
-            # Brokers can forget a transaction and leave it open forever; KAFKA-20734 is one way.
+            # Brokers can lose track of a transaction and leave it open forever, for example by KAFKA-20734.
             hint = "" if error.refused else _STAYS_OPEN
             raise Unavailable(f"{error}{hint}", refused=error.refused) from error
         finally:
@@ -335,7 +335,7 @@ class KafkaWriter:
 
 
 def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputError:
-    """Return the error for a writer that cannot open because the brokers did not answer or refused access."""
+    """Return the error for a writer that cannot be opened because the brokers did not respond or refused access."""
     if isinstance(error, Unavailable):
         cause, refused = str(error), error.refused
     else:
@@ -346,7 +346,7 @@ def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputErro
 
 
 def _reported(troubles: Troubles) -> str:
-    """Return the producer's own errors, in parentheses, since the failed call itself only reports a timeout."""
+    """Return the errors that the producer has reported, in parentheses; the failed call itself reports a timeout."""
     said = str(troubles)
     troubles.clear()
     return f" ({said})" if said else ""

@@ -1,4 +1,4 @@
-"""Reader of exact offset ranges from Kafka."""
+"""Reader for Kafka that returns exactly the records in given offset ranges."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from txstorm.clients.kafka.cluster import (
 class RangeReader:
     """Reader of offset ranges with one consumer, which is assigned to partitions and never joins a group.
 
-    Ranges that begin where the last ones ended need no seek: records fetched beyond a range are kept.
+    Ranges that begin where the previous ranges ended need no seek, since records fetched beyond a range are buffered.
 
     Args:
-        settings: settings of librdkafka; the defaults are chosen for reading ranges.
+        settings: settings for librdkafka, on top of defaults that suit the reading of ranges.
         isolation: isolation level; see `Cluster`.
     """
 
@@ -55,7 +55,7 @@ class RangeReader:
         self._paused = False
 
     def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
-        """Return how many of `ranges` this reader can read without a seek, in topics that still have the same `ids`."""
+        """Count the `ranges` that this reader can read without a seek; `ids`: the current id of each topic."""
         spans = ((self._spans.get(partition), ids.get(partition[0]), start) for partition, (start, _) in ranges.items())
         return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
 
@@ -64,15 +64,15 @@ class RangeReader:
     ) -> dict[Partition, list[Any]]:
         """Return the records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
 
-        A range may hold fewer records than offsets: it is complete when the consumer has reached its end.
+        A range may contain fewer records than offsets: it is complete when the consumer has reached its end.
 
         Args:
-            ranges: partition → its first offset and the one after its last.
+            ranges: partition → the first offset, inclusive, and the end offset, exclusive.
             ids: topic → its id; records fetched under another id are discarded.
-            patience: seconds to wait while no record of an incomplete range arrives.
+            patience: maximum number of seconds to wait while no record of an incomplete range arrives.
 
         Raises:
-            Unreadable: the brokers do not have the offset, or do not know the partition.
+            Unreadable: the brokers do not have an offset, or do not know a partition.
             Unavailable: no record of an incomplete range arrived for `patience` seconds.
         """
         try:
@@ -93,11 +93,11 @@ class RangeReader:
         while left := self._left(ranges):
             unknown = self._handle(self._next(left + len(ranges)))
             if unknown is not None:
-                # A new partition, or a client with stale metadata: it has to ask for the topic again.
+                # A new partition, or stale metadata in the client, which has to request the topic again.
                 self._refresh_topic(ranges, unknown, unknown_until)
                 self._spans = {}
                 self._seek(ranges, ids)
-            elif self._left(ranges) < left:  # records of partitions that are already complete are no progress
+            elif self._left(ranges) < left:  # records of partitions that are already complete do not count as progress
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
                 raise Unavailable(self._shortfall(ranges))
@@ -123,9 +123,9 @@ class RangeReader:
         return [] if message is None else [message]
 
     def _handle(self, messages: Sequence[Any]) -> Partition | None:
-        """Buffer the records received; return a partition that the brokers do not know, or None."""
+        """Buffer the records received; return a partition that the brokers do not know, or None if there is none."""
         start = 0
-        # Some messages are no records but events of partitions; the records between them are handled by column.
+        # Some messages are not records but events of partitions; the records between them are handled by column.
         events = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
         for stop in [*events, len(messages)]:
             self._keep(messages[start:stop])
@@ -184,7 +184,7 @@ class RangeReader:
         return f"nothing came of {', '.join(behind)}{because}"
 
     def rest(self) -> None:
-        """Pause fetching until the next read, if everything up to the end of the partitions has been fetched."""
+        """Pause fetching until the next read, if all records up to the ends of the partitions have been fetched."""
         if self._spans and all(span.known == span.end for span in self._spans.values()):
             self._paused = True
             self._consumer.pause(topic_partitions({partition: span.known for partition, span in self._spans.items()}))
@@ -200,10 +200,10 @@ class RangeReader:
 
 
 _READING = {
-    # A new assignment waits for the answer to the request in flight, which a broker may delay for this long.
+    # A new assignment waits for the response to the request in flight, which a broker may delay for this long.
     "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 100,
-    # By default a consumer whose queue was full waits for a second before it resumes fetching.
+    # By default, a consumer whose queue was full waits for a second before it resumes fetching.
     "fetch.queue.backoff.ms": 10,
     "queued.max.messages.kbytes": 32768,
     "reconnect.backoff.max.ms": 1000,
@@ -231,15 +231,15 @@ def _runs(
 
 @dataclass
 class _Span:
-    """Records of one partition that were fetched but have not been returned yet.
+    """Buffer of the records of one partition that were fetched but have not been returned yet.
 
     Attributes:
-        id: id of the topic from which they were fetched.
-        start: first offset of the span.
-        known: the offset up to which the span is complete.
+        id: the id of the topic from which they were fetched.
+        start: the first offset of the buffer.
+        known: the offset, exclusive, up to which the buffer is complete.
         ahead: the records from `start` up to `known`.
-        offsets: the offsets of `ahead`, in chunks.
-        end: the end of the log when it was last reached.
+        offsets: the offsets of the records, in chunks.
+        end: the end offset of the partition when it was last reached; None if it was not.
     """
 
     id: str | None
@@ -253,7 +253,7 @@ class _Span:
         return self.start <= offset <= self.known
 
     def add(self, records: Sequence[Any], offsets: npt.NDArray[np.int64]) -> None:
-        """Append records, except those already known."""
+        """Append records, except those that are already in the buffer."""
         before = np.maximum.accumulate(np.concatenate([[self.known - 1], offsets]))
         new = offsets > before[:-1]
         if not new.all():
@@ -263,7 +263,7 @@ class _Span:
         self.known = int(before[-1]) + 1
 
     def cut(self, start: int, stop: int) -> list[Any]:
-        """Return the records of a range, and drop everything before its end."""
+        """Return the records of a range, and drop all records before its end."""
         offsets = np.concatenate([np.empty(0, np.int64), *self.offsets])
         first, last = np.searchsorted(offsets, [start, stop]).tolist()
         taken = self.ahead[first:last]

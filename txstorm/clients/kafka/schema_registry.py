@@ -1,7 +1,7 @@
-"""Schema registry, and Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value.
+"""Schema registry client, and decoder for Avro in Confluent's format: a zero byte, four bytes of schema id, the value.
 
 This is the only module that imports `fastavro`. It queries the registry over HTTP with the standard library;
-docs/design/024-kafka-spouts.md says why it does not use the client of confluent-kafka.
+docs/design/024-kafka-spouts.md explains why it does not use the client of confluent-kafka.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _HEADER = struct.Struct(">bI")
 
 
 class SchemaRegistry:
-    """Schemas of one registry, each requested once and cached.
+    """Client for one schema registry, which requests each schema once and caches it.
 
     Args:
-        url: ``http://…`` or ``https://…``.
-        auth: user and password.
-        ca_file: PEM file of the certificate authority, if it is not one of the system's.
-        seconds: timeout of one request.
+        url: the registry's address, ``http://…`` or ``https://…``.
+        auth: user and password; None: no authentication.
+        ca_file: PEM file of the certificate authority; None: the system's authorities.
+        seconds: timeout of one request, in seconds.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class SchemaRegistry:
             raise SpoutError(msg) from None
 
     def decode(self, data: bytes) -> Any:
-        """Decode a value.
+        """Decode an Avro value in Confluent's format.
 
         Raises:
-            ValueError: the bytes are not Avro in Confluent's format, or do not match the schema they name.
+            ValueError: the bytes are not in Confluent's format, or do not match the schema that they refer to.
             FailedException: the registry cannot be reached at the moment.
-            SpoutError: the registry refuses to answer.
+            SpoutError: the registry refuses the request.
         """
         if len(data) < _HEADER.size or data[0] != 0:
             msg = f"begins with {data[:5]!r}, expected a zero byte and the four bytes of a schema's id"
@@ -138,12 +138,12 @@ class SchemaRegistry:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirect handler that stays on the same host, since any other would be sent the password header, too."""
+    """Redirect handler that stays on the same host, since the password header would be sent to any other host, too."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Follow a redirect within the same host; return None, which makes it an error, for another host."""
+        """Follow a redirect within the same host; return None for another host, which makes the redirect an error."""
         before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
         if (before.scheme, before.netloc) != (after.scheme, after.netloc):
             return None
@@ -151,7 +151,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def checked_url(url: str) -> str:
-    """Return `url` if it can be the address of a registry; raise `SettingError` otherwise."""
+    """Return `url` if it is a valid address of a registry; raise `SettingError` otherwise."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         shown = f"{parts.scheme}://{parts.hostname}"

@@ -1,4 +1,4 @@
-"""A ZooKeeper session, and values in its nodes.
+"""ZooKeeper client: a session with an ensemble, and atomic operations on nodes.
 
 May import: nothing else.
 Start: session.py.

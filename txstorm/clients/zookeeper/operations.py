@@ -1,4 +1,4 @@
-"""Nodes of ZooKeeper, operations of a transaction on them, and the ways in which it can fail."""
+"""ZooKeeper nodes, the operations of a transaction on them, and the errors of a transaction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Node:
     """A node as read from the servers.
 
     Attributes:
-        data: its data.
-        version: number of changes of the data since it was created.
-        changed: zxid, a unique number, of the last change of the data.
-        children: number of nodes directly below.
-        owner: the session with which an ephemeral node ends; 0 for other nodes.
+        data: the node's data.
+        version: the number of changes of the data since the node was created.
+        changed: the zxid (a unique transaction number) of the last change of the data.
+        children: the number of child nodes.
+        owner: the session that owns an ephemeral node, which is deleted with the session; 0 for other nodes.
     """
 
     data: bytes
@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Create:
-    """Operation that creates a node; if `ephemeral`, the node ends with the session."""
+    """Operation that creates a node; an `ephemeral` node is deleted when the session ends."""
 
     path: str
     data: bytes
@@ -68,8 +68,8 @@ class Refusal:
     """Refusal of a transaction, none of whose operations was carried out.
 
     Attributes:
-        index: the operation that was refused.
-        reason: "exists", "absent", "version" or "children".
+        index: the index of the operation that was refused.
+        reason: ``exists``, ``absent``, ``version`` or ``children``.
     """
 
     index: int
@@ -81,7 +81,7 @@ class AnswerLost(TxstormError):
 
 
 class SessionOver(TxstormError):
-    """The session that a call was bound to has ended."""
+    """The session to which a call was bound has ended."""
 
 
 class Unreachable(TxstormError):

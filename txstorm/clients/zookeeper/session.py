@@ -1,4 +1,4 @@
-"""A session with a ZooKeeper ensemble, with the operations that the ledger needs. Only this module imports `kazoo`."""
+"""Session with a ZooKeeper ensemble, with the operations that the ledger needs. Only this module imports `kazoo`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except ModuleNotFoundError:
     raise MissingDependency("kazoo", "zookeeper") from None
 
 _log = logging.getLogger("txstorm.zookeeper")
-# Errors of a request whose connection broke: whether the server carried it out is unknown.
+# Errors of a request whose connection broke: it is unknown whether the server has carried it out.
 _AWAY = (
     errors.ConnectionLoss,
     errors.SessionExpiredError,
@@ -43,10 +43,10 @@ _AWAY = (
     errors.RequestTimeoutError,
     KazooTimeoutError,
 )
-# After the first failure: frequent attempts, so that a server that is back is found within half a second.
+# Frequent attempts after the first failure, so that a server that is up again is found within half a second.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 STOPPING = 2.0
-"""Seconds that `close` waits for the server's answer; if none comes, the session ends by its timeout."""
+"""Seconds that `close` waits for the server's response; without a response, the session ends by its timeout."""
 
 
 _REASONS: dict[type[Exception], str] = {
@@ -55,21 +55,22 @@ _REASONS: dict[type[Exception], str] = {
     errors.BadVersionError: "version",
     errors.NotEmptyError: "children",
 }
-# Results of the operations beside the refused one.
+# Results of the other operations of a refused transaction.
 _BESIDE = (errors.RolledBackError, errors.RuntimeInconsistency)
 
 
 class ZooKeeperSession:
-    """A connection that is restored automatically, and the session on it; thread-safe.
+    """ZooKeeper session whose connection is restored automatically. Thread-safe.
 
-    When the servers end the session, a new one replaces it. A call that must happen in a particular session passes its
-    number, the earlier value of the property `session`.
+    When the servers end the session, it is replaced with a new one. A call that must be made in a particular session
+    passes the id of that session, an earlier value of the property `session`.
 
     Args:
         hosts: ``host:port`` of the servers, separated by commas.
+        options: timeouts, credentials and encryption.
 
     Raises:
-        Unreachable: none of `hosts` answered within ``options.connect_timeout``; the message gives the last cause.
+        Unreachable: none of `hosts` responded within ``options.connect_timeout``; the message gives the last cause.
         InputError: the servers refused the credentials.
     """
 
@@ -86,7 +87,7 @@ class ZooKeeperSession:
 
     @property
     def session(self) -> int | None:
-        """The id of the session; None after its end until there is a new one."""
+        """The id of the current session; None if it has ended and there is no new one yet."""
         return self._session
 
     @property
@@ -95,7 +96,10 @@ class ZooKeeperSession:
         return self._connected
 
     def current(self) -> int:
-        """Block until there is a connection; return the session's id, or raise `Unreachable` after `patience`."""
+        """Block until there is a connection; return the session's id.
+
+        Raises `Unreachable` if there is no connection within ``options.patience`` seconds.
+        """
         self._await(time.monotonic() + self.options.patience)
         session = self._session
         if session is None:
@@ -103,15 +107,15 @@ class ZooKeeperSession:
         return session
 
     def read(self, paths: Sequence[str], session: int | None = None) -> list[Node | None]:
-        """Read the nodes at `paths`, pipelined and in order; None for a missing node."""
+        """Read the nodes at `paths` with pipelined requests, in order; None for a missing node."""
         return [_node(found) for found in self._ask(self._kazoo.get_async, paths, session)]
 
     def stamps(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Return, per path, the zxids of the last changes of the data and of the children; None for a missing node."""
+        """Return, for each path, the zxids of the last changes of data and children; None for a missing node."""
         return [None if stat is None else _stamp(stat) for stat in self._ask(self._kazoo.exists_async, paths)]
 
     def children(self, path: str) -> tuple[list[str], tuple[int, int]] | None:
-        """Return the names of the children of `path` and its stamp, as one consistent read; None for a missing node."""
+        """Read the names of the children of `path`, and its zxids as in `stamps`, atomically; None if it is missing."""
         found = self._ask(lambda node: self._kazoo.get_children_async(node, include_data=True), [path])[0]
         return None if found is None else (found[0], _stamp(found[1]))
 
@@ -121,11 +125,11 @@ class ZooKeeperSession:
         return found is not None and any(acl.id.scheme == "world" and acl.perms & ~Permissions.READ for acl in found[0])
 
     def sync(self, path: str) -> None:
-        """Make the server catch up with everything that was committed before this call."""
+        """Make the connected server catch up with everything that was committed before this call."""
         self._ask(self._kazoo.sync_async, [path])
 
     def absent(self, path: str, watch: Callable[[object], None], wait: float) -> bool:
-        """Return whether there is no node at `path`; if there is one, call `watch` later when that may have changed.
+        """Return whether there is no node at `path`, and set `watch`, which is called when that may have changed.
 
         Raises:
             Unreachable: there was no connection within `wait` seconds.
@@ -137,7 +141,7 @@ class ZooKeeperSession:
         """Carry out `ops` in order and atomically; return None on success, otherwise the refusal.
 
         Raises:
-            AnswerLost: it is unknown whether they were carried out.
+            AnswerLost: the connection broke; it is unknown whether the operations were carried out.
             SessionOver: `session` was given and has ended; nothing was sent.
         """
         self._await(time.monotonic() + self.options.patience, session)
@@ -152,7 +156,7 @@ class ZooKeeperSession:
                 raise AnswerLost(msg) from error
 
     def close(self) -> None:
-        """End the session, and with it its ephemeral nodes; may be called twice."""
+        """End the session, which deletes its ephemeral nodes; idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -204,7 +208,7 @@ class ZooKeeperSession:
         return session is not None and self._session != session
 
     def _hopeless(self) -> bool:
-        """Return whether waiting is futile: the credentials are refused, or no server has a trusted certificate."""
+        """Return whether waiting is futile: the credentials were refused, or no server has a trusted certificate."""
         distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
         return distrusted or self._refused()
 
@@ -230,7 +234,7 @@ class ZooKeeperSession:
     def _ask(
         self, send: Callable[[str], Any], paths: Sequence[str], session: int | None = None, wait: float | None = None
     ) -> list[Any]:
-        """Send one request per path, pipelined, and return the answers; repeat them all if the connection breaks."""
+        """Send one request per path, pipelined, and return the responses; retry all if the connection breaks."""
         until = time.monotonic() + (self.options.patience if wait is None else wait)
         while True:
             self._await(until, session)
@@ -262,7 +266,7 @@ class ZooKeeperSession:
 
 
 class _Causes(logging.Handler):
-    """Log handler that records kazoo's messages about failed connections, the only place where it reports the cause."""
+    """Log handler that records kazoo's messages about failed connections; kazoo reports causes only in its log."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)

@@ -58,10 +58,7 @@ class KeyIndex(Protocol):
 
 
 class DiskRows(Protocol):
-    """Port: the rows of a state on disk, implemented by `txstorm.state.index.disk.RowStore`.
-
-    All methods may raise `TxstormError`.
-    """
+    """Port: the rows of a state on disk (`txstorm.state.index.disk.RowStore`); methods may raise `TxstormError`."""
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
         """Read the row of each of `keys`; None for a key without a row."""
@@ -112,7 +109,6 @@ class StateIndex:
     """`KeyIndex` of one state: loaded from its tables or resumed from a store on disk, then read and extended.
 
     Args:
-        state: the state.
         make: creates an empty store on disk once the state is large enough; None: keep all rows in memory.
         refill: fills an empty store from the tables, if the previous store could not be read.
         bounds: limits for memory and write-behind; None: the defaults.
@@ -173,8 +169,7 @@ class StateIndex:
     def load(self, table: pa.Table) -> None:
         """Load rows of the state table, or later change rows.
 
-        Call with the rows of the state table first, then with the later change rows in txid order; one call may load
-        the rows of many txids.
+        Call with the rows of the state table first, then with later change rows in txid order, any number per call.
         """
         if OP.name in table.column_names:
             table = in_order(table, [TXID.name])
@@ -229,8 +224,7 @@ class StateIndex:
         """Add published rows, tombstones included; `last` is their highest txid.
 
         Raises:
-            BlockedError: too many rows are pending since they cannot be written to disk; no data is lost, since the
-                tables contain all rows.
+            BlockedError: too many rows wait to be written to disk; no data is lost, since the tables contain them.
         """
         with self._lock:
             self._cache.put(changed)
