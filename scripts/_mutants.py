@@ -588,7 +588,7 @@ if ref.kind != STATE:
     ),
     Mutant(
         "recorded_tables_are_left_out_silently",
-        "left_behind",
+        "undeclared_tables",
         "books.tables().keys() | live",
         "live",
     ),

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from txstorm.api.external import MapState
-from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
 from txstorm.plan.commit_jobs import obstacles
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.pictures.model import kind_word, plural, printable
+from txstorm.topology.pictures.model import kind_word, printable
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def explain(plan: Topology | Plan) -> str:
 
 def _processing(plan: Plan) -> Branch:
     stages = [_stage(plan, stage) for stage in plan.stages]
-    depth = plural(len(stages), "Spark stage")
+    depth = counted(len(stages), "Spark stage")
     return Branch(f"processing phase: finishes many txids at once; one job a pack, {depth}", stages)
 
 
@@ -41,7 +41,7 @@ def _stage(plan: Plan, stage: Stage) -> Branch:
         Branch(_headline(plan.topology.component(name)), [Branch(_arrival(plan, edge)) for edge in plan.in_edges(name)])
         for name in stage.components
     ]
-    return Branch(f"stage {stage.level}: {plural(stage.tasks, 'task')}", inside)
+    return Branch(f"stage {stage.level}: {counted(stage.tasks, 'task')}", inside)
 
 
 def _arrival(plan: Plan, edge: Edge) -> str:
@@ -50,7 +50,7 @@ def _arrival(plan: Plan, edge: Edge) -> str:
     elif edge.local:
         way = "exchange, task i to task i"
     else:
-        way = f"exchange, {edge.sources} → {plural(edge.targets, 'task')}"
+        way = f"exchange, {edge.sources} → {counted(edge.targets, 'task')}"
     return f"from {_source(edge)} by {printable(edge.grouping)}: {way}"
 
 
@@ -58,7 +58,7 @@ def _crossing(plan: Plan) -> list[Branch]:
     """Return one branch per edge that leads from the processing phase to the driver."""
     edges = [edge for edge in plan.edges if edge.boundary]
     lines = [
-        Branch(f"{_source(edge)} → {edge.target} by {printable(edge.grouping)}: {plural(edge.targets, 'task')}")
+        Branch(f"{_source(edge)} → {edge.target} by {printable(edge.grouping)}: {counted(edge.targets, 'task')}")
         for edge in edges
     ]
     return [Branch("reaches the driver, in files beyond spill_bytes", lines)] if lines else []
@@ -120,7 +120,7 @@ def _writer(table: KeyedState | SinkTable) -> str:
 
 
 def _headline(component: Component) -> str:
-    about = f"{kind_word(component.kind, external=component.external)}, {plural(component.parallelism, 'task')}"
+    about = f"{kind_word(component.kind, external=component.external)}, {counted(component.parallelism, 'task')}"
     return f"{printable(component.id)}: {about}"
 
 

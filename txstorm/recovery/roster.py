@@ -60,7 +60,7 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
     """
     gone, declared = books.dropped(), _declared(topology)
     check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
-    tables = left_behind(books, declared) - {LETTERS_REF.uri}
+    tables = undeclared_tables(books, declared) - {LETTERS_REF.uri}
     sources = _recorded_sources(topology, books) - sources_of(topology.spout.object) - gone.sources.keys()
     left = {**{uri: uri for uri in sorted(tables)}, **{f"{SOURCE}{name}": name for name in sorted(sources)}}
     named = {label for name in drop for label in _named(topology, books, name, left)}
@@ -73,7 +73,7 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
     )
 
 
-def left_behind(books: Books, declared: Mapping[str, str]) -> set[str]:
+def undeclared_tables(books: Books, declared: Mapping[str, str]) -> set[str]:
     """Return the recorded tables that are missing from `declared` (name in the ledger → name in messages).
 
     Raises:

@@ -114,7 +114,7 @@ class Control:
         self._next: Topology | None = None
         self._deadline: float | None = None
         self._look_at = self._tell_at = 0.0
-        self._told: Mapping[str, Any] = {}
+        self._reported: Mapping[str, Any] = {}
         self.killer: str | None = None
 
     @property
@@ -270,11 +270,11 @@ class Control:
     def tell(self, mode: str, error: BaseException | None = None) -> None:
         """Write the status of the run if it has changed. If the ledger cannot be written, the run does not end here."""
         status = self._status(mode, error)
-        if status == self._told:
+        if status == self._reported:
             return
         try:
             self._books.write_status({**status, "told_at": self._clock().isoformat()})
-            self._told = status
+            self._reported = status
         except FencedError:
             raise
         except TxstormError as failure:

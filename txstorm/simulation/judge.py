@@ -69,7 +69,7 @@ class Judge:
                 if entry is not None:
                     self._check_read(self._value(entry.value), changed)
             elif above == names.HISTORY:
-                self._told(path, entry)
+                self._check_history_write(path, entry)
             elif path == names.EPOCH and entry is not None:
                 self._epoch = self._value(entry.value)
             elif path == DECIDED and entry is not None:
@@ -109,7 +109,7 @@ class Judge:
             if meta is None or list(meta["digests"].values()) != [one["digest"]]:
                 raise Violation(4, f"txid {one['txid']} is decided with {one['digest']}, its metadata says {meta}")
 
-    def _told(self, path: str, entry: Entry | None) -> None:
+    def _check_history_write(self, path: str, entry: Entry | None) -> None:
         """Check a history row that is written to the ledger, or moved from there to the history table."""
         if entry is not None:
             self.history(self._value(entry.value))
@@ -283,7 +283,7 @@ class Judge:
         if len(kept) != intents and last == self.currtx - 1:
             raise Violation(6, f"txid {last} is completed, intents {kept} are kept, {intents} should be")
 
-    def gone(self, above: str, removed: Iterable[int]) -> None:
+    def check_removed(self, above: str, removed: Iterable[int]) -> None:
         """Check that paths reported as removed no longer exist."""
         left = [one for one in removed if f"{above}/{one}" in self._world.entries.at]
         if left:

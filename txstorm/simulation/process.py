@@ -22,7 +22,7 @@ from txstorm.engine.port import Processed
 from txstorm.errors import SpoutError, StateError
 from txstorm.ledger import paths as names
 from txstorm.recovery.rewind import finish_rewind
-from txstorm.recovery.roster import Roster, left_behind, record
+from txstorm.recovery.roster import Roster, record, undeclared_tables
 from txstorm.recovery.take_over import check, take_over
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.commit.publisher import Publisher
@@ -165,16 +165,16 @@ class Process:
             identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
         if starts:
-            self._left_behind()
+            self._undeclared_tables()
         if identity != known:
             self.books.write_identity(identity, known)
         take_over(self.place, self.books, identity)
         return identity
 
-    def _left_behind(self) -> Roster:
+    def _undeclared_tables(self) -> Roster:
         """Return the recorded tables that the code lacks and may drop; raise `StateError` if it may not drop one."""
         uris = {uri: uri for uri in self.code if not uri.startswith("state/")}
-        left = left_behind(self.books, uris)
+        left = undeclared_tables(self.books, uris)
         if not left <= self.drop:
             raise StateError(f"{sorted(left)} is recorded, the code has {sorted(uris)}")
         return Roster(frozenset(left))
@@ -182,7 +182,7 @@ class Process:
     def open(self) -> None:
         """Acquire the lease, take over, create missing tables, and continue from the position in the ledger."""
         identity = self.lead(starts=True)
-        roster = self._left_behind()
+        roster = self._undeclared_tables()
         self.owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
         currtx = self.books.currtx()
         self.tables = {uri: self._opened(self.world.tables[uri], currtx - 1) for uri in self.code}
@@ -478,4 +478,4 @@ class Process:
             self.place.append_history([row for rows in groups.values() for row in rows])
             self.books.forget_history(list(groups))
             if not self.taken_back:
-                self.world.judge.gone(names.HISTORY, groups)
+                self.world.judge.check_removed(names.HISTORY, groups)

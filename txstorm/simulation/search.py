@@ -198,10 +198,10 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 def story(found: Found) -> str:
     """Describe a violation: the smallest schedule, its faults, and every step of it."""
     with quiet():
-        return _told(found, shrunk(found))
+        return _description(found, shrunk(found))
 
 
-def _told(found: Found, small: Found) -> str:
+def _description(found: Found, small: Found) -> str:
     schedule = small.schedule
     strikes = ", ".join(f"{one.kind} at step {one.step}" for one in schedule.strikes) or "none"
     head = [

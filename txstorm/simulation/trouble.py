@@ -53,7 +53,7 @@ def _version(table: SimTable, txid: int) -> int:
     return version_as_of(table, txid, stays=True)[0] if table.ref.kind == STATE else table.version
 
 
-def take_back(process: Process, share: float, *, asleep: bool) -> bool:
+def rewind_to_share(process: Process, share: float, *, asleep: bool) -> bool:
     """Undo the commits after a txid, like ``txstorm rewind``; return False if there are none.
 
     With `asleep`, a paused process wakes up in the meantime.
@@ -251,7 +251,7 @@ def rewind(world: World) -> None:
     if not asleep and world.below(2):
         world.arm(REWIND_STEPS)
     share = world.draw()
-    world.act(operator, lambda one: take_back(one, share, asleep=asleep))
+    world.act(operator, lambda one: rewind_to_share(one, share, asleep=asleep))
     if operator in world.processes:
         world.ended(operator, "is done")
 

@@ -94,6 +94,6 @@ class Watch:
 
 def is_silent(content: Content, now: datetime) -> bool:
     """Return whether the holder's last heartbeat is so old that the holder should not be shown; for display only."""
-    if content.lease is None or not content.told_at:
+    if content.lease is None or not content.written_at:
         return False
-    return now - datetime.fromisoformat(content.told_at) > timedelta(seconds=SILENT * content.lease.seconds)
+    return now - datetime.fromisoformat(content.written_at) > timedelta(seconds=SILENT * content.lease.seconds)

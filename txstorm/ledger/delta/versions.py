@@ -70,7 +70,7 @@ class Content:
         entries: path → entry.
         lease: the current lease; None if it is free.
         sign: the last version that the holder of the lease wrote.
-        told_at: the holder's wall-clock time when it wrote `sign`, ISO 8601; for display only.
+        written_at: the holder's wall-clock time when it wrote `sign`, ISO 8601; for display only.
     """
 
     version: int = 0
@@ -78,7 +78,7 @@ class Content:
     entries: dict[str, Entry] = field(default_factory=dict)
     lease: LeaseRow | None = None
     sign: int = 0
-    told_at: str = ""
+    written_at: str = ""
 
     def apply(self, document: Mapping[str, Any]) -> None:
         """Apply the `document` of the next version; an empty one, from a foreign writer, changes no entry."""
@@ -96,7 +96,7 @@ class Content:
         if document["kind"] == SNAPSHOT:
             self.snapshot = self.version
         if self.lease is not None and document["by"] == self.lease.token:
-            self.sign, self.told_at = self.version, document["at"]
+            self.sign, self.written_at = self.version, document["at"]
 
 
 def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:

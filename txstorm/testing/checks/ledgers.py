@@ -9,7 +9,7 @@ from txstorm.api.names import near
 from txstorm.errors import ConflictError, HeldError, InputError
 from txstorm.ledger.port import ABSENT, Delete, Ledger, Put
 from txstorm.testing.checks.ledger_rules import VALUE_RULES, Another, Rule
-from txstorm.testing.checks.rules import at_once, checking, expect
+from txstorm.testing.checks.rules import checking, expect, in_parallel
 
 ROUNDS = 20
 THREADS = 4
@@ -27,7 +27,7 @@ def one_wins_each_version(another: Another) -> None:
                 continue
             won.append(version)
 
-    at_once(lambda me=me: compete(me) for me in range(THREADS))  # type: ignore[misc]
+    in_parallel(lambda me=me: compete(me) for me in range(THREADS))  # type: ignore[misc]
     # A thread may lose every version, but no version is won twice, and every winner is stored.
     seat = handles[0].get("seat")
     expect("versions that were won", sorted(set(won)), sorted(won))
@@ -55,7 +55,7 @@ def readers_see_whole_commits(another: Another) -> None:
         finally:
             done.set()
 
-    at_once([watch, write])
+    in_parallel([watch, write])
     expect("pairs of which a scan saw one half", [], torn)
 
 
@@ -74,7 +74,7 @@ def one_gets_the_lease(another: Another) -> None:
         else:
             outcomes.append("held")
 
-    at_once(lambda handle=handle: compete(handle) for handle in handles)  # type: ignore[misc]
+    in_parallel(lambda handle=handle: compete(handle) for handle in handles)  # type: ignore[misc]
     expect("outcomes", ["held", *["refused"] * (len(handles) - 1)], sorted(outcomes))
 
 

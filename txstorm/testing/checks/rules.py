@@ -51,7 +51,7 @@ def checking(rule: str) -> Iterator[None]:
         raise CheckFailed(msg) from error
 
 
-def at_once(calls: Iterable[Callable[[], None]]) -> None:
+def in_parallel(calls: Iterable[Callable[[], None]]) -> None:
     """Run all `calls` concurrently, each on its own thread; raise the first error, if any."""
     errors: list[BaseException] = []
 

@@ -33,7 +33,7 @@ from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.spouts.memory import OpaqueMemoryTransactionalSpout
 from txstorm.state.external.map_rows import key_text
-from txstorm.testing.checks.rules import CheckFailed, at_once, checking, expect
+from txstorm.testing.checks.rules import CheckFailed, checking, expect, in_parallel
 from txstorm.testing.checks.schedules import play
 from txstorm.testing.driver import TopologyTestDriver
 from txstorm.topology.builder import TransactionalTopologyBuilder
@@ -255,7 +255,7 @@ def _race(
         finally:
             sys.settrace(None)
 
-    at_once([partial(put, me, rng.random()) for me in range(len(stores))])
+    in_parallel([partial(put, me, rng.random()) for me in range(len(stores))])
     return answers
 
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from txstorm.api.names import counted
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import InputError
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.pictures.model import Node, Picture, plural, view
+from txstorm.topology.pictures.model import Node, Picture, view
 from txstorm.topology.pictures.svg import svg
 from txstorm.topology.pictures.text import dot, mermaid
 
@@ -49,7 +50,7 @@ def text(topology: Picture) -> str:
         rows.extend(_rows(topology, node))
     commit_rows = [row for node in topology.committing for row in _rows(topology, node)]
     lines = _aligned([*rows, *commit_rows])
-    head = f"{topology.id}: {plural(len(topology.nodes), 'component')}, {plural(topology.tasks, 'task')}"
+    head = f"{topology.id}: {counted(len(topology.nodes), 'component')}, {counted(topology.tasks, 'task')}"
     width = max(len(line) for line in lines)
     processing = [_ruled("processing phase, many txids at once", width), *lines[1 : len(rows)]] if split else []
     commit = [_ruled("commit phase, in txid order", width), *lines[len(rows) :]] if commit_rows else []

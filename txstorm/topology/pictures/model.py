@@ -99,11 +99,6 @@ def kind_word(kind: Kind, *, external: bool) -> str:
     return KIND_WORDS[kind] + (", external" if external else "")
 
 
-def plural(count: int, word: str) -> str:
-    """Return a number with its inflected noun: ``1 task``, ``2 tasks``."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
 def _node(topology: Topology, component: Component) -> Node:
     return Node(
         id=printable(component.id),

@@ -11,8 +11,9 @@ from functools import cached_property
 from html import escape
 from itertools import pairwise
 
+from txstorm.api.names import counted
 from txstorm.topology.pictures.layout import Layout, Point, lay_out
-from txstorm.topology.pictures.model import Link, Node, Picture, plural
+from txstorm.topology.pictures.model import Link, Node, Picture
 
 PALETTE: dict[str, tuple[str, str]] = {
     "card": ("#ffffff", "#0f141a"),
@@ -224,7 +225,7 @@ class _Drawing:
 
     @property
     def _counts(self) -> str:
-        return f"{plural(len(self._nodes), 'component')}, {plural(self._topology.tasks, 'task')}"
+        return f"{counted(len(self._nodes), 'component')}, {counted(self._topology.tasks, 'task')}"
 
     # -- elements ------------------------------------------------------------------------------------------------
 
@@ -352,4 +353,4 @@ def _band_title_width(commits: bool) -> float:
 def _tooltip(node: Node) -> str:
     emits = "; ".join(node.emits) or "nothing"
     tables = "".join(f"\n{table.kind} {table.name}: {table.columns}" for table in node.tables)
-    return f"{node.id}: {node.class_name}, {node.kind_word}, {plural(node.parallelism, 'task')}\nemits {emits}{tables}"
+    return f"{node.id}: {node.class_name}, {node.kind_word}, {counted(node.parallelism, 'task')}\nemits {emits}{tables}"

@@ -18,7 +18,7 @@ from txstorm import MemoryBackend
 from txstorm.api.external import MapBackend, MapMark, MapRow
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
-from txstorm.testing.checks.rules import at_once
+from txstorm.testing.checks.rules import in_parallel
 
 
 def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:
@@ -79,7 +79,7 @@ def open_concurrently(url: str, prefix: str) -> None:
             assert store.mark() is None
 
         try:
-            at_once([partial(opened, store) for store in stores])
+            in_parallel([partial(opened, store) for store in stores])
         finally:
             for store in stores:
                 store.dispose()
