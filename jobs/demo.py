@@ -25,7 +25,7 @@ TOP = 10
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the demo; returns the exit code of `txstorm run`."""
+    """Run the demo; return the exit code of `txstorm run`."""
     as_json = "--json" in argv
     try:
         options = parser().parse_args(argv)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def begin(data_dir: Path, *, keep: bool) -> None:
-    """Prepare the directory: empty that of a finished demo, keep that of a killed one."""
+    """Prepare the data directory: clear it after a finished demo, keep it after a killed one."""
     if not (data_dir / FINISHED).exists():
         return
     for entry in [] if keep else data_dir.iterdir():
@@ -69,7 +69,7 @@ def counts(ending: Ending, *, before: bool = False) -> dict[str, int]:
 
 
 def tell(ending: Ending, found: dict[str, int]) -> None:
-    """Print the result, the statistics of the run, and commands to inspect the tables."""
+    """Print the result, statistics of the run, and commands to inspect the tables."""
     done, total = ending.document, sum(found.values())
     words = total - sum(counts(ending, before=True).values())
     print(f"King James Bible: {total:,} words, {len(found):,} distinct ones. The most frequent:\n")

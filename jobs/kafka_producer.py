@@ -1,4 +1,4 @@
-"""Sends generated tweets to a Kafka topic, up to a count or until interrupted; some transactions are aborted.
+"""Producer of generated tweets for a Kafka topic, up to a count or until interrupted; aborts some transactions.
 
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --rate 500

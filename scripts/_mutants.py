@@ -1,8 +1,8 @@
-"""Mutants: deliberate defects, each put into a copy of the package, where the simulation has to find it.
+"""Mutation tests: deliberate defects, each put into a copy of the package, that the simulation must detect.
 
-For defects of code that the simulation does not run (stores of maps), a named test looks instead.
+Defects in code that the simulation does not run (stores of maps) must be detected by a named test instead.
 
-Arguments: ``[--schedules N] [--seed S] [NAME...]``. As many are tried at once as there are processors. The last line is
+Arguments: ``[--schedules N] [--seed S] [NAME...]``. One mutant per processor is tried at a time. The last line is
 ``killed K of N``; exit code 1 when one survives.
 """
 
@@ -31,13 +31,13 @@ print(report.schedules, report.found[0].what if report.found else "")
 class Mutant(NamedTuple):
     """A defect: an expression of a function, or consecutive statements, replaced by others.
 
-    The place is found by comparing syntax trees, so that it survives when the code is moved or reformatted.
+    The code is located by comparing syntax trees, so that a mutant still applies after a move or reformatting.
 
     Attributes:
         function: name of the function, with its class, if any; it may be in any module of the package.
         old: code that occurs once in that function.
         new: the replacement.
-        test: the test that has to find the defect; if empty, the simulation has to.
+        test: the test that must detect the defect; if empty, the simulation must.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Refuse phrases that a reader has to guess: in docstrings, comments and messages of the package, and in the docs.
+"""Report banned phrases in docstrings, comments and messages of the package, and in the docs.
 
 Arguments: ``[PATH...]``, files or directories; by default the package, the docs and the pages beside them. Prints one
 line for each finding, ``file:line: phrase``; exit code 1 when there is one. Code blocks, inline code and quotations of
@@ -35,7 +35,7 @@ RELATIVE = re.compile(r"(What|Who|Whose|Where|Which|How|Those|That)\b")
 
 
 def phrases(text: str, first_line: int) -> Iterator[tuple[int, str]]:
-    """Banned phrases in `text`, with the line in which each begins."""
+    """Yield the line number and text of each banned phrase in `text`."""
     for pattern, advice in BANNED.items():
         for match in re.finditer(pattern.replace(" ", r"\s+(?:#\s+)?"), text, re.IGNORECASE if " a" in pattern else 0):
             line = first_line + text.count("\n", 0, match.start())
@@ -43,12 +43,12 @@ def phrases(text: str, first_line: int) -> Iterator[tuple[int, str]]:
 
 
 def blanked(match: re.Match[str]) -> str:
-    """Matched code, replaced by characters that belong to no phrase; line breaks are kept."""
+    """Return the matched code, replaced by characters that are part of no phrase; line breaks are kept."""
     return re.sub(r"[^\n]", "¤", match[0])
 
 
 def in_python(path: Path) -> Iterator[tuple[int, str]]:
-    """Findings in docstrings, comments and other strings of the module at `path`."""
+    """Yield the findings in docstrings, comments and other strings of the module at `path`."""
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -72,7 +72,7 @@ def in_python(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def in_markdown(path: Path) -> Iterator[tuple[int, str]]:
-    """Findings in the prose of the page at `path`."""
+    """Yield the findings in the prose of the page at `path`."""
     text = path.read_text(encoding="utf-8")
     for other in (r"(?ms)^( *)```.*?^\1```", r"(?m)^>.*$", r"``[^`]*``|`[^`]*`", r"\]\([^)]*\)", r'"[^"\n]*"'):
         text = re.sub(other, blanked, text)

@@ -33,7 +33,7 @@ if CLASSES.exists():
 
 
 def delta_jars() -> str:
-    """The Delta jars `scripts/jars` fetched, as Spark's ``spark.jars`` takes them."""
+    """The Delta jars fetched by `scripts/jars`, in the format of Spark's ``spark.jars``."""
     jars = sorted((ROOT / ".cache" / "jars").glob("*.jar"))
     if not jars:
         pytest.fail("no Delta jars in .cache/jars; run scripts/jars")
@@ -41,7 +41,7 @@ def delta_jars() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with long tests first, so that no process is left with one at the end."""
+    """Run files with long tests first, so that no pytest worker is left with one at the end."""
     marks = ("slow", "spark", "integration", "notebook")
     long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in marks)}
     items.sort(key=lambda item: item.path not in long)

@@ -1,4 +1,4 @@
-"""The project's own rules: budgets and rooms of the code, the content of the wheel, a single version number."""
+"""Rules of the project: code budgets, allowed imports, content of the wheel, and a single version number."""
 
 import ast
 import configparser
@@ -39,7 +39,7 @@ def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_function_budget():
-    """Other lengths have no quota: a function is as long as its subject requires, up to this limit."""
+    """No function exceeds the length limit; there is no quota for shorter ones."""
     assert [entry for entry in sorted(function_lengths(), reverse=True) if entry[0] > 50] == []
 
 
@@ -79,7 +79,7 @@ def test_parameter_budget():
 
 
 def test_file_budget():
-    """Beyond 400 lines a module says in its docstring why it is one module; 600 is the wall."""
+    """A module of more than 400 lines explains in its docstring why it is one module; 600 lines is the limit."""
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in MODULES}
     lengths = {path: len(text.splitlines()) for path, text in texts.items()}
     assert {path: lines for path, lines in lengths.items() if lines > 600} == {}
@@ -191,7 +191,7 @@ def test_scripts_can_be_run(script: str):
 
 
 def test_every_mutant_finds_its_place(monkeypatch: pytest.MonkeyPatch):
-    """`scripts/mutants` names functions and statements of the package, which may have been rewritten since."""
+    """Every mutant of `scripts/mutants` applies to the current code of the package."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     mutants = importlib.import_module("_mutants")
     lost = []

@@ -1,4 +1,4 @@
-"""Shared by tests of bad input: a small topology, runs of it, expected errors, and listings of directories."""
+"""Helpers of the bad-input tests: a small topology, runs of it, expected errors, and directory listings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Says(NamedTuple):
 
     Attributes:
         kind: its exact class.
-        thing: the name of the faulty thing.
+        thing: the name of the faulty object.
         found: the expected or actual value.
         cure: the remedy.
     """
@@ -115,7 +115,7 @@ def go(made: Topology, data_dir: Path | str, engine: Any = "local", **options: A
 
 
 def run_words(tmp_path: Path, name: str = "data", **changes: Any) -> Path:
-    """Return a data directory in which `WORDS` were counted, with one txid and one commit per word."""
+    """Count `WORDS` with one txid and one commit per word; return the data directory."""
     counted = topology(write_words(tmp_path / "words.txt"), **changes)
     assert go(counted, tmp_path / name, settings={"max_group_txids": 1}) == len(WORDS)
     return tmp_path / name

@@ -1,4 +1,4 @@
-"""Targets for the command line, as `MODULE:FACTORY(ARGS)`."""
+"""Faulty targets for the command line, given as `MODULE:FACTORY(ARGS)`."""
 
 from pathlib import Path
 

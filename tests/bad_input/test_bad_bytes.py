@@ -1,4 +1,4 @@
-"""Random damage to the ledger and to table logs: runs and readers are either correct or report the damage."""
+"""Random damage to ledgers and table logs: runs and readers give correct results or report the damage."""
 
 import random
 import shutil
@@ -27,7 +27,7 @@ def counted(words):
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory):
-    """Return data directories to damage: cleanly stopped, with an unpublished decided group, and with a few txids."""
+    """Return data directories to damage: one stopped cleanly, one with an unpublished group, one with few txids."""
     home = tmp_path_factory.mktemp("bases")
     source = write_words(home / "words.txt", WORDS)
     one_by_one = {"max_spout_pending": 1}

@@ -1,4 +1,4 @@
-"""Invalid input on the command line: exit codes, one clear error, and its last line with ``--json``."""
+"""Invalid input on the command line: exit code, a single clear error, and the last line with ``--json``."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WORDS = "bad_jobs:words('words.txt')"
 
 @pytest.fixture
 def refused(in_tmp, capsys):
-    """Return a function that runs a command that must fail without changes: (exit code, error type, message)."""
+    """Return a function that runs a command that must fail and change nothing: (exit code, error type, message)."""
 
     def command(*arguments, changes=False):
         before = listing(in_tmp)
@@ -217,7 +217,7 @@ def test_another_process_holds_the_directory(in_tmp):
 
 @pytest.mark.integration
 def test_fault_points_of_the_environment(in_tmp):
-    """Fault points are read from the environment when a run starts."""
+    """Invalid fault points in the environment are rejected when a run starts."""
     write_words(in_tmp / "words.txt")
     command = [sys.executable, "-m", "txstorm", *run("--json")]
     done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)
@@ -231,7 +231,7 @@ def test_fault_points_of_the_environment(in_tmp):
 @pytest.mark.integration
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed(closed, in_tmp):
-    """Output is dropped, and must not end up in the next file that is opened."""
+    """With closed standard streams, output is discarded, not written to the next file that is opened."""
     write_words(in_tmp / "words.txt")
     command = [sys.executable, "-m", "txstorm", *run("--data-dir", "data")]
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]

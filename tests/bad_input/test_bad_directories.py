@@ -80,7 +80,7 @@ def newer_intent(data_dir):
 
 
 def newer_metadata(data_dir):
-    """Replace the file spout's metadata of its last batch with a newer format."""
+    """Replace the metadata of the file spout's last batch with metadata of a newer format."""
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ((name, kept),) = ledger.scan("coordinator/meta").items()
         value = json.loads(kept.value)["value"]
@@ -117,7 +117,7 @@ def flip_stats(data_dir):
 
 
 def empty_entry(data_dir):
-    """Empty an entry in the middle of the log, so that its rows are no longer in the table."""
+    """Truncate an entry in the middle of the log to zero bytes, so that the table loses its rows."""
     added = [path for path in logs(data_dir) if "sinks" in str(path) and '"add"' in path.read_text()]
     added[0].write_bytes(b"")
 
@@ -293,7 +293,7 @@ def test_a_damaged_directory_is_refused(name, tmp_path):
 
 @pytest.mark.parametrize("table", ["changes/counts", "sinks/lines"])
 def test_a_damaged_checkpoint(table, tmp_path):
-    """A checkpoint replaces the log before it, and has no checksum."""
+    """A damaged checkpoint, which replaces the log before it and has no checksum, is reported."""
     source = write_words(tmp_path / "words.txt", ["a", "b"] * 13)
     go(topology(source), tmp_path / "data", settings={"max_spout_pending": 1})
     DeltaHandle.open(tmp_path / "data" / table).checkpoint(1)  # the run's own are made beside commits, if there is time
@@ -325,7 +325,7 @@ BLOBS = {
 
 @pytest.mark.parametrize("name", BLOBS)
 def test_a_damaged_long_value(name, tmp_path):
-    """The metadata of a batch of many files are stored in a separate file."""
+    """A damaged value file, such as the metadata of a batch of many files, is reported."""
     damage, found = BLOBS[name]
     (tmp_path / "words").mkdir()
     for number in range(1500):

@@ -1,4 +1,4 @@
-"""Foreign or outdated entries in a data directory: readers and runs are either correct or name the fault."""
+"""Foreign or outdated files in a data directory: readers and runs give correct results or name the fault."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ FILES = {
 
 
 def readings(data_dir):
-    """Read the rows and the run's status; each is either correct or refused with an error of a named class."""
+    """Assert that reads of the rows and the run's status either give the expected result or raise a `TxstormError`."""
     for read, expected in (
         (lambda: StateView(data_dir, "counts").to_pylist(), COUNTS),
         (lambda: SinkView(data_dir, "lines").to_arrow()["line"].to_pylist(), WORDS),
@@ -198,7 +198,7 @@ def test_no_reader_takes_an_older_ledger(read, data_dir, stopped, tmp_path):
 
 
 def test_what_is_decided_explains_tables_ahead_of_the_ledger(tmp_path):
-    """The run ended when the first of two tables was published."""
+    """A table ahead of the ledger is accepted if a decided group explains it: the run ended while publishing."""
     made = topology(write_words(tmp_path / "words.txt", WORDS))
     faults.arm("p7.2.before:raise:3")
     with pytest.raises(faults.InjectedFault):

@@ -216,7 +216,7 @@ def test_a_source_that_cannot_be_read(open_tmp):
 
 @pytest.mark.integration
 def test_a_table_that_cannot_be_written(open_tmp):
-    """The ledger is writable: the transaction is decided, and reported as blocked."""
+    """If only a table cannot be written, the transaction is decided, and the run reports the table as blocked."""
     data_dir = run_words(open_tmp)
     write_words(open_tmp / "words.txt", ["a", "b", "a", "c", "d"])
     for path in [data_dir, *data_dir.rglob("*")]:
@@ -299,7 +299,7 @@ def test_a_disk_that_is_full(size, large, tmp_path):
 
 
 def main(what, *arguments):
-    """Entry point of child processes: `hold` a directory, or `run` in it without rights."""
+    """Entry point of child processes: `hold` a directory's lease, or `run` in it without permissions."""
     if what == "hold":
         ledger = open_ledger(arguments[0], create=False)
         ledger.acquire("somebody")

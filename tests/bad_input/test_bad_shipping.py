@@ -1,4 +1,4 @@
-"""Classes whose modules the driver can import but the workers cannot: detectable only on a real worker."""
+"""Classes whose modules only the driver can import: an error detected on real Spark workers only."""
 
 import sys
 from importlib import import_module

@@ -61,7 +61,7 @@ CURES = {"deleted": "check that it exists"}
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_file_that_changed_since_its_range_was_planned(name, tmp_path):
-    """The plan was stored before the run crashed; the replay must read the same bytes or fail."""
+    """A replay after a crash must read the same bytes of a file as planned, or fail."""
     change, found = CHANGED[name]
     source = write_words(tmp_path / "words.txt")
     made = topology(source)

@@ -1,4 +1,4 @@
-"""User-defined spouts that raise or return values that cannot be stored: every method, on its own thread."""
+"""Faulty user-defined spouts: each method raises, or returns a value that cannot be stored."""
 
 import json
 import math
@@ -84,7 +84,7 @@ METADATA = {
 
 @pytest.mark.parametrize("name", METADATA)
 def test_metadata_that_is_not_json(name, tmp_path):
-    """T42: metadata are JSON, of the types JSON has."""
+    """T42: metadata of types that JSON does not have are rejected."""
     value, found, cure = METADATA[name]
 
     def initialize(self, txid, prev_metadata):
@@ -216,7 +216,7 @@ def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
 
 
 def test_a_transactional_spout_that_replays_another_batch(tmp_path):
-    """Its own digests show that the second emission differs."""
+    """A transactional spout whose replay differs from the first emission is detected by its digests."""
     counter = tmp_path / "emissions"
 
     def emit(self, attempt, metadata, collector):
@@ -248,7 +248,7 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
 
 
 class Shrinks(Partitions):
-    """A partitioned spout whose number of partitions is in a file; two txids of each."""
+    """A partitioned spout that reads its number of partitions from a file, with two txids per partition."""
 
     def __init__(self, path):
         super().__init__()
@@ -292,7 +292,7 @@ def go_until(spout, data_dir, txid, **options):
 
 
 class OpaqueShrinks(OpaquePartitionedTransactionalSpout):
-    """An opaque spout whose partition 1 exists if a file says so; one word per txid and partition, five in all."""
+    """An opaque spout whose partition 1 exists if a file does; one word per txid and partition, five in all."""
 
     fields = ("line",)
 
@@ -356,6 +356,6 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path):
 
 
 def test_errors_of_the_input_keep_their_class():
-    """Invalid input gives exit code 2 wherever it is detected; the tables above rely on it."""
+    """Errors about invalid input keep their class, so that the exit code is 2 wherever they are detected."""
     assert all(issubclass(kind, InputError) and kind.exit_code == 2 for kind in (MetadataError, SpoutError))
     assert json.loads(json.dumps({"exit": TopologyFailed.exit_code})) == {"exit": 1}

@@ -1,4 +1,4 @@
-"""Malicious pickles in every place that txstorm reads must never be unpickled."""
+"""Malicious pickles, planted in every file that txstorm reads: they must never be unpickled."""
 
 import ast
 import os
@@ -27,7 +27,7 @@ PACKAGE = Path(txstorm.__file__).parent
 
 
 class Canary:
-    """Creates a directory when it is unpickled."""
+    """An object that creates a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)

@@ -1,4 +1,4 @@
-"""A ledger's content must not choose directories, files or topics: places planted there are rejected."""
+"""Paths and topics planted in a ledger: its content must not choose where txstorm reads or writes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def planted(data_dir: Path, path: str, change) -> None:
-    """Change one ledger value, as an attacker with an editor for it would."""
+    """Change one ledger value, as an attacker with write access would."""
     ledger = open_ledger(data_dir, create=False)
     try:
         found = ledger.get(path)

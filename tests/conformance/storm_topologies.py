@@ -1,4 +1,4 @@
-"""Topologies of Storm's own tests, and of the worked examples in its documentation."""
+"""Topologies from Storm's own tests and from the worked examples in its documentation."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Sum(Keep):
-    """A committer that stores one sum, and emits the number of tuples that it received."""
+    """A committer that stores the sum of its input, and emits the number of tuples that it received."""
 
     fields = ("n",)
     seen = KeyedState("total", key={}, value={"n": int})
@@ -89,14 +89,14 @@ class Sum(Keep):
 
 
 class OpaqueNumbers(OpaqueMemoryTransactionalSpout):
-    """An opaque spout of one partition of numbers, whose batch sizes a transcript sets."""
+    """An opaque spout of numbers in one partition, with batch sizes set by a transcript."""
 
     def amounts(self, usual, by_txid):
         self.set_take(lambda txid: by_txid.get(str(txid), usual))
 
 
 class NumbersFromTasks(OpaquePartitionedTransactionalSpout):
-    """An opaque spout of the numbers 1 to 4, two per batch, planned in the tasks."""
+    """An opaque spout of the numbers 1 to 4, two per batch, planned by its tasks."""
 
     fields = ("n",)
 

@@ -38,7 +38,7 @@ class World:
     """The directory that a test shares with its topology.
 
     Attributes:
-        handle: in the test process, the run; when it ends, all waiting ends.
+        handle: the run, set in the test process only; when it ends, all waits end.
     """
 
     handle = None
@@ -107,7 +107,7 @@ class World:
 
     @property
     def amount(self) -> int:
-        """Number of lines per partition that a batch takes."""
+        """Maximum number of lines per partition in a batch."""
         return int((self.directory / "amount").read_text())
 
     @amount.setter
@@ -123,7 +123,7 @@ class World:
 
 
 def fail_on(world: World, place: str, attempt) -> None:
-    """Raise the errors that tickets for this place and txid request."""
+    """Raise the error requested by a ticket for this place and txid, if any."""
     if world.take(f"{place}-{attempt.txid}-failed"):
         raise FailedException(f"{place} of {attempt.txid}")
     if world.take(f"{place}-{attempt.txid}-reported"):
@@ -287,7 +287,7 @@ class OpaqueLogEmitter(OpaquePartitionedEmitter):
 
 
 class Watch(BatchBolt):
-    """A batch bolt that emits its tuples in `finish_batch`, notes its calls, and fails if there is a ticket for it."""
+    """A batch bolt that emits its tuples in `finish_batch`, records its calls, and fails if a ticket requests it."""
 
     fields = ("partition", "line")
 
@@ -309,7 +309,7 @@ class Watch(BatchBolt):
 
 
 class WatchEach(BasicBolt):
-    """A basic bolt that notes its calls and fails if there is a ticket for it, tuple by tuple."""
+    """A basic bolt that records its call for each tuple, and fails if a ticket requests it."""
 
     fields = ("partition", "line")
 

@@ -25,7 +25,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 class Told(CommitterTransactionalSpout):
-    """A committer spout over a log: its emitters return the lines that they emitted, and note the calls of `commit`."""
+    """A committer spout over a log: its emitters return the emitted lines, and record them again in `commit`."""
 
     fields = ("partition", "line")
 

@@ -20,7 +20,7 @@ Starts = Callable[..., RunHandle]
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> dict[str, World]:
-    """Create one world per source, and another, ``bolts``, for the failures and notes of the bolts."""
+    """Create one world per source, and one named ``bolts`` for the failures and recorded calls of the bolts."""
     made = {name: World(tmp_path / name) for name in ("plain", "parted", "opaque", "bolts")}
     for world in made.values():
         world.amount = 2
@@ -59,7 +59,7 @@ def start_on_threads(worlds, tmp_path: Path) -> Starts:
 
 @pytest.fixture
 def batches(tmp_path: Path):
-    """Return txid → committed lines, in the order of the sources' names."""
+    """Return a function that reads the committed lines by txid, ordered by source name."""
 
     def read() -> dict[int, str]:
         found: dict[int, str] = {}
@@ -147,7 +147,7 @@ def hide_others(world: World) -> Callable[[], None]:
 
 
 def hide_opaque(world: World) -> Callable[[], None]:
-    """Make a partition of the opaque log unavailable, as this source is always ready; return the undo function."""
+    """Make a partition of the opaque log, which is always ready, unavailable; return the undo function."""
     log = world.directory / "p0.log"
     log.rename(world.directory / "away")
     return lambda: (world.directory / "away").rename(log) and None
@@ -200,7 +200,7 @@ def test_a_source_that_is_gone_while_its_batch_is_not_committed(start_on_threads
 
 
 class Unsteady(TransactionalSpout):
-    """A spout that emits the number of its earlier emissions, and so is not deterministic."""
+    """A non-deterministic spout: it emits the number of its earlier emissions."""
 
     fields = ("partition", "line")
 

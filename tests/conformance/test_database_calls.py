@@ -13,7 +13,7 @@ TUPLES = 1000
 
 
 class GlobalCount(BatchBolt, Committer):
-    """Storm's UpdateGlobalCount over a user's database: (value, txid), read and written once per batch."""
+    """Storm's UpdateGlobalCount over a user's database: reads and writes (value, txid) once per batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -38,7 +38,7 @@ class GlobalCount(BatchBolt, Committer):
 
 
 def calls(take: int, directory: Path) -> int:
-    """Return the number of statements that it takes to count the tuples in batches of `take`."""
+    """Return the number of SQL statements executed to count the tuples in batches of `take`."""
     directory.mkdir()
     path = directory / "counts.db"
     with sqlite3.connect(path) as database:

@@ -1,4 +1,4 @@
-"""A pack of transactions is one Spark job, however deep the graph."""
+"""Deep graphs: a pack of transactions is always a single Spark job, regardless of the depth of the graph."""
 
 from __future__ import annotations
 

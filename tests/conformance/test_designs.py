@@ -1,4 +1,4 @@
-"""The three designs in Storm's document on transactional topologies, and the parts of a commit that may run ahead.
+"""The three designs in Storm's document on transactional topologies, and which steps may run ahead of the commit.
 
 T5: one tuple per transaction. T6: one batch after the other. T7 and T23: processing overlaps, commits are in order, and
 a committer's `execute` belongs to neither: only its `finish_batch` waits for its turn.
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Noted(Keep):
-    """A committer that stores lines, and also notes every `execute` and the threads of `prepare` and `finish_batch`."""
+    """A committer that stores lines, and records every `execute` and the threads of `prepare` and `finish_batch`."""
 
     def prepare(self, context, collector, attempt):
         super().prepare(context, collector, attempt)
@@ -54,7 +54,7 @@ class Hangs(Noted):
 
 
 class Waits(Watch):
-    """A bolt that waits in the processing of a txid if a file says so."""
+    """A bolt that blocks while it processes a txid for which a file exists."""
 
     def finish_batch(self):
         if (self.world.directory / f"wait-{self.attempt.txid}").exists():
@@ -106,7 +106,7 @@ def test_t7_t23_only_finish_batch_waits_for_its_turn(world, tmp_path) -> None:
 
 
 def test_a_failure_ahead_of_its_turn_replays_at_once(world, tmp_path) -> None:
-    """Item 45 for committers: an `execute` that fails reports it at once, ahead of its turn to commit."""
+    """Item 45 for committers: a failure in `execute` is reported at once, ahead of the commit order."""
     world.append(0, *"abcd")
     (world.directory / "wait-1").touch()
     world.ticket("keep-execute-3-failed")
@@ -158,7 +158,7 @@ def test_what_was_executed_for_a_discarded_attempt_is_dropped(world, tmp_path) -
 
 
 def test_a_committer_that_hangs_ahead_of_its_turn_holds_up_no_other(world, tmp_path) -> None:
-    """The hanging thread is abandoned; earlier commits, which wait for that thread, continue on a new one."""
+    """A hanging committer thread is abandoned; earlier commits that need it continue on a new thread."""
     world.append(0, *"abcdef")
     (world.directory / "wait-1").touch()
     world.ticket("hang-3")

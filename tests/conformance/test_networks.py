@@ -1,4 +1,4 @@
-"""The same networks on threads and on Spark emit equal tuples in the same order, and write byte-identical tables."""
+"""Equality of the engines: threads and Spark emit the same tuples in the same order, and write identical tables."""
 
 from __future__ import annotations
 

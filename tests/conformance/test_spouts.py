@@ -60,7 +60,7 @@ def start_on_threads(world: World, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def batches(tmp_path: Path):
-    """Return txid → partition → committed lines."""
+    """Return a function that reads the committed lines by txid and partition."""
 
     def read() -> dict[int, dict[int, list[str]]]:
         found: dict[int, dict[int, list[str]]] = {}
@@ -76,7 +76,7 @@ def finished(handle) -> None:
 
 
 def emissions(world: World, word: str, txid: int | None = None) -> list[tuple[int, int, object]]:
-    """Return (txid, partition, metadata) of the notes of one kind, in order."""
+    """Return (txid, partition, metadata) of the recorded calls of one kind, in order."""
     notes = [(note[1], note[4], note[5]) for note in world.notes(word)]
     return [note for note in notes if txid in (None, note[0])]
 
@@ -176,7 +176,7 @@ def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, s
 
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, batches) -> None:
-    """T31: bookkeeping is per partition. Also T17."""
+    """T31: a replay emits the same batch, as metadata is stored per partition. Also T17."""
     world.append(0, "a", "b", "c")
     world.ticket(f"{place}-2-failed")
     (world.directory / "hold-1").touch()
@@ -240,7 +240,7 @@ def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, 
 
 @pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog, PlainLog])
 def test_item_52_another_number_of_tasks_moves_partitions_and_changes_no_batch(kind, start, world, batches) -> None:
-    """T31, T37: there is one coordinator, and any number of emitters."""
+    """T31, T37: batches do not depend on the number of emitter tasks; there is always one coordinator."""
     for partition in range(3):
         world.append(partition, *(f"{partition}.{n}" for n in range(8)))
     finished(start(kind, tasks=1, until_txid=2))
@@ -285,7 +285,7 @@ def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_
 @pytest.mark.parametrize("kind", [OpaqueLog, OpaquePlainLog])
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind, place, start, world, batches) -> None:
-    """T32, T36: a replay begins where the last transaction stopped."""
+    """T32, T36: an opaque replay begins where the previous transaction ended."""
     world.append(0, *map(str, range(12)))
     (world.directory / "hold-1").touch()
     world.ticket(f"{place}-2-failed")
@@ -343,7 +343,7 @@ def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world
 
 
 def test_item_60_a_partition_that_cannot_be_read_keeps_its_position(start, world, batches) -> None:
-    """T32: a partition whose broker is lost keeps its position."""
+    """T32: a partition whose broker is unavailable keeps its position."""
     world.append(0, "a", "b", "c", "d", "e", "f")
     world.append(1, "A", "B", "C", "D")
     world.ticket("away-1-2")
@@ -439,7 +439,7 @@ PLACES = ["watch-execute", "watch-finish", "keep-finish", "after-keep", "emit"]
 
 
 def storm(world: World, rng: random.Random, kind: type) -> dict[int, list[str]]:
-    """Write lines of three partitions and plan a dozen random failures; return the lines."""
+    """Write lines to three partitions and schedule a dozen random failures; return the lines by partition."""
     lines = {p: [f"{p}.{n}" for n in range(rng.randint(0, 25))] for p in range(3)}
     for partition, content in lines.items():
         world.append(partition, *content[: rng.randint(0, len(content))])

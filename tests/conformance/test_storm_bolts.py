@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Net:
-    """A topology over one log of lines, with a one-word method for each kind of bolt."""
+    """Builder of a topology over one log of lines, with a short method for each kind of bolt."""
 
     def __init__(self, world: World, tmp_path: Path, engine: Factory):
         self.world, self.data_dir, self.engine = world, tmp_path / "data", engine
@@ -54,7 +54,7 @@ class Net:
 
     @property
     def order(self) -> list[tuple[str, int]]:
-        """(component, txid) of every `finish_batch`, in the order in which they happened."""
+        """(component, txid) of every `finish_batch` call, in call order."""
         return [(note[1], note[3]) for note in self.world.notes("finish")]
 
     def lines(self) -> dict[int, list[str]]:
@@ -137,7 +137,7 @@ def test_item_42_a_basic_bolt_cannot_be_a_committer(net: Net) -> None:
 
 
 def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) -> None:
-    """T40: a committer finishes when it has all tuples and it is its turn. Also T23."""
+    """T40: a committer finishes a batch once it has all tuples and all earlier txids are committed. Also T23."""
     (net.world.directory / "hold-1").touch()
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep)
     handle = net.start(until_txid=3, settings={"max_spout_pending": 3, "max_pack_txids": 1, "max_jobs": 2})
@@ -152,7 +152,7 @@ def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) 
 
 
 def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
-    """T28: batch bolts and committers downstream of a committer."""
+    """T28: batch bolts and committers downstream of a committer finish in its commit phase."""
     net.bolt("first", "log", committer=True).bolt("plain", "first").bolt("second", "plain", kind=Keep)
     net.bolt("third", "second", "log", committer=True)
     net.finish(settings={"max_spout_pending": 3, "max_pack_txids": 3})
@@ -162,7 +162,7 @@ def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase
 
 
 def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
-    """T28: the bolts A to D of Storm's documentation."""
+    """T28: the bolts A to D in the diagram of Storm's documentation."""
     (net.world.directory / "hold-1").touch()
     net.bolt("A", "log").bolt("B", "A", kind=Keep).bolt("C", "A", "B").bolt("D", "C", committer=True)
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2, "max_pack_txids": 1})
@@ -243,7 +243,7 @@ def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) 
 
 
 class MarkedKeep(BatchBolt, Committer):
-    """A committer declared by the marker class."""
+    """A committer declared with the marker class `Committer`."""
 
     fields = ("line",)
 

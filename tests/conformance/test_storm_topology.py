@@ -1,6 +1,6 @@
 """Storm's own test-transactional-topology (storm.md, item 80) as a complete run, on both engines.
 
-The transcript `storm_transactional_topology` has it step by step; here the committed values are compared with it.
+The transcript `storm_transactional_topology` lists its steps; these tests compare the committed values with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPONENTS = ("global", "gcommit", "sum", "count", "count2")
 
 
 class Results(BatchBolt):
-    """A committer that stores the emissions of all components; fails on demand, after all others have finished."""
+    """A committer that stores the emissions of all components, and fails on demand after all others have finished."""
 
     sink = SinkTable("results", {"source": str, "word": str, "n": int})
 

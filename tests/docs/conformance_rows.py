@@ -1,4 +1,4 @@
-"""Rows and items of docs/conformance.md by the test that covers them, as the tests' names and docstrings say.
+"""Test coverage of the rows and items of docs/conformance.md, from the tests' names and docstrings.
 
 ``python tests/docs/conformance_rows.py`` writes what it finds into the page.
 """
@@ -24,7 +24,7 @@ def rows(page: str) -> list[str]:
 
 
 def covered() -> dict[str, list[str]]:
-    """Return row or item → tests that name it, as ``path::test``."""
+    """Return, for each row or item, the tests that name it, as ``path::test``."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
         for name, said in _tests(ast.parse(path.read_text(encoding="utf-8"))):

@@ -194,7 +194,7 @@ def _commands(text: str) -> list[tuple[str, str]]:
 def prepare(directory: Path, programs_socket: str | None) -> None:
     """Make `directory` look like a checkout whose `txstorm` is on the PATH, and go there.
 
-    Where there is a process that forks programs, see `programs`, it is asked for txstorm and for jobs.
+    If a fork server is given (see `programs`), txstorm and the jobs are run through it.
     """
     (directory / "jobs").symlink_to(ROOT / "jobs")
     programs = directory / ".venv" / "bin"

@@ -12,7 +12,7 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def pictures() -> dict[Path, str]:
-    """Return file → current content."""
+    """Return the up-to-date content of each picture file."""
     return {IMAGES / "word-count.svg": program_of_readme().describe("svg") + "\n"}
 
 

@@ -31,7 +31,7 @@ def run_page(page: Path, *options: str, **environment: str) -> None:
 
 @pytest.mark.parametrize("page", LOCAL, ids=name)
 def test_page(page: Path):
-    """Row T50 among them: the pages for users of Storm or Trident."""
+    """All code blocks of a page run and print the output shown; row T50: the pages for Storm and Trident users."""
     run_page(page)
 
 

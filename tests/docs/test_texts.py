@@ -142,7 +142,7 @@ PUBLIC = {"txstorm", *(f"txstorm.{room}" for room in ("spouts", "bolts", "sinks"
 
 
 def test_examples_import_public_names_only():
-    """Also jobs and notebooks; two jobs are front ends of their own, on the command line's modules."""
+    """Examples, jobs and notebooks import public names only, except two jobs that are command-line front ends."""
     places = [*PAGES, *(ROOT / "jobs").glob("*.py"), *(ROOT / "notebooks").glob("*.ipynb")]
     found = {
         (name(place), module)

@@ -1,6 +1,6 @@
 """Client of the fork server in `programs`: starts a Python program in 20 ms, for shell scripts that call it repeatedly.
 
-``called.py SOCKET ARGUMENT...`` runs ``python ARGUMENT...`` with the standard files it has, and ends as that ends.
+``called.py SOCKET ARGUMENT...`` runs ``python ARGUMENT...`` with its own standard files, and exits as that exits.
 """
 
 import array
@@ -21,7 +21,7 @@ def ask(
     *,
     session: bool = False,
 ) -> socket.socket:
-    """Ask the fork server to start a program with these standard files; it answers its pid, then its exit status."""
+    """Request a program with these standard files from the fork server, which returns its pid, then its exit status."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     data = json.dumps({"arguments": list(arguments), "cwd": cwd, "env": dict(env), "session": session}).encode()

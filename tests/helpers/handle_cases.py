@@ -1,4 +1,4 @@
-"""Shared by tests of state handles: one state with its key index, driven txid by txid."""
+"""Test bench for state handles: one state with its key index, driven txid by txid."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

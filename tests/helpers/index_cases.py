@@ -1,4 +1,4 @@
-"""Shared by tests of the key index: bounds so small that few rows stay in memory and the rest are on disk."""
+"""Helpers of the key-index tests: bounds so small that most rows are evicted from memory to disk."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Shown:
-    """Model of the states as of a txid: user → (value, stamp), user → rows, and rows with their stamps."""
+    """Model of the three states as of a txid: user → (value, stamp), user → rows, and rows with their stamps."""
 
     seen: dict[Any, tuple[Any, int]] = field(default_factory=dict)
     events: dict[Any, list[Row]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Fork server for tests: runs Python programs as separate processes, forked from one that has txstorm loaded.
+"""Fork server for tests: runs Python programs in processes forked from one that has txstorm loaded.
 
 Loading txstorm takes a second of processor time, a fork 20 ms. A program finds everything as it would in a new
 interpreter: its arguments, current directory, environment, Python path, files and default signal handlers, and it exits

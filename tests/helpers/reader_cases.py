@@ -240,7 +240,7 @@ def _duckdb() -> Any:
 
 
 def spark_differences(session: Any, table: Path) -> list[str]:
-    """Return where Spark differs, as `differences` does: for the whole table, and counts and sums by column filter."""
+    """Return the queries that Spark answers differently: the whole table, and counts and sums by column filter."""
     from pyspark.sql import functions as f
 
     rows, schema = content(table), pa.schema(DeltaTable(str(table)).schema().to_arrow())
@@ -281,7 +281,7 @@ def differences(table: Path, read: Callable[[Path, Query], list[Row]], every: in
 
 
 def _sums(rows: list[Row]) -> dict[str, Any]:
-    """Return count, least, greatest and sum of the values of each numeric column."""
+    """Return the count, minimum, maximum and sum of each numeric column."""
     found = {}
     for name in rows[0] if rows else ():
         values = [row[name] for row in rows if isinstance(row[name], int | float | Decimal)]

@@ -1,4 +1,4 @@
-"""The tables of `store_cases`, of which Spark writes two."""
+"""The sample tables of `store_cases`, two of them written by Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small topology's tables, and a run over them with one JSON file as ledger: recovery has nothing else to use."""
+"""A small topology's tables, and a run over them whose ledger is a single JSON file."""
 
 from __future__ import annotations
 

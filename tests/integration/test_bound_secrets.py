@@ -1,4 +1,4 @@
-"""ZooKeeper's password is sent only to servers that the operator has named, not to those a data directory names."""
+"""ZooKeeper's password is sent only to servers named by the operator, never to those named by a data directory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ topology = made({})
 
 
 class Listener:
-    """A fake ZooKeeper server that answers any client, and records all that it receives."""
+    """A fake ZooKeeper server that accepts any client, and records all bytes that it receives."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -168,7 +168,7 @@ def test_no_command_sends_the_password_where_a_directory_says(words: Path, liste
 
 
 def test_the_listener_hears_the_password_where_it_is_named(words: Path, listener: Listener, txstorm) -> None:
-    """Shows that the previous test would detect a leaked password."""
+    """The password is sent to a server that the operator named: the previous test would detect a leak."""
     assert txstorm(*COMMANDS["run"])[0] == 0
     planted(words / DIRECTORY, listener.hosts, zookeeper_patience=0.5)
     txstorm("status", DIRECTORY, "--ledger", f"zookeeper:{listener.hosts}/words")

@@ -1,4 +1,4 @@
-"""The Kafka broker that tests use, and its helpers."""
+"""Tests of the Kafka broker that other tests use, and of its helpers."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
 
 
 def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
-    """Return address and settings for TLS with a password."""
+    """Return the broker's address and the client settings for TLS with a password."""
     settings = {name: value for name, value in {**kafka_broker.secure, **changed}.items() if value}
     return settings.pop("bootstrap.servers"), settings
 

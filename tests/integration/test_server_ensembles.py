@@ -1,4 +1,4 @@
-"""Three brokers and three ZooKeeper servers, each of which is killed in turn."""
+"""Ensembles of three Kafka brokers or three ZooKeeper servers, each of which is killed in turn."""
 
 from __future__ import annotations
 

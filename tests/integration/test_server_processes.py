@@ -1,4 +1,4 @@
-"""Servers end with the tests that started them, however those end."""
+"""Processes of test servers: they end with the tests that started them, even if those are killed."""
 
 from __future__ import annotations
 

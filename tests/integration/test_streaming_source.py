@@ -80,7 +80,7 @@ def test_a_query_that_stands_still_delivers_each_row_once(spark, tmp_path, commi
 
 
 def test_a_query_that_stands_still_for_longer_than_the_log_is_kept_is_refused(spark, tmp_path):
-    """File times decide what is older than `log_retention`; no row is ever skipped silently."""
+    """A query paused for longer than `log_retention` is refused; no row is ever skipped silently."""
     sink = tmp_path / "data" / "sinks" / "numbers"
     go(tmp_path / "data", BEFORE).awaitTermination()
     query = Query(spark, sink, tmp_path)
@@ -103,7 +103,7 @@ def test_a_query_that_stands_still_for_longer_than_the_log_is_kept_is_refused(sp
 
 
 def test_plain_queries_beside_a_fast_run_do_not_fail(spark, tmp_path):
-    """Planned at one version, and executed when the run is hundreds of versions ahead."""
+    """A plain query does not fail if the run commits hundreds of versions between its planning and execution."""
     sink = tmp_path / "data" / "sinks" / "numbers"
     handle = go(tmp_path / "data", COUNT)
 

@@ -365,7 +365,7 @@ def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatc
 
 
 def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
-    """Row T12."""
+    """Ledger entries are stored at Storm's paths, unchanged (row T12)."""
     ledger = place.ledger()
     ledger.acquire("run")
     ledger.commit([Put("coordinator/currtx", b'{"format":1,"value":4}'), Put("coordinator/meta/3", b"{}")])

@@ -1,4 +1,4 @@
-"""The ZooKeeper server that tests use, and the proxy in front of it."""
+"""Tests of the ZooKeeper server that other tests use, and of the proxy in front of it."""
 
 from __future__ import annotations
 
