@@ -169,7 +169,7 @@ PRIVATE = 0o700
 
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
-    """Create `directory` with `mode`, and its missing parents, durably; do nothing if it exists."""
+    """Create `directory` with `mode`, and missing parents, durably, unless it exists; raise `OSError` on failure."""
     if directory.is_dir():  # the usual case, in every commit
         return
     missing = [path for path in (directory, *directory.parents) if not path.exists()]

@@ -34,7 +34,7 @@ WANTED: Mapping[str, tuple[str, str]] = {
 
 
 class Sessions:
-    """Registry of this process's Spark session: shares an existing session, or creates one and stops it after use."""
+    """Registry of this process's Spark session: shares an existing one, or creates and finally stops one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -73,7 +73,10 @@ def _group_of(data_dir: Path, books: Books, txid: int) -> Intent:
 
 
 def _check_unpublished(data_dir: Path, intent: Intent) -> None:
-    """Check that no table contains rows of the group; raise `InputError` if one does, or if that is unknown."""
+    """Check that no table contains the group; raise `InputError` if one does, or if that cannot be determined.
+
+    Tables are checked in order: after a table that was read and lacks the group, unreadable tables are ignored.
+    """
     told = False
     for one in publications(data_dir, intent):
         if one.published:

@@ -41,7 +41,7 @@ def create_savepoint(
     retained until it is deleted.
 
     Raises:
-        InputError: a savepoint with that name exists already, the name is invalid, or `txid` is no longer retained.
+        InputError: a savepoint of that name exists, the name is invalid, or `txid` is 0 or no longer retained.
         StateError: `txid` is not committed, or a state as of it can no longer be read.
         DataDirectoryError: there is no topology in `data_dir`.
     """

@@ -66,7 +66,10 @@ def opened_index(
 def _nearer(
     found: RowStore | None, kept: DeltaTableState, changes: DeltaTableState | None, as_of: int
 ) -> RowStore | None:
-    """Return the store `found`; remove it and return None if loading the newer state table requires fewer rows."""
+    """Return the store `found`; remove it and return None if it is better to load the newer state table.
+
+    That is so if loading the table takes fewer rows, or if change rows that the store lacks are no longer kept.
+    """
     if found is None or found.last is None or found.last >= as_of:
         return found
     if changes is not None and found.last >= changes.floor():
