@@ -52,7 +52,7 @@ def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
 
 
 def ran(place, txids=TXIDS):
-    """Run a topology that commits in groups; return its data directory and the totals of its run handle."""
+    """Run a topology up to a txid, committing in groups; return the handle of the completed run."""
     shelf = Shelf(place / "shelf.json").write(list(range(1, 2 * TXIDS + 1)))
     handle = run(topology(KINDS["planned"](shelf)), engine="local", data_dir=place / "data", until_txid=txids)
     assert handle.awaitTermination(60)

@@ -51,7 +51,7 @@ def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict
 
 
 def lost_names(calls: Path) -> set[str]:
-    """Return the existing files whose directory entry was never synced: the sync failed, without a later retry."""
+    """Return existing files that a failed sync of their directory left unsynced, unless they were created again."""
     fresh: dict[str, set[str]] = defaultdict(set)
     lost: dict[str, set[str]] = defaultdict(set)
     for line in calls.read_text().splitlines():

@@ -193,7 +193,7 @@ def test_dead_letters_stay_recorded_when_nothing_is_left_out_any_more(tmp_path):
 
 
 def test_a_table_created_by_a_killed_start_begins_after_the_last_commit(tmp_path):
-    """The new table is deployed, killed in P0, undeployed for some transactions, and then deployed again."""
+    """A start that adds a table is killed in P0; older code commits more txids; the table begins after those."""
     go(tmp_path, topology(Keep("counts")), 3)
     status, output = finish(start("dropped", tmp_path, "--late", fault="p0.1.created:kill:1"))
     assert status == -signal.SIGKILL, output
