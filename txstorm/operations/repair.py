@@ -11,8 +11,8 @@ from txstorm.books.data_directory import topology_in
 from txstorm.errors import InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.recovery.table_checks import publications, raise_reachable
-from txstorm.storage.tables.identity import TopologyIdentity
-from txstorm.storage.tables.intent import Intent
+from txstorm.storage.tables.identity import TopologyIdentity, table_ref
+from txstorm.storage.tables.intent import OUTSIDE, Intent
 
 log = logging.getLogger("txstorm.repair")
 
@@ -77,7 +77,7 @@ def _check_unpublished(data_dir: Path, intent: Intent) -> None:
 
     Tables are checked in order: after a table that was read and lacks the group, unreadable tables are ignored.
     """
-    told = False
+    unpublished = False  # maps and outlets are published after all tables
     for one in publications(data_dir, intent):
         if one.published:
             msg = (
@@ -86,10 +86,10 @@ def _check_unpublished(data_dir: Path, intent: Intent) -> None:
                 f"rewind to before txid {intent.first} undoes them"
             )
             raise InputError(msg)
-        if one.published is None and not told:
+        if one.published is None and not (unpublished and table_ref(one.uri).kind in OUTSIDE):
             msg = (
                 f"{data_dir}: whether {one.uri} holds txids {intent.first}-{intent.last} is unknown: {one.cause}; "
                 "they cannot be abandoned before it can be read"
             )
             raise InputError(msg)
-        told = told or not one.cause
+        unpublished = unpublished or not one.cause

@@ -124,12 +124,13 @@ def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(data_dir, pl
     assert_goes_on(data_dir)
 
 
-def test_a_table_that_cannot_be_read_might_hold_it(data_dir):
+@pytest.mark.parametrize("table", ["changes/seen", "changes/total"])
+def test_a_table_that_cannot_be_read_might_hold_it(data_dir, table):
     decided(data_dir)
-    entry = sorted((data_dir / "changes/seen/_delta_log").glob("*.json"))[-1]
+    entry = sorted((data_dir / table / "_delta_log").glob("*.json"))[-1]
     kept = entry.read_bytes()
     entry.write_bytes(b"{")
-    with pytest.raises(InputError, match="whether changes/seen holds txids 3-3 is unknown"):
+    with pytest.raises(InputError, match=f"whether {table} holds txids 3-3 is unknown"):
         abandon(data_dir, 3)
     entry.write_bytes(kept)
     assert_goes_on(data_dir)
