@@ -54,7 +54,7 @@ ARGUMENTS = {
     "no engine": ({"engine": None}, Says(InputError, "engine None", "expected one of", "spark, local")),
     "txid": ({"until_txid": 0}, Says(InputError, "until_txid", "got 0", "at least 1")),
     "txid as text": ({"until_txid": "3"}, Says(InputError, "until_txid", "got '3'", "at least 1")),
-    "NUL": ({"data_dir": "a\0b"}, Says(InputError, "'a\\x00b'", "holds a NUL", "choose another")),
+    "NUL": ({"data_dir": "a\0b"}, Says(InputError, "'a\\x00b'", "with a NUL character", "choose another")),
     "s3": ({"data_dir": "s3://bucket/t"}, Says(InputError, "'s3://bucket/t'", "got scheme 's3'", "local disk")),
     "abfss": ({"data_dir": "abfss://c@a/t"}, Says(InputError, "'abfss://c@a/t'", "got scheme 'abfss'", "local disk")),
     "hdfs": ({"data_dir": "hdfs://host/t"}, Says(InputError, "'hdfs://host/t'", "got scheme 'hdfs'", "local disk")),

@@ -225,7 +225,7 @@ DAMAGES = {
     ),
     "intents is a file": (
         lambda d: [(d / "intents").rmdir(), (d / "intents").write_text("")],
-        Says(FOREIGN, "intents", "expected to make this directory, got File exists", "remove what is there"),
+        Says(FOREIGN, "intents", "expected to create this directory, got File exists", "remove what is at"),
     ),
     "garbled log": (
         lambda d: rewrite(last_log(d, "changes/counts"), lambda data: data[: len(data) // 2]),

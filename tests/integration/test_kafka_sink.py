@@ -166,7 +166,9 @@ def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_
     other.flush(30)
     built = topology(kafka_broker.bootstrap, topic, progress_topic=marks, timeout=5.0)
     try:
-        with pytest.raises(BlockedError, match=rf"nothing came of {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"):
+        with pytest.raises(
+            BlockedError, match=rf"no records received from {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"
+        ):
             ends(built, tmp_path / "data")
     finally:
         other.abort_transaction(30)

@@ -90,6 +90,6 @@ def _kind_fault(name: str, source: object) -> str | None:
     if isinstance(source, SPOUTS):
         return None
     return (
-        f"source {name!r}: {type(source).__name__} is no spout; give it one that derives from TransactionalSpout, "
+        f"source {name!r}: {type(source).__name__} is not a spout; pass one that derives from TransactionalSpout, "
         "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout"
     )

@@ -33,8 +33,8 @@ def check_directory(data_dir: Path) -> None:
     """Raise `DataDirectoryError` unless `data_dir` is absent, empty, or a data directory of a known format."""
     if unfit := _UNFIT.search(str(data_dir.absolute())):
         msg = (
-            f"data directory {str(data_dir)!r}: Delta tables cannot be kept below a path with {unfit.group()!r} in it; "
-            "choose another --data-dir"
+            f"data directory {str(data_dir)!r}: Delta tables cannot be stored below a path that contains "
+            f"{unfit.group()!r}; choose another --data-dir"
         )
         raise DataDirectoryError(msg)
     path = data_dir / FORMAT_FILE
@@ -137,7 +137,10 @@ def make_directory(path: Path, *, empty: bool = False) -> None:
     try:
         make_directories(path, PRIVATE)
     except OSError as error:
-        msg = f"{path}: expected to make this directory, got {error.strerror}; remove what is there, or mend its mode"
+        msg = (
+            f"{path}: expected to create this directory, got {error.strerror}; remove what is at this path, or correct "
+            "its permissions"
+        )
         raise DataDirectoryError(msg) from error
 
 

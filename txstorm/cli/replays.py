@@ -78,8 +78,8 @@ def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Seq
     ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
     exact = shell_command([*command, "--topology", target.text])
     refused = InputError(
-        f"{directory}: its last run {ran}; a name that stands in a data directory is not run unless you name it, too. "
-        f"If that is the code to run: {exact}"
+        f"{directory}: its last run {ran}; code that only a data directory names is not run unless you name it "
+        f"yourself. If that is the code to run: {exact}"
     )
     question = (
         f"{directory}: the last run {ran}. Importing it runs that module, as found from here.\n"

@@ -267,7 +267,7 @@ def _committed(state: State, event: Committed) -> Result:
         return state, ()
     if index >= state.committing:
         msg = (
-            f"{event} was reported, but the group told to commit is {state.committing_txids or 'none'}; "
+            f"{event} was reported, but the group that commits is {state.committing_txids or 'none'}; "
             "this is a fault of txstorm: nothing more is committed until it is started again"
         )
         raise TxstormError(msg)

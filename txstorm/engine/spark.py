@@ -78,7 +78,7 @@ class SparkEngine:
         try:
             future.result()
         except EngineError as error:
-            log.warning("the first packs will take longer: nothing could be made ready for them (%s)", error)
+            log.warning("the first packs will take longer: the engine could not be warmed up for them (%s)", error)
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` as one Spark job."""

@@ -79,7 +79,7 @@ def parse_ledger(text: str, base: Path | None = None) -> LedgerSpec:
         raise _wrong(text, "got a NUL")
     if kind == MEMORY:
         if colon:
-            raise _wrong(text, "a ledger in memory has no place: it ends with the process")
+            raise _wrong(text, "an in-memory ledger has no location: it ends with the process")
         return LedgerSpec(MEMORY)
     if not place:
         raise _wrong(text, f"got nothing after {kind!r}")

@@ -207,7 +207,7 @@ def local_directory(data_dir: str | Path) -> Path:
     """Return `data_dir` as a path; accept ``file://`` and raise `InputError` for other schemes and NUL characters."""
     text = str(data_dir)
     if "\0" in text:
-        msg = f"data directory {text!r}: expected a path, got one that holds a NUL; choose another --data-dir"
+        msg = f"data directory {text!r}: expected a path, got one with a NUL character; choose another --data-dir"
         raise InputError(msg)
     if (file := _FILE.fullmatch(text)) is not None:
         return Path(unquote(file[1]))

@@ -229,7 +229,7 @@ class _Delivery:
                 try:
                     listener(_copy(progress))
                 except BaseException:
-                    what = "a listener raised; the transaction is committed, the run goes on"
+                    what = "a listener raised; the transaction is committed, the run continues"
                     log.exception("txid %s: %s", progress.txid, what)
 
 

@@ -29,8 +29,8 @@ def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
         if row["timeline"] <= timeline and row["extents"] not in (None, "null"):
             return {**row, "extents": json.loads(row["extents"])}
     msg = (
-        f"{directory}: the history does not know what the source gave for txid {txid}, so nothing could go on after "
-        "it; choose another txid, txstorm history shows those that are known"
+        f"{directory}: the history does not record what the source delivered for txid {txid}, so no run could continue "
+        "after it; choose another txid, txstorm history shows those that are known"
     )
     raise DataDirectoryError(msg)
 

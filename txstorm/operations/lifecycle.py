@@ -244,7 +244,9 @@ def _unanswered(books: Books, request: Request, waiting: Waiting, cause: HeldErr
     status = books.status() or {}
     end = "this one is withdrawn"
     if cause is not None:
-        end = f"it is in the middle of a commit, and carries this one out if it goes on within {STALE:g} s ({cause})"
+        end = (
+            f"it is in the middle of a commit, and carries the command out if it continues within {STALE:g} s ({cause})"
+        )
     return HeldError(
         f"{request.command}: no answer within {waiting.patience:g} s; the lease is held by {books.ledger.holder()}, "
         f"whose last status is {status.get('mode', 'none')!r}, of {status.get('told_at', 'no time')}; it is starting, "

@@ -118,7 +118,9 @@ def _check_target(right: Ledger, old: Named, new: Named) -> None:
     if right.get(COPYING) is not None or moved_to(right) == str(old.ledger):
         return
     if right.children(""):
-        msg = f"ledger {new.ledger}: expected a new one, got one that holds something; name another place for the copy"
+        msg = (
+            f"ledger {new.ledger}: expected a new one, got one that is not empty; choose another location for the copy"
+        )
         raise InputError(msg)
 
 

@@ -104,7 +104,7 @@ def _target(directory: Path, ledger: str | None) -> LedgerSpec:
     for one in {one for one in (recorded, wanted) if one is not None}:
         if ledger_is_there(one, directory) and _is_whole(one, directory):
             msg = (
-                f"data directory {directory}: its ledger {one} is there; expected it to be lost: start the topology, "
+                f"data directory {directory}: its ledger {one} exists; expected it to be lost: start the topology, "
                 "or, where the ledger is damaged, move it away first"
             )
             raise InputError(msg)

@@ -32,7 +32,7 @@ def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[st
     """
     directory = local_directory(root)
     if not directory.is_dir():
-        msg = f"{root}: expected a directory with data directories in it, such as ./txstorm-data, found none"
+        msg = f"{root}: expected a directory that contains data directories, such as ./txstorm-data, found none"
         raise InputError(msg)
     own = [directory] if (directory / FORMAT_FILE).exists() else []
     wanted = None if ledger is None else named_ledger(ledger)

@@ -56,12 +56,12 @@ def _input_obstacles(plan: Plan, name: str) -> Iterator[str]:
     keys = _keys(plan.topology.states.get(name, ()))
     for edge in plan.in_edges(name):
         if not edge.boundary:
-            yield f"what it gets from {printable(edge.source)} is made in the commit phase"
+            yield f"its input from {printable(edge.source)} is produced in the commit phase"
         elif len(keys) == 1:
             (key,) = keys
             if edge.grouping.kind != "fields" or edge.grouping.fields != key:
                 expected = f", not by fields {_names(key)}" if key else ""
-                yield f"what it gets from {printable(edge.source)} is grouped by {printable(edge.grouping)}{expected}"
+                yield f"its input from {printable(edge.source)} is grouped by {printable(edge.grouping)}{expected}"
 
 
 def _keys(states: Sequence[KeyedState]) -> set[tuple[str, ...]]:

@@ -137,7 +137,7 @@ def _recorded_sources(topology: Topology, books: Books) -> set[str]:
             was, now = kinds if sources else kinds[::-1]
             msg = (
                 f"spout {topology.spout.id!r}: the positions of txid {txid} are those of {was}, the code has {now}, "
-                "which cannot go on from there; give it the former kind (a CompositeSpout may have one source), or "
+                "which cannot continue from there; use the former kind (a CompositeSpout may have one source), or "
                 "start in a new data directory"
             )
             raise DataDirectoryError(msg)
@@ -157,7 +157,7 @@ def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str])
     if len(known) == 1:
         return known
     if known:
-        msg = f"--drop {name}: there are {' and '.join(known)}; name one as it stands here, or each of them"
+        msg = f"--drop {name}: there are {' and '.join(known)}; use one of these names, or each of them"
         raise InputError(msg)
     gone = books.dropped()
     if any(name in (uri, uri.partition("/")[2]) for uri in gone.tables) or name in gone.sources:

@@ -137,13 +137,13 @@ def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
 def _kept_elsewhere(topology: Topology) -> str:
     """Describe the topology's external stores, which a replay can neither read as of a txid nor leave unchanged."""
     maps = [
-        f"map {one.name!r} of {owner} is in a store of its own"
+        f"map {one.name!r} of {owner} is in an external store"
         for owner, found in topology.maps.items()
         for one in found
     ]
     external = [f"{one.id} is external" for one in topology.components if one.external]
     outlets = [
-        f"outlet {one.name!r} of {owner} is in a system of its own"
+        f"outlet {one.name!r} of {owner} is in an external system"
         for owner, found in topology.outlets.items()
         for one in found
     ]

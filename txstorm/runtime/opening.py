@@ -93,7 +93,7 @@ class Patience:
                 cause = error
             else:
                 if logged:
-                    log.warning("the system that this start waited for answers again; the start goes on")
+                    log.warning("the system that this start waited for responds again; the start continues")
                 return
             if (reason := str(cause)) != logged:
                 log.warning("cannot lead yet, retrying for a while: %s", reason)

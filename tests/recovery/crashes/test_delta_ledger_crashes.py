@@ -104,7 +104,7 @@ def test_what_runs_is_not_moved(forks, place):
 def test_where_something_stands_nothing_is_copied_to(forks, place):
     for name in ("data", "other"):
         assert forks.run([place / name], "p8.after:kill:2")[0] == KILLED
-    with pytest.raises(InputError, match="expected a new one, got one that holds something"):
+    with pytest.raises(InputError, match="expected a new one, got one that is not empty"):
         copy_ledger(str(place / "data"), str(place / "other"))
     with pytest.raises(InputError, match="both source and target"):
         copy_ledger(str(place / "data"), f"sqlite:{place}/data/ledger.db")

@@ -447,7 +447,7 @@ def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diar
     assert f"pid {child.pid} on" in found["data"]["holder"]
     assert found["ended"]["committed_txid"] == 3
     assert "is damaged" in found["torn"]["error"]
-    with pytest.raises(InputError, match="expected a directory with data directories"):
+    with pytest.raises(InputError, match="expected a directory that contains data directories"):
         list_topologies(place / "none")
 
 

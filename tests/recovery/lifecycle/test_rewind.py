@@ -213,7 +213,7 @@ def test_what_is_refused(copied, place):
             rewind(data_dir, 3)
     txstorm.create_savepoint(data_dir, "four", txid=4)
     txstorm.restore_savepoint(data_dir, "four", place / "copy")
-    with pytest.raises(DataDirectoryError, match="the history does not know what the source gave for txid 3"):
+    with pytest.raises(DataDirectoryError, match="the history does not record what the source delivered for txid 3"):
         rewind(place / "copy", 3)
     assert timeline(data_dir) == timeline(place / "copy") == 0
 

@@ -126,7 +126,7 @@ def test_committed_without_a_commit_is_an_error():
     bench = Bench(max_pending=2)
     bench.wake()
     bench.ack(1)
-    with pytest.raises(TxstormError, match=r"Committed\(txid=2.*told to commit is \(1,\)"):
+    with pytest.raises(TxstormError, match=r"Committed\(txid=2.*that commits is \(1,\)"):
         bench.send(Committed(2, bench.attempts[2]))
 
 

@@ -42,11 +42,11 @@ def test_committers_grouped_by_the_key_of_all_states():
     ("tables", "reasons"),
     [
         ((LOG,), ["it has no keyed state"]),
-        ((PAIR,), ["what it gets from s is grouped by fields word, not by fields word, why"]),
+        ((PAIR,), ["its input from s is grouped by fields word, not by fields word, why"]),
         ((COUNTS, PAIR), ["its states have different keys: counts by word and pair by word, why"]),
         (
             (KeyedState("one", {}, {"n": int}),),
-            ["state one has one row, so there is nothing to divide", "what it gets from s is grouped by fields word"],
+            ["state one has one row, so there is nothing to divide", "its input from s is grouped by fields word"],
         ),
         (
             (CollectionState("rows", {"word": str}, {"n": int}, order={"at": int}),),
@@ -54,7 +54,7 @@ def test_committers_grouped_by_the_key_of_all_states():
         ),
         (
             (replace(COUNTS, key={"other": str}),),
-            ["what it gets from s is grouped by fields word, not by fields other"],
+            ["its input from s is grouped by fields word, not by fields other"],
         ),
     ],
 )
@@ -64,7 +64,7 @@ def test_other_tables(tables, reasons):
 
 @pytest.mark.parametrize("kind", ["shuffle", "global", "all"])
 def test_other_groupings(kind):
-    reason = "what it gets from {} is grouped by " + kind + ", not by fields word"
+    reason = "its input from {} is grouped by " + kind + ", not by fields word"
     grouping = f"{kind}_grouping"
     assert spread((COUNTS,), lambda bolt: getattr(bolt, grouping)("s")) == [reason.format("s")]
     both = spread((COUNTS,), lambda bolt: getattr(bolt.fields_grouping("s", ["word"]), grouping)("each"))
@@ -82,7 +82,7 @@ def test_external_effects_prevent_a_commit_job():
 def test_committers_downstream_or_upstream_of_another_committer():
     plan = compile_plan(source_diagram())
     assert commit_job_tables(plan) == {}
-    assert obstacles(plan, "D") == ["it has no keyed state", "what it gets from C is made in the commit phase"]
+    assert obstacles(plan, "D") == ["it has no keyed state", "its input from C is produced in the commit phase"]
 
     def behind(made):
         last = Batch()

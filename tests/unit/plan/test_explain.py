@@ -44,7 +44,7 @@ commit phase: finishes one txid after the other, in the driver, in this order
    ├─ from C by shuffle
    └─ large commits: in the driver, not as a job
       ├─ it has no keyed state
-      └─ what it gets from C is made in the commit phase"""
+      └─ its input from C is produced in the commit phase"""
 
 BRANCHES = """\
 plan of topology branches

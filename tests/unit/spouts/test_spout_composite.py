@@ -46,7 +46,7 @@ def test_streams_are_named_after_their_sources() -> None:
 FAULTS = {
     "none": (lambda: CompositeSpout({}), "a composite spout without sources; give it a spout, or several"),
     "name": (lambda: CompositeSpout({"a/b": words("x")}), "source 'a/b': a name is a letter followed by"),
-    "bolt": (lambda: CompositeSpout({"a": object()}), "source 'a': object is no spout; give it one that derives from"),
+    "bolt": (lambda: CompositeSpout({"a": object()}), "source 'a': object is not a spout; pass one that derives from"),
     "nested": (
         lambda: CompositeSpout({"a": CompositeSpout({"b": words("x")})}),
         "source 'a': CompositeSpout is no spout",

@@ -174,4 +174,4 @@ def _inner(kind: Any) -> Sequence[Mapping[str, Any]]:
 
 def _refused(table: Path, what: str, why: str, remedy: str) -> str:
     named = remedy.replace("{table}", f"delta.`{table.absolute()}`")
-    return f"table {table}: its {what} {why}; nothing was written to it; {named}; then go on"
+    return f"table {table}: its {what} {why}; nothing was written to it; {named}; then continue"

@@ -311,8 +311,8 @@ class KafkaWriter:
         policy = self._configuration(admin, self._marks).get("cleanup.policy")
         if policy is not None and policy != "compact":
             msg = (
-                f"topic {self._marks!r}: its cleanup.policy is {policy!r}, expected 'compact': the mark in it would be "
-                "deleted some day, and nothing would say what is written; change it, or name another progress_topic"
+                f"topic {self._marks!r}: its cleanup.policy is {policy!r}, expected 'compact': the record of what is "
+                "written would be deleted some day; change the policy, or name another progress_topic"
             )
             raise InputError(msg)
 

@@ -181,7 +181,7 @@ class RangeReader:
             if self._spans[topic, number].known < stop
         ]
         because = f"; {said}" if (said := str(self._troubles)) else ""
-        return f"nothing came of {', '.join(behind)}{because}"
+        return f"no records received from {', '.join(behind)}{because}"
 
     def rest(self) -> None:
         """Pause fetching until the next read, if all records up to the ends of the partitions have been fetched."""

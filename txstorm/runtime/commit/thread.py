@@ -138,7 +138,7 @@ class CommitThread:
         if turn is None or taken is None:
             return
         attempt, (component, task) = taken
-        log.warning("txid %s: %s[%s] %s; its thread is left behind", attempt, component, task, cause)
+        log.warning("txid %s: %s[%s] %s; its thread is abandoned", attempt, component, task, cause)
         waiting, self._worker = self._worker.leave(), Worker("txstorm-commit")
         row = ErrorRow(component, task, "lost", "Timeout", cause, "", "") if counts else None
         if turn.ahead:

@@ -85,7 +85,7 @@ class TaskMap:
 
     def merge(self, batch: Any, how: Mapping[str, str]) -> Never:
         """Raise `StateError`: `merge` is not supported, since maps have no columns."""
-        msg = f"{self._where}: merge needs value columns, which a map has not; use update_many"
+        msg = f"{self._where}: merge needs value columns, which maps do not have; use update_many"
         raise StateError(msg)
 
     def remove(self, key: Key) -> None:

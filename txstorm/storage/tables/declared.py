@@ -174,7 +174,9 @@ class DeclaredTable:
         faults = [fault, *(field_fault(self.label, column) for column in columns)]
         lowered = [str(column).lower() for column in columns]
         if len(set(lowered)) < len(lowered):
-            faults.append(f"{self.label}: {list(columns)} differ only in case or not at all, which tables cannot hold")
+            faults.append(
+                f"{self.label}: {list(columns)} are equal or differ only in case, which tables do not support"
+            )
         if any(faults):
             raise StateError("; ".join(filter(None, faults)))
         if isinstance(self.table, KeyedState):

@@ -34,7 +34,7 @@ def refused(rule: str, kind: type[Exception], call: Callable[[], object], patter
     except Exception as error:
         msg = f"{rule}: expected a {kind.__name__}, got {type(error).__name__}: {error}"
         raise CheckFailed(msg) from error
-    msg = f"{rule}: expected a {kind.__name__}, got no error at all"
+    msg = f"{rule}: expected a {kind.__name__}, got no error"
     raise CheckFailed(msg)
 
 

@@ -19,7 +19,7 @@ from txstorm.topology.graph import Topology
 
 SPOUT = "spout"
 SHOWN = 5
-_LOST_ALWAYS = "a batch begins behind the end of the one before, or the source is not read to its end"
+_LOST_ALWAYS = "a batch begins after the end of the previous one, or the source is not read to its end"
 _EXTRA_ALWAYS = "a batch begins before the end of the one before, or what `expected` says is not all"
 _LOST_BY_TASKS = (
     "no task emits some records; with n tasks, task i emits the i-th of every n, or the partitions i, i + n, …"

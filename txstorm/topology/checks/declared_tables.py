@@ -169,7 +169,7 @@ def _owner_faults(one: ComponentInfo) -> Iterator[str]:
     declared += [("map", state.name) for state in one.maps] + [("outlet", outlet.name) for outlet in one.outlets]
     for kind, name in declared:
         cure = (
-            "move it to a committer behind it"
+            "move it to a committer downstream of it"
             if one.kind in ("spout", "basic")
             else "mark the bolt with Committer or add it with set_committer_bolt"
         )

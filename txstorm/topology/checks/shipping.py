@@ -30,7 +30,7 @@ def _faults(where: str, shipped: Any) -> Iterator[str]:
         cure = "create such things in prepare (bolts) or emitter (spouts), where each task gets its own"
     else:
         what = "it or something its code refers to cannot be serialised"
-        cure = "do not hold locks, connections or open files in it or in the globals its methods use"
+        cure = "do not keep locks, connections or open files in it or in the globals its methods use"
     yield f"{where}: {name} cannot be shipped to a worker: {what} ({type(error).__name__}: {error}); {cure}"
 
 

@@ -93,7 +93,7 @@ BAD = {
     "wait": (("kill", DATA, "--wait", "-1"), "UsageError", "--wait"),
     "nothing decided": (("repair", DATA, "--abandon", "3"), "InputError", "txid 3 is committed; decided and not"),
     "no txid": (("repair", DATA), "UsageError", "--abandon"),
-    "no root": (("list", "nowhere"), "InputError", "nowhere: expected a directory with data directories"),
+    "no root": (("list", "nowhere"), "InputError", "nowhere: expected a directory that contains data directories"),
     "something else": (("status", "."), "DataDirectoryError", "holds something else"),
 }
 

@@ -161,7 +161,7 @@ def test_committers_with_external_stores_are_rejected(txstorm, words: Path):
         "from txstorm import MapState\nfrom txstorm.state.external.memory import MemoryBackend\nfrom txstorm.spouts",
     )
     code, _, err = txstorm(*REPLAY, "--txid", "2")
-    assert (code, "map 'mine' of keep is in a store of its own" in err) == (2, True)
+    assert (code, "map 'mine' of keep is in an external store" in err) == (2, True)
 
 
 def test_a_state_whose_declaration_has_changed(txstorm, words: Path):

@@ -73,7 +73,7 @@ def test_memory_and_file_spouts_pass(tmp_path: Path) -> None:
         (spouts.Unstorable, "MetadataError: spout 'spout', txid 1: metadata .* cannot be stored"),
         (
             spouts.SkipsOne,
-            r"gives its whole source: expected 13 tuples, got 11; missing: \(3,\), \(13,\); .* a batch begins behind",
+            r"gives its whole source: expected 13 tuples, got 11; missing: \(3,\), \(13,\); .* a batch begins after",
         ),
         (spouts.ReplaysTooLittle, "another batch|every attempt at a txid emits the same"),
     ],
