@@ -1,6 +1,6 @@
-"""Running a topology: opening it (P0, lead), the driver loop, the handle, stopping and standby.
+"""Runtime of a topology: start-up (P0, lead), driver loop, run handle, shutdown and standby.
 
-This is the only package whose threads make decisions.
+Only the threads of this package make decisions.
 
 May import: operations and everything below it.
 Start: driver.py.

@@ -1,4 +1,4 @@
-"""Life-cycle control of a run: carries out requests that other processes put into the ledger, and writes the status.
+"""Life-cycle control of a run: carries out requests that other processes write to the ledger, and writes the status.
 
 Each command has a `CommandHandler`; a front end adds its own when it starts a run (`with_commands`).
 """
@@ -45,7 +45,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision on a life-cycle request: the answer, and the effects that follow.
+    """Decision on a life-cycle request: the answer to the requesting process, and the resulting effects.
 
     Attributes:
         result: the answer to the requesting process.
@@ -77,7 +77,7 @@ class CommandHandler(Generic[P]):
 
 
 class Control:
-    """Answers life-cycle requests and writes the status; the driver thread calls `poll` in every round of its loop.
+    """Answers life-cycle requests and writes the status; the driver thread calls `poll` in every iteration of its loop.
 
     It checks the ledger for a request every `POLL` seconds, and writes the status at most every `TELL` seconds, and
     only if it has changed.
@@ -138,7 +138,7 @@ class Control:
             )
 
     def poll(self) -> None:
-        """Do whatever is due: a rebalance, the end of a killed run, an answer to a request, a status update."""
+        """Perform the actions that are due: rebalance, end a killed run, answer a request, update the status."""
         now = self.session.monotonic()
         if self._next is not None and self.state().drained:
             self._rebalance(self._next)
@@ -185,7 +185,7 @@ class Control:
     def _answer(
         self, request: Request, taken: Op, decision: Decision | None = None, *, error: str | None = None
     ) -> bool:
-        """Store answer and decision in one write; return False, with no effect, if the request was withdrawn."""
+        """Store answer and decision in one write; return False, without any effect, if the request was withdrawn."""
         now = self._clock()
         answer = Answer(now.isoformat(), decision.result if decision else {}, error)
         ops = [taken, *answer_ops(self._books.ledger, request.id, answer, now)]
@@ -268,7 +268,7 @@ class Control:
     # -- the status ---------------------------------------------------------------------------------------------
 
     def tell(self, mode: str, error: BaseException | None = None) -> None:
-        """Write the status of the run if it has changed. If the ledger cannot be written, the run does not end here."""
+        """Write the status of the run if it has changed; a failed ledger write does not end the run here."""
         status = self._status(mode, error)
         if status == self._reported:
             return
@@ -281,12 +281,12 @@ class Control:
             log.debug("the status cannot be written: %s", failure)
 
     def starting(self) -> None:
-        """Write the status of a run that has taken the lead and is about to start its engine."""
+        """Write the status of a run that has become the coordinator and is about to start its engine."""
         with suppress(FencedError):  # the run's first write raises it again
             self.tell("starting")
 
     def ended(self, error: BaseException | None) -> None:
-        """Write the final status; `error` is the one that ended the run."""
+        """Write the final status; `error` is the error that ended the run, if any."""
         with suppress(FencedError):  # the status then belongs to the coordinator that has taken over
             self.tell("failed" if error is not None else "stopped" if self.killer is None else "killed", error)
 

@@ -41,9 +41,9 @@ class PhaseEnds:
     """Callbacks that are called when the work of a phase is done, and later report the end of the phase to the driver.
 
     Attributes:
-        processed: called with a processed attempt; must lead to `Driver.processed` or `Driver.fail`.
-        commit: called with the group whose turn has come; must lead to `Driver.group_done`.
-        discarded: called with discarded attempts; no end is to be reported for them.
+        processed: called with a processed attempt; a call of `Driver.processed` or `Driver.fail` must follow.
+        commit: called with the group whose turn to commit has come; a call of `Driver.group_done` must follow.
+        discarded: called with discarded attempts; the end of their phase must not be reported.
     """
 
     processed: Callable[[TransactionAttempt], None]
@@ -151,14 +151,14 @@ class Driver:
         self._waiters.end(self._failure or sys.exception())
 
     def open(self) -> None:
-        """Start by replaying the undecided txids that have stored metadata, then plan new ones. Call once."""
+        """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
         self.control.open()
         self._look()
 
     def _look(self) -> None:
-        """Check the lease, plan new transactions and store the plans; only then submit them for processing."""
+        """Check the lease, plan new transactions, store their plans, and only then submit them for processing."""
         self._session.books.check_lease()
         self._feed(ev.Wake())
         self._planning.save()
@@ -173,7 +173,7 @@ class Driver:
         return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
 
     def _count_letters(self) -> None:
-        """If the run ends by itself, check the dead-letter limit again, so that it also applies to a short input."""
+        """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
         if self._failure is None and not self.stopping.is_set() and not self.state.stopped:
             excess = self._session.committer.letter_limit.at_end(self.state.currtx - 1)
             if excess is not None:
@@ -187,7 +187,7 @@ class Driver:
     # -- stepping on the caller's thread ------------------------------------------------------------------------
 
     def turn(self, call: Callable[[], None]) -> None:
-        """Call `call` and process everything that results from it; raise the error that ended the topology, if any."""
+        """Run `call` and process all resulting events; raise the error that ended the topology, if any."""
         if self._failure is None:
             call()
             self._look()
@@ -226,7 +226,7 @@ class Driver:
         if outcome.failed is not None:
             self._user_failed(*outcome.failed)
 
-    # -- calls of other threads ---------------------------------------------------------------------------------
+    # -- calls from other threads -------------------------------------------------------------------------------
 
     def stop(self, *, drain: bool = False) -> None:
         """Ask the loop to end; with `drain`, after committing the transactions in flight. Thread-safe."""
@@ -235,7 +235,7 @@ class Driver:
         self._inbox.put(lambda: self._feed(ev.Stopping(drain=drain)))
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Have the driver thread, which alone may use spout and planning, call `question`. Thread-safe."""
+        """Call `question` on the driver thread, the only user of spout and planning; return a future. Thread-safe."""
         return self._inbox.ask(question)
 
     def wait_for_all(self) -> Future[None]:
@@ -296,14 +296,14 @@ class Driver:
             return ev.NotReady(txid)
         if not planned:
             self._waiters.dry = True
-            self._gate.saw(0)  # counts as an empty batch for a source that cannot tell what it holds
+            self._gate.saw(0)  # an empty batch, for a source without a latest offset
             return ev.NotReady(txid)
         self._attempts += 1
         recorded = self._planning.planner.recorded(txid)
         return ev.Planned(txid, self._attempts if recorded is None else recorded.attempt_id)
 
     def _plan_failed(self, txid: int, error: BaseException) -> None:
-        """Retry planning `txid` later if the policy allows; else end the topology once all in flight is committed."""
+        """Retry planning `txid` later if the policy allows; else end the topology once those in flight commit."""
         spout = self._session.program.spout
         attempt, row = TransactionAttempt(txid, self._attempts + 1), spout_row(error, spout)
         decision = self._session.retry.judge(txid, row, divertible=False)
@@ -409,7 +409,7 @@ class Driver:
         self._user_failed(attempt, row)
 
     def _job_failed(self, job: Job, cause: str) -> None:
-        """After a worker died or timed out, retry its pack in halves, down to the txid that is the cause (R11, R12)."""
+        """After a worker died or timed out, retry its pack in halves, to isolate the txid at fault (R11, R12)."""
         alive = [attempt for attempt in job.attempts if self._current(attempt)]
         if not alive:
             return
@@ -459,7 +459,7 @@ class Driver:
         self._commits.commit(group, self._session.housekeeping)
 
     def _ahead(self) -> None:
-        """Have committers do as much work as possible before the turn of their txid."""
+        """Have committers do as much work as possible on txids whose turn has not come yet."""
         if self._committing:
             self._commits.finish_ahead(self._ready[txid] for txid in self.state.following)
         else:

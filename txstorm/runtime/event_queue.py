@@ -1,4 +1,4 @@
-"""The driver thread's event queue (`Inbox`), its timers, and futures of callers waiting for the end of the source."""
+"""The driver thread's event queue (`Inbox`), its timers, and futures of callers waiting for the source to be read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Waiters:
                 waiter.done.set_result(None)
 
     def end(self, error: BaseException | None) -> None:
-        """End all waiting as the run is over: the futures raise `error`, or `StoppedError` if the run was stopped."""
+        """Fail all pending futures, as the run has ended: with `error` or, if it is None, with `StoppedError`."""
         cause = error or StoppedError("the run was stopped before everything available was committed")
         for waiter in self._waiting:
             waiter.done.set_exception(cause)
@@ -88,7 +88,7 @@ class Timers:
         heapq.heappush(self._waiting, (self._monotonic() + seconds, self._number, call))
 
     def wait(self, longest: float) -> float:
-        """Return the number of seconds until the next call is due, at most `longest`."""
+        """Return the number of seconds until the next call is due, but at most `longest`."""
         if not self._waiting:
             return longest
         return max(0.0, min(longest, self._waiting[0][0] - self._monotonic()))
@@ -102,7 +102,7 @@ class Timers:
 
 LONGEST = 0.5
 SHORTEST = 0.005
-"""Bounds in seconds of the interval at which the source is polled."""
+"""Bounds, in seconds, of the interval at which the source is polled."""
 
 
 class Inbox:
@@ -122,7 +122,7 @@ class Inbox:
         self._calls.put(call)
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Have the reading thread call `question`; return a future of its result or exception."""
+        """Queue `question` to be called on the reading thread; return a future of its result or exception."""
         answer: Future[Any] = Future()
 
         def call() -> None:
@@ -135,7 +135,7 @@ class Inbox:
         return answer
 
     def next(self, *, idle: bool) -> Call | None:
-        """Wait for the next call and return it; return None if a timer falls due first or the polling interval ends.
+        """Wait for the next call and return it; return None if a timer is due or the polling interval ends first.
 
         While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`.
         """

@@ -1,6 +1,6 @@
 """Retry policy, dead-letter limit, and the errors that end a topology.
 
-A failed batch is replayed at once, after a back-off, or without the records that fail (dead letters); or it ends the
+A failed batch is replayed immediately, after a back-off, or without the failing records (dead letters); or it ends the
 topology (R11, failures).
 """
 
@@ -20,7 +20,7 @@ from txstorm.errors import InputError, TooManyDeadLetters, TopologyError, Topolo
 from txstorm.topology.settings import Settings
 
 LOST_RETRIES = 2
-"""Replays after a lost worker or a timeout: these often have causes that have nothing to do with the batch."""
+"""Maximum number of replays after a lost worker or a timeout, whose cause is often unrelated to the batch."""
 
 NO_LETTERS = {"on_error": "fail_topology", "max_dead_letters": None}
 """Settings of a `RetryPolicy` under which no failure becomes a dead letter."""
@@ -34,7 +34,7 @@ class Failure:
         count: number of failures.
         cause: the most recent error.
         divert: kinds of errors whose records the next attempt dead-letters; see `TxidInput.divert`.
-        tries: kind of error → number of failures since `divert` last changed.
+        tries: kind of error → number of failures since the last change of `divert`.
         row: the error that led to `divert`, without its traceback.
         pin: the documents of the txid and of the one before it, for an opaque spout whose whole batch is a dead letter;
             None otherwise.
@@ -79,7 +79,7 @@ class RetryDecision:
 
 
 class LetterLimit:
-    """The limit `max_dead_letters` of one run. Call on the commit thread only, but `at_end` only after it has ended.
+    """Enforces `max_dead_letters` in one run. Call on the commit thread only, but `at_end` only after it has ended.
 
     Dead letters and input rows are counted in txid order; a new attempt at a txid replaces the counts of earlier ones.
     Until the run ends, a percentage is applied to at least `SAMPLE` rows, as the first few rows are not representative.
@@ -95,7 +95,7 @@ class LetterLimit:
         self._sums: dict[int, tuple[int, int]] = {}
 
     def add(self, txid: int, letters: int, rows: int) -> str | None:
-        """Count the batch of `txid`, the next in order; describe the excess if over the limit, else return None."""
+        """Count the batch of `txid`, the next in order; return a description if the limit is exceeded, else None."""
         before = self._sums.get(txid - 1, (0, 0))
         self._sums[txid] = (before[0] + letters, before[1] + rows)
         return self._excess(txid, self.SAMPLE) if letters else None
@@ -105,7 +105,7 @@ class LetterLimit:
         self._sums = {txid: sums for txid, sums in self._sums.items() if txid >= upto}
 
     def at_end(self, committed: int) -> str | None:
-        """Describe the excess if the run, whose last txid is `committed`, has exceeded the limit; else return None."""
+        """Return a description if a run that ended after the txid `committed` has exceeded the limit, else None."""
         return self._excess(committed, 0) if committed in self._sums else None
 
     def _excess(self, txid: int, sample: int) -> str | None:
@@ -120,7 +120,7 @@ class LetterLimit:
 
 
 class RetryPolicy:
-    """Retry policy: counts the failures of each txid durably, and decides what each new failure leads to.
+    """Retry policy: durably counts the failures of each txid, and decides how to respond to each new failure.
 
     Args:
         settings: settings of the topology.
@@ -142,7 +142,7 @@ class RetryPolicy:
         self._pin = pin
 
     def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> RetryDecision:
-        """Count a failed attempt at `txid`, and decide what it leads to.
+        """Count a failed attempt at `txid`; decide whether it is replayed or ends the topology.
 
         Args:
             txid: txid of the failed attempt.
@@ -201,7 +201,7 @@ class RetryPolicy:
         return done
 
     def _more(self, divert: tuple[str, ...], kind: str) -> tuple[str, ...] | None:
-        """Widen `divert` after an error of `kind` that it did not catch; None if it already covers the whole batch."""
+        """Return `divert`, widened after an error of `kind`; None if it cannot be widened any further."""
         if not self._settings.dead_letters or SOURCE in divert:
             return None
         return (*divert, SOURCE if kind == "lost" or kind in divert else kind)
@@ -265,7 +265,7 @@ def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
 
 
 def system_failure(error: BaseException, data_dir: Path) -> BaseException:
-    """Turn an `OSError` into an error that tells the user what to do; return other errors unchanged."""
+    """Convert an `OSError` into an error with advice for the user; return other errors unchanged."""
     if not isinstance(error, OSError):
         return error
     failure = TxstormError(

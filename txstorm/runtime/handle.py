@@ -33,15 +33,14 @@ from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
 LOOK_UP = 0.5
-"""Interval in seconds at which a thread that waits for the end of a run wakes up."""
+"""Interval, in seconds, at which a thread waiting for the end of a run wakes up."""
 
 
 def waited(event: threading.Event, timeout: float | None = None) -> bool:
     """Wait up to `timeout` seconds for `event`, reacting to Ctrl-C within `LOOK_UP` seconds; return whether it is set.
 
     A signal that arrives just before the main thread blocks, or that the operating system delivers to another thread,
-    does not wake the main thread. It therefore wakes up at intervals; otherwise it would block until the run ends by
-    itself.
+    does not wake the main thread. It therefore wakes up at intervals; otherwise it would block until the run ends.
     """
     end = None if timeout is None else time.monotonic() + timeout
     while not event.wait(LOOK_UP if end is None else max(0.0, min(LOOK_UP, end - time.monotonic()))):
@@ -78,7 +77,7 @@ class RunHandle:
         self.name = topology.id
         self.runId = str(uuid.uuid4())
         self.data_dir: Path = session.data_dir
-        # Not the thread's own `join`: a Ctrl-C that interrupts it marks the thread as ended (CPython before 3.13).
+        # Not `Thread.join`: a Ctrl-C that interrupts it marks the thread as ended (CPython before 3.13).
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
 
@@ -134,7 +133,7 @@ class RunHandle:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Current status of the run: the keys of `StreamingQuery.status`, plus Storm-specific ones."""
+        """Current status of the run: the keys of `StreamingQuery.status`, plus Storm-specific keys."""
         now = self.progress
         message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
         facts = {
@@ -179,7 +178,7 @@ class RunHandle:
         return self._monitor.recent()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait for the run to end, at most `timeout` seconds; return whether it has. Raises the run's error."""
+        """Wait at most `timeout` seconds for the run to end; return whether it has. Raises the error that ended it."""
         if not waited(self._done, timeout):
             return False
         self._raise()
@@ -187,7 +186,7 @@ class RunHandle:
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Block until everything the source held when called is committed; raises the error that ended the run.
+        """Block until all data in the source at the time of the call is committed; raises the error that ended the run.
 
         After this call, transactions start only if the source has new data.
         """
@@ -220,7 +219,7 @@ class RunHandle:
         return self._error
 
     def _warn_of_letters(self) -> None:
-        """Warn about the dead letters since the last warning; the warning points at the caller's line."""
+        """Warn about the dead letters since the last warning; the warning refers to the line of the caller's code."""
         left_out, self._warned = self.progress.dead_letters - self._warned, self.progress.dead_letters
         if left_out > 0:
             what = "1 record was" if left_out == 1 else f"{left_out:,} records were"
@@ -235,7 +234,7 @@ class RunHandle:
         if self._error is not None:
             raise self._error
 
-    # -- Storm's facts ------------------------------------------------------------------------------------------
+    # -- Storm's state ------------------------------------------------------------------------------------------
 
     @property
     def progress(self) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Table upkeep concurrent with commits: (small-file) compaction, log checkpoints, thinning, history retention.
+"""Table maintenance during a run: compaction, small-file compaction, log checkpoints, thinning, history retention.
 
 Files are written on separate threads; log entries are committed on the publishing thread, between two groups. Retention
 also runs at a clean stop.
@@ -32,16 +32,17 @@ from txstorm.threads import start_thread
 retention_log = logging.getLogger("txstorm.retention")
 
 LEAST_SECONDS = 60.0
-"""Minimum interval between two runs of retention while the topology runs."""
+"""Minimum interval, in seconds, between two retention passes while the topology runs."""
 SHARE = 10
-"""Runs of retention within one `history_retention`."""
+"""Number of retention passes per `history_retention` period."""
 
 
 class Retention:
     """Removes history older than `history_retention`. Its steps run on the publishing thread, between two groups.
 
     Args:
-        schedule, books: upkeep of the tables, and the ledger's content.
+        schedule: the maintenance of the tables.
+        books: the ledger's content.
         timeline: the current timeline.
         seconds: the setting `history_retention`, in seconds.
         now: returns the current time in UTC microseconds.
@@ -62,18 +63,18 @@ class Retention:
         self._begun = monotonic()
 
     def is_due(self) -> bool:
-        """Return whether the next run of retention is due; called by the driver thread."""
+        """Return whether the next retention pass is due; called by the driver thread."""
         return self._monotonic() - self._begun >= max(LEAST_SECONDS, self._seconds / SHARE)
 
     def steps(self) -> Steps[None]:
-        """Advance the start of the retained history, announce it in the ledger, and remove the data before it.
+        """Advance the start of the retained history, record it in the ledger, and remove older data.
 
-        Savepoints are read after the announcement: one that is created concurrently either takes the announcement into
-        account or is taken into account here.
+        Savepoints are read after the new start has been recorded, so a savepoint that is created concurrently either
+        respects the new start or is respected here.
 
         Raises:
             FencedError: another coordinator has taken over.
-            TableCorrupt: a table log is damaged, or data that a savepoint needs.
+            TableCorrupt: a table log, or data needed by a savepoint, is damaged.
         """
         self._begun = self._monotonic()
         data_dir = self._schedule.data_dir
@@ -122,14 +123,14 @@ log = logging.getLogger("txstorm.upkeep")
 IDLE_SECONDS = 5.0
 THIN_SECONDS = 1.0
 PAUSE = 60.0
-"""Back-off in seconds after a failure."""
+"""Back-off, in seconds, after a failed maintenance task."""
 
 
 class Upkeep:
     """Maintains the tables while the topology runs. Call from the driver thread only.
 
     Args:
-        schedule: the upkeep of the tables: it determines which work is due, and does it.
+        schedule: determines which maintenance is due, and carries it out.
         in_turn: queues a call for the publishing thread, where it runs between two groups.
         back: queues a call for the driver thread.
         fail: ends the run with an error.
@@ -158,7 +159,7 @@ class Upkeep:
         self._threads: list[threading.Thread] = []
 
     def committed(self) -> None:
-        """Record a committed group, and start to checkpoint one table log that has grown too long, if there is one."""
+        """Record that a group was committed, and start to checkpoint one table log that has grown too long, if any."""
         self._committed_at = self._monotonic()
         table = None if self._tidying else self._schedule.long_log()
         if table is not None:
@@ -166,7 +167,7 @@ class Upkeep:
             self._shorten(table)
 
     def _shorten(self, table: DeltaTableState) -> None:
-        """Checkpoint and archive a log during commits: write on a separate thread, adopt the result later."""
+        """Checkpoint and archive a table log during commits: write on a separate thread, then adopt the result."""
 
         def begin(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
@@ -195,7 +196,7 @@ class Upkeep:
             self._fail(error)
 
     def look(self, *, idle: bool) -> None:
-        """Start the upkeep that is due; after some idle seconds, also compact tables ahead of schedule."""
+        """Start maintenance that is due; after `IDLE_SECONDS` without a commit, also compact tables ahead of schedule."""
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return
@@ -213,10 +214,10 @@ class Upkeep:
             self._step(self._schedule.thin(_millis()))
 
     def _retain(self, retention: Retention) -> str | None:
-        """Start the retention steps once every state has a version that is never thinned.
+        """Start retention once every state has a permanent version, which is exempt from thinning.
 
-        The changes before such a version are then no longer needed. Returns a state that still lacks one; None if none
-        does.
+        Changes before such a version are no longer needed. Returns the URI of a state table that still lacks one; None
+        if every state has one.
         """
         if self._before is None:
             self._before = self._schedule.unsettled()
@@ -227,7 +228,7 @@ class Upkeep:
         return None
 
     def _step(self, steps: Steps[None], answer: Any = None) -> None:
-        """Advance `steps` by one on the publishing thread; a function that a step yields runs on a separate thread."""
+        """Run the next of `steps` on the publishing thread; a function that a step yields runs on a separate thread."""
 
         def then(asked: Callable[[], Any] | Upkeep | None) -> None:
             if asked is self or self._stopping.is_set():
@@ -267,14 +268,14 @@ class Upkeep:
         return True
 
     def end(self) -> None:
-        """Stop the upkeep in progress after the current file; the files it has written are removed later by vacuum."""
+        """Stop the maintenance in progress after the current file; vacuum later removes the files it has written."""
         with self._starting:
             self._stopping.set()
         for thread in self._threads:
             thread.join()
 
     def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Make `call` on the publishing thread, then call `then` with its result on the driver thread."""
+        """Run `call` on the publishing thread, then call `then` with its result on the driver thread."""
 
         def answer(done: Future[Any]) -> None:
             error = done.exception()
@@ -303,7 +304,7 @@ class Upkeep:
             self._back(lambda: self._ended(failed))
 
     def _ended(self, error: BaseException | None) -> None:
-        """Finish one upkeep task. The run survives a failure: readers then merge changes with an older version."""
+        """Finish a maintenance task. The run survives its failure: readers then merge changes with an older version."""
         self._busy = False
         if isinstance(error, TxstormError | OSError) and not isinstance(error, FencedError):
             log.warning("the upkeep of a table failed, and is retried later: %s", error)

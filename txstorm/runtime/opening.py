@@ -1,4 +1,4 @@
-"""P0, lead: acquire the lease, check the tables, raise the epoch, roll decided groups forward, open the session.
+"""P0, lead: acquire the lease, check the tables, increment the epoch, roll decided groups forward, open the session.
 
 If an external system to which the run writes is unavailable, the start is retried with the same back-off as a run. This
 is one module, as the steps of P0 depend on their order.
@@ -59,14 +59,14 @@ log = logging.getLogger("txstorm.open")
 
 
 RECORDED_RETRIES = 2
-"""How often a recorded transaction is replayed after a `FailedException`, or after its worker died."""
+"""Maximum number of replays of a recorded transaction after a `FailedException` or the death of its worker."""
 
 
 class Patience:
-    """Retries a step of P0 while the external system that it needs does not respond.
+    """Retry policy for steps of P0 that need an external system that does not respond.
 
-    Number of attempts and back-off are the same as for a decided group that cannot be published. The lease is checked
-    before each attempt.
+    The number of attempts and the back-off are the same as for a decided group that cannot be published. The lease is
+    checked before each attempt.
 
     Args:
         books: the ledger's content; the lease is held.
@@ -184,8 +184,8 @@ def open_session(
     Raises:
         InputError: spout, directory, ledger or tables are unusable; raised before any side effect if possible.
         HeldError: another run holds the lease.
-        FencedError: another run has taken over meanwhile; also replaces the errors that result from this.
-        KilledError: the run that this one was on standby for was killed.
+        FencedError: another run has taken over in the meantime; also raised in place of any error caused by that.
+        KilledError: the run whose end this run awaited on standby was killed.
     """
     start = _Start(topology, engine, data_dir, options, monitor, sleep)
     check_spout(topology.spout.object)
@@ -219,7 +219,7 @@ def open_session(
             program = program.with_plan(compile_plan(running))
         return _assemble(start, running, program, books, store, identity)
     except BaseException as error:
-        end = real_end(error, books)  # a process that was frozen may find tables made by its successor
+        end = real_end(error, books)  # a process that was suspended may find tables created by its successor
         books.ledger.close()
         if writer is not None:
             writer.close()
@@ -229,7 +229,7 @@ def open_session(
 
 
 def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
-    """Open the ledger and acquire its lease; it is an error if tables exist but the ledger is missing."""
+    """Open the ledger and acquire its lease; raises an error if tables exist but the ledger is missing."""
     topology, data_dir = start.topology, start.data_dir
     settings = topology.settings
     first = not ledger_is_there(chosen, data_dir, settings)
@@ -259,7 +259,7 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
 
 
 def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
-    """Take over the tables while holding the lease. Nothing is written before ledger and tables have been checked."""
+    """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked."""
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     known = books.identity()
@@ -291,7 +291,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
-    if roster.tables:  # an older txstorm, which does not know of dropped tables, would go on writing to them
+    if roster.tables:  # an older txstorm, which does not know of dropped tables, would still write to them
         write_format(data_dir, VERSION, first=False)
     record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
@@ -310,7 +310,7 @@ def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:
 def _lead_outside(
     store: StateStore, books: Books, committed: int, waiting: Sequence[Decided], patient: Patience
 ) -> None:
-    """Take over maps and outlets, and complete the decided groups in `waiting`, which need them."""
+    """Take over the maps and outlets, and complete the decided groups in `waiting`, whose publication needs them."""
     live = [intent for intent, _ in waiting]
     first = len(store.tables) + 1
     store.outside.lead(books.epoch, committed, books.tables(), live, number=first, known=patient)
@@ -379,7 +379,7 @@ def _settings(topology: Topology, options: RunOptions) -> Settings:
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:
-    """Build the retry policy, including the failures recorded by earlier runs."""
+    """Build the retry policy, initialized with the failures recorded by earlier runs."""
     known = {txid: Failure.from_json(recorded) for txid, recorded in books.failures().items()}
     monitor.known_failures({txid: (failure.count, failure.cause) for txid, failure in known.items()})
     retry = RetryPolicy(

@@ -67,7 +67,7 @@ def run(
             `run` returns only then. If it is a function, it is called with messages about the other run; True: they are
             logged.
         drop: names of states, sinks, maps, outlets and sources that earlier runs had and the topology no longer has.
-            Unless they are named here, the start is refused. A dropped table stays as of the last committed
+            Unless they are named here, the run does not start. A dropped table is kept as of the last committed
             transaction, and its name cannot be reused in this directory.
 
     Raises:
@@ -189,7 +189,7 @@ def _forget(directory: Path, handle: RunHandle) -> None:
 
 
 def _stop_all() -> None:
-    """Stop all live runs when the program exits without `stop`; runs while threads can still be used."""
+    """Stop all live runs when the program exits without calling `stop`; called while threads are still usable."""
     for handle in list(_live.values()):
         handle.stop()
 

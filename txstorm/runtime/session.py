@@ -1,4 +1,4 @@
-"""Session: the parts of an opened topology that the driver works with, and their shutdown."""
+"""Session: the parts of an opened topology that the driver uses, and their shutdown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPACT_SECONDS = 60.0
 
 @dataclass
 class Session:
-    """The parts of a topology that P0 (lead) has opened.
+    """Components of a running topology, as opened by P0 (lead).
 
     Attributes:
         coded: the topology as its code declares it.
@@ -81,7 +81,7 @@ class Session:
         )
 
     def housekeeping(self, last: int) -> list[Op]:
-        """Return the ledger deletions for P8 of a group up to `last`: metadata before it, failure records up to it."""
+        """Return the ledger deletions for P8 of a group ending at `last`: older metadata, failure records up to `last`."""
         failed = [Delete(names.failure_path(txid)) for txid in self.retry.forget(last)]
         return [*self.planning.outlived(last), *failed]
 
@@ -124,7 +124,7 @@ class Session:
                 written.
 
         Raises:
-            FencedError: another run has taken over; also replaces the errors that result from this.
+            FencedError: another run has taken over; also raised in place of any error caused by that.
         """
         failure: BaseException | None = None
         try:
@@ -150,7 +150,7 @@ class Session:
             self.release()
 
     def release(self) -> None:
-        """Close spout, engine, tables and ledger, the ledger last, as its lease protects the others."""
+        """Close the spout, the engine, the tables and, last, the ledger, as its lease protects the others."""
         for close in (self.planning.planner.close, self.engine.close, self.store.close, self._close_journal):
             try:
                 close()

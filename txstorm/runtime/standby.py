@@ -1,4 +1,4 @@
-"""Standby: a second run of a topology waits for the lease of the first one, and takes over when that one ends."""
+"""Standby: a second run of a topology waits for the lease of the first run, and takes over when that run ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from txstorm.errors import FencedError, HeldError, InputError, KilledError, Txst
 log = logging.getLogger("txstorm.standby")
 Tell = Callable[[str], None]
 LOOK = 2.0
-"""Interval in seconds at which a run on standby checks who holds the lease."""
+"""Interval, in seconds, at which a run on standby checks which run holds the lease."""
 PAUSE = 0.1
-"""Back-off in seconds after losing the race for a free lease, or if the ledger cannot be reached."""
+"""Back-off, in seconds, after losing the race for a free lease, or if the ledger is unreachable."""
 
 
 def teller(standby: bool | Tell) -> Tell | None:
-    """Return the function that reports messages of the standby: the user's, or one that logs; None without standby."""
+    """Return the function called with standby messages: the given one, or one that logs; None if `standby` is False."""
     if not standby:
         return None
     return standby if callable(standby) else log.warning
@@ -28,7 +28,7 @@ def teller(standby: bool | Tell) -> Tell | None:
 
 @contextmanager
 def closed_on_error(engine: Engine, *, standby: bool) -> Iterator[None]:
-    """Close the engine if an error keeps a run on standby from taking the lead, as it may have been started already."""
+    """Close the engine, which may already be running, if an error keeps a standby run from becoming the coordinator."""
     try:
         yield
     except BaseException:
@@ -44,7 +44,7 @@ def take_lease(
     make_ready: Callable[[], None],
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Acquire the ledger's lease for `owner`; return whether it had to wait for another run.
+    """Acquire the ledger's lease for `owner`; return whether this required waiting for another run.
 
     Args:
         books: the ledger's content; only read here.
@@ -96,7 +96,7 @@ class _Watch:
             if not ledger.wait_free(LOOK):
                 return False
             ledger.acquire(self._owner)
-        except HeldError:  # another run on standby was quicker
+        except HeldError:  # another run on standby acquired the lease first
             self._sleep(PAUSE)
         except (InputError, FencedError):
             raise
@@ -119,7 +119,7 @@ class _Watch:
             self._tell(message)
 
     def _check_killed(self) -> None:
-        """Raise `KilledError` if the other run was killed: a kill ends the topology, not just one process."""
+        """Raise `KilledError` if the other run was killed, as a kill ends the topology and not just one process."""
         status = self._books.status() or {}
         if status.get("mode") != "killed":
             return
@@ -134,7 +134,7 @@ class _Watch:
 def real_end(error: BaseException, books: Books) -> BaseException:
     """Return the root cause of `error`: `FencedError` if the run has lost its lease, else `error` itself.
 
-    A run that was frozen while another one took over may encounter any error, such as a deleted file or a job timeout.
+    A run that was suspended while another run took over may encounter any error, such as a deleted file or a timeout.
     """
     if isinstance(error, FencedError | KeyboardInterrupt):
         return error

@@ -1,4 +1,4 @@
-"""Stepper: runs one transaction at a time on the caller's thread; each phase ends only when the caller says so."""
+"""Stepper: runs one transaction at a time on the caller's thread; the caller ends each phase by `ack` or `fail`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_AT_A_TIME = {"max_pack_txids": 1, "max_group_txids": 1}
 
 @dataclass(frozen=True)
 class _Held:
-    """An attempt that has done the work of its current phase and awaits `ack` or `fail`.
+    """An attempt whose work in the current phase is done and which awaits `ack` or `fail`.
 
     Attributes:
         since: the time at which it began to wait, by the session's monotonic clock.
@@ -44,15 +44,15 @@ class _Held:
 class Stepper:
     """Steps through the transactions of an opened session. Not thread-safe.
 
-    As in any run, the driver decides, plans, processes, commits and recovers. Only the two moments at which an attempt
-    leaves a phase are delayed: a batch is processed at once, and committers finish at once when their turn comes, but
-    the transaction counts as processed, or is decided and published, only after `ack`.
+    As in any run, the driver decides, plans, processes, commits and recovers. Only the end of each phase is delayed: a
+    batch is processed immediately, and committers finish as soon as their turn comes, but the transaction counts as
+    processed, or is decided and published, only after `ack`.
 
     Args:
         session: opened with the settings `ONE_AT_A_TIME`, on an engine that runs packs on the caller's thread.
         monitor: observes the transactions.
 
-    Every method that takes a step raises the error that ends the topology when it occurs, and again once the
+    Every method that performs a step raises the error that ends the topology as soon as it occurs, and again once the
     transactions before the failed one are committed.
     """
 
@@ -75,11 +75,11 @@ class Stepper:
         return self._driver.state.currtx - 1
 
     def open(self) -> None:
-        """Start by emitting the stored transactions, then new ones if the source has data. Call once."""
+        """Emit the stored transactions and then, if the source has data, new transactions. Call once, first."""
         self._step(self._driver.open)
 
     def wake(self) -> None:
-        """Ask the source again (Storm's ``nextTuple``)."""
+        """Ask the source for new data (Storm's ``nextTuple``)."""
         self._step(lambda: None)
 
     def ack(self, attempt: TransactionAttempt) -> None:
@@ -91,7 +91,7 @@ class Stepper:
         self._step(lambda: self._failed(attempt, row))
 
     def pass_time(self) -> None:
-        """React to an advanced clock: run the timers that are due, and fail the phases that have timed out."""
+        """Process the passage of time: run the timers that are due, and fail the phases that have timed out."""
         self._step(self._time_passed)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Stepper:
             row = ErrorRow("the worker", 0, "lost", "EngineError", cause, "", "")
             self._failed(min(late, key=lambda held: held.attempt.txid).attempt, row)
 
-    # -- the two moments that are held back ---------------------------------------------------------------------
+    # -- the two delayed ends of phases -------------------------------------------------------------------------
 
     def _hold_processed(self, attempt: TransactionAttempt) -> None:
         self._held[attempt.txid] = _Held(attempt, self._session.monotonic())
@@ -129,7 +129,7 @@ class Stepper:
         if finishing.exception() is None and finishing.result().outcome.failed is None:
             self._held[ready.attempt.txid] = _Held(ready.attempt, self._session.monotonic(), finishing.result())
             return
-        # A failed committer needs no answer of the caller. Reported later, since this is part of another event.
+        # A failed committer does not wait for `ack` or `fail`. Reported later, since this is part of another event.
         ending = _done(lambda: finishing.result().outcome)
         self._driver.later(lambda: self._driver.group_done(ending))
 
@@ -159,7 +159,7 @@ class Stepper:
 
 
 def _done(call: Callable[[], T]) -> Future[T]:
-    """Return a completed future, with the result of `call` or the exception it raised."""
+    """Run `call`; return a completed future with its result or the exception it raised."""
     future: Future[T] = Future()
     try:
         future.set_result(call())

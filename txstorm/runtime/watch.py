@@ -1,4 +1,4 @@
-"""Watcher of a run: provides its current state to the live displays of command line and notebooks."""
+"""Watcher of a run: provides its current state to the live displays of the command line and notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txstorm.runtime.handle import RunHandle
 
 
 class Watcher:
-    """Returns the current `Moment` of a run at every call.
+    """Callable that returns the current state of a run as a `Moment`.
 
     Args:
         handle: the run.

@@ -1,4 +1,4 @@
-"""Admission control for new transactions, and the in-flight window. Replays are always admitted."""
+"""Admission control for new transactions, and the in-flight window. Replays are always admitted, up to `until_txid`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txstorm.spouts.port import SpoutPlanner
 
 
 class Admission:
-    """Admission control: decides whether the limits allow another transaction; the source is only asked after that.
+    """Admission control: decides whether the limits allow another transaction, before the source is asked for data.
 
     Args:
         planner: the spout's planner.
@@ -53,7 +53,7 @@ class Admission:
         return self._bounded or self._until is not None
 
     def ask(self, planner: SpoutPlanner) -> None:
-        """Use `planner` from now on to ask the source for data."""
+        """Replace the spout's planner, through which the source is queried, with `planner`."""
         self._planner = planner
 
     def bound(self) -> None:
@@ -62,11 +62,11 @@ class Admission:
         self._bounded = True
 
     def data_only(self) -> None:
-        """From now on, admit a transaction only if the source has new data."""
+        """For the rest of the run, admit a transaction only if the source has new data."""
         self._data_only = True
 
     def saw(self, tuples: int) -> None:
-        """Record a processed batch's number of tuples; 0 marks the end of a source that has no known latest offset."""
+        """Record the size of a processed batch in tuples; 0 means that a source without a latest offset is exhausted."""
         self._seen_empty = self._seen_empty or tuples == 0
 
     def hold(self, txid: int, size: int) -> None:
@@ -83,7 +83,7 @@ class Admission:
         return sum(self._held.values()) > self._max_bytes
 
     def opens(self, txid: int, previous: Any, *, in_flight: int, width: int) -> bool:
-        """Return whether the new txid `txid` may be planned now; `previous` is the document of its predecessor."""
+        """Return whether the new `txid` may be planned now; `previous` is the spout document of the txid before it."""
         if self._ended(txid, previous):
             self.closed = True
             return False
@@ -95,11 +95,11 @@ class Admission:
         return True
 
     def past(self, txid: int) -> bool:
-        """Return whether `txid` is beyond `until_txid`, the limit that applies to replays too."""
+        """Return whether `txid` is beyond `until_txid`, a limit that applies to replays too."""
         return self._until is not None and txid > self._until
 
     def wait(self) -> float:
-        """Return the seconds until `min_interval` allows the next transaction to start; 0.0 if it already does."""
+        """Return the seconds until `min_interval` allows the next transaction to start; 0.0 if it may start now."""
         return max(0.0, self._next_start - self._monotonic()) if self._min_interval else 0.0
 
     def _ended(self, txid: int, previous: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Limits on transactions in flight: how many at once, and how many in one job."""
+"""Limits on the number of transactions in flight and on the number of transactions per job."""
 
 from __future__ import annotations
 

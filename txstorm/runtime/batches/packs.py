@@ -1,4 +1,4 @@
-"""Packs and jobs: emitted attempts are grouped into packs, and each pack runs as one job of the engine."""
+"""Packs and jobs: groups transaction attempts into packs, each of which runs as one job of the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job:
 
 
 class PackQueue:
-    """Queue of emitted attempts, together with the running jobs. Call from the driver thread only.
+    """Queue of attempts waiting to be processed, and the running jobs. Call from the driver thread only.
 
     Args:
         make_pack: builds a pack from attempts at the moment it is submitted.
@@ -66,12 +66,12 @@ class PackQueue:
 
     @property
     def running(self) -> list[Job]:
-        """The unfinished jobs, except those that were given up."""
+        """The jobs in progress, except abandoned jobs."""
         return list(self._running.values())
 
     @property
     def queued(self) -> int:
-        """Number of attempts that wait to be submitted in a job."""
+        """Number of attempts waiting to be submitted as part of a job."""
         return len(self._queue)
 
     def add(self, attempt: TransactionAttempt) -> None:
@@ -101,11 +101,11 @@ class PackQueue:
         job.future.add_done_callback(lambda _: self._done(job))
 
     def finish(self, job: Job) -> bool:
-        """Remove a finished job from the running jobs; return False if it had already been given up."""
+        """Remove a finished job from the running jobs; return False if it had already been abandoned."""
         return self._running.pop(job.number, None) is not None
 
     def discard(self, dead: Iterable[TransactionAttempt]) -> None:
-        """Remove discarded attempts from the queue, and give up the jobs that consist of discarded attempts only."""
+        """Remove discarded attempts from the queue, and cancel the jobs that consist only of discarded attempts."""
         discarded = set(dead)
         self._queue = deque(attempt for attempt in self._queue if attempt not in discarded)
         for job in self.running:
@@ -118,7 +118,7 @@ class PackQueue:
         self._engine.cancel(job.future)
 
     def give_up_since(self, moment: float) -> list[Job]:
-        """Give up the jobs that started before `moment`, a time of the monotonic clock; return those jobs."""
+        """Cancel the jobs that started before `moment`, in seconds of the monotonic clock; return those jobs."""
         late = [job for job in self.running if job.started < moment]
         for job in late:
             self.give_up(job)

@@ -1,4 +1,4 @@
-"""Transaction planning (P1, plan) and the extents actually read (P4, processed), in memory and in the ledger.
+"""Transaction plans (P1, plan) and the extents actually read (P4, processed), in memory and in the ledger.
 
 Transactions are planned one at a time; their plans are stored in bulk.
 """
@@ -24,7 +24,7 @@ from txstorm.spouts.executors import planner
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
-# Partitions of digests that the framework takes per task: they cannot be compared once the number of tasks has changed.
+# Names of the digests that txstorm computes per task; they are not comparable after the number of tasks has changed.
 _TASK = re.compile(r"(.*/)?task \d+ of \d+", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ class Planning:
         source: the spout's planner.
         clock: returns the current time in UTC microseconds.
         external: whether the commit phase has effects outside the tables.
-        wrap: returns the planner to use instead of the spout's own, which it is given; called again after a rebalance.
+        wrap: called with the spout's own planner; returns the planner to use instead. Called again after a rebalance.
 
     Attributes:
         planner: the spout's planner.
@@ -68,7 +68,7 @@ class Planning:
         self.planner = self._wrap(planner(spout.object, program.driver_context(spout.id)))
 
     def open(self, currtx: int) -> tuple[int, ...]:
-        """Load the stored metadata; return the txids from `currtx` on that are replayed with it.
+        """Load the stored metadata; return the txids, starting at `currtx`, that are to be replayed with it.
 
         For an opaque spout, which plans those txids afresh, the stored metadata is deleted instead (R3, replay).
         """
@@ -81,7 +81,7 @@ class Planning:
         return ()
 
     def document(self, txid: int) -> Any:
-        """Return the spout document of `txid`; None for the txid before the first."""
+        """Return the spout document of `txid`; None if `txid` precedes the first transaction."""
         meta = self.metas.get(txid)
         return None if meta is None else meta.document
 
@@ -133,7 +133,7 @@ class Planning:
         return {} if document is None else self.planner.carried(document)
 
     def misread(self, outcome: Processed) -> SpoutError | None:
-        """Return an error if a recorded transaction has read extents other than the recorded ones; None otherwise."""
+        """Return an error if a recorded transaction, replayed, read extents other than the recorded extents; else None."""
         txid = outcome.attempt.txid
         if not self.planner.task_planned or self.planner.recorded(txid) is None:
             return None
@@ -201,7 +201,7 @@ class Planning:
                 raise SpoutError(msg)
 
     def pin(self, txid: int) -> tuple[Any, Any] | None:
-        """Return the documents of `txid` and of the txid before it; None if a replay always has the same document."""
+        """Return the documents of `txid` and of the txid before it; None if a replay always uses the same document."""
         if not self.planner.opaque or self.planner.task_planned:
             return None
         return self.document(txid), self.document(txid - 1)
@@ -212,9 +212,9 @@ class Planning:
         self.forget(last)
 
     def outlived(self, last: int) -> list[Op]:
-        """Return the ledger deletions for P8 (complete) of a group ending at `last`: the metadata of all earlier txids.
+        """Return the ledger operations for P8 (complete) that delete the metadata of all txids before `last`.
 
-        The metadata of `last` is kept, as the next txid is planned from it.
+        The metadata of `last`, the last txid of the group, is kept because the next txid is planned from it.
         """
         return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
 

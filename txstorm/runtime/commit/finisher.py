@@ -1,7 +1,7 @@
-"""P5, a group's turn to commit: committers finish its txids in order, and their rows are staged.
+"""P5, the turn of a commit group: committers finish its txids in order, and the rows they wrote are staged.
 
 For P6 to P8, see `txstorm.runtime.commit.publisher`. Committers run on the commit thread and groups are published on
-another thread, so that committers may already finish the following txids while a group is published (`EarlyFinish`).
+another thread, so committers can finish the following txids while a group is being published (`EarlyFinish`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EarlyFinish:
         self._turn: CommitTurn | None = None
 
     def turn_of(self, attempt: TransactionAttempt) -> CommitTurn | None:
-        """Return the turn in which `attempt` may finish early; None if it may not."""
+        """Return the turn in which `attempt` may finish early; None if it must wait for its own turn."""
         turn = self._turn
         if not self._allowed or self.reached is None or attempt.txid != self.reached + 1:
             return None
@@ -68,7 +68,7 @@ class EarlyFinish:
         return turn if turn.outcome.failed is None else None
 
     def take(self, group: Sequence[ProcessedBatch]) -> CommitTurn | None:
-        """Begin the turn of `group`; return the turn in which its first txids finished early, or None if none did.
+        """Begin the commit of `group`; return the turn in which its first txids finished early, or None if none did.
 
         If attempts other than those of `group` finished early, their rows are dropped.
         """
@@ -83,7 +83,7 @@ class EarlyFinish:
         return None
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
-        """Drop the rows that these discarded attempts, and all attempts after them, wrote early."""
+        """Drop the rows written early by these discarded attempts and by all attempts after them."""
         turn = self._turn
         dead = [attempt for attempt in turn.tried if attempt in attempts] if turn is not None else []
         if turn is None or not dead:
@@ -130,7 +130,7 @@ class GroupFinisher:
 
     Attributes:
         letter_limit: the limit on dead letters.
-        turn: the turn of the group in P5, or of the last group that was.
+        turn: the turn of the group that is in P5 or, if there is none, of the last group that was in P5.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class GroupFinisher:
         self._publisher = publisher
 
     def execute(self, ready: ProcessedBatch) -> None:
-        """Have the committers execute the input of `ready` before its turn.
+        """Run `execute` of the committers on the input of `ready` before its turn.
 
         This has no lasting effect, as committers write only in `finish_batch`. A large commit is not executed early.
 
@@ -181,10 +181,10 @@ class GroupFinisher:
         self._early[ready.attempt] = run, tables.resources
 
     def finish_ahead(self, ready: ProcessedBatch) -> None:
-        """Have the committers finish `ready` before its turn; they read the unpublished rows of earlier txids.
+        """Run the commit phase of `ready` before its turn; committers can read the unpublished rows of earlier txids.
 
-        Does nothing unless `ready` directly follows the txid that finished last, and nothing is finished early after a
-        large commit, whose rows are not in memory. An exception raised by a committer is reported in its turn.
+        Does nothing unless `ready` directly follows the txid that finished last, or if that txid was a large commit,
+        whose rows are not in memory. An exception raised by a committer is reported in the turn of its txid.
         """
         turn = None if self._large.of(ready) else self._ahead.turn_of(ready.attempt)
         if turn is not None:
@@ -193,7 +193,7 @@ class GroupFinisher:
                 self._finish([ready], turn)
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
-        """Drop all early work of the committers on these discarded attempts."""
+        """Drop all work that committers did early on these discarded attempts."""
         for attempt in attempts:
             self._early.pop(attempt, None)
         self._ahead.forget(attempts)
@@ -211,14 +211,14 @@ class GroupFinisher:
             self._spout.close()
 
     def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> GroupOutcome:
-        """Commit `group` up to the first failure; `housekeeping(last)` returns further ledger operations for P8."""
+        """Commit `group` up to the first failure; `housekeeping(last)` returns additional ledger operations for P8."""
         return self.conclude(self.finish(group), housekeeping)
 
     def finish(self, group: Sequence[ProcessedBatch]) -> CommitTurn:
-        """Have committers finish `group` in txid order, except txids that finished early; this is P5 without staging.
+        """Finish the txids of `group` in order, except those that finished early: P5 without staging.
 
         A large commit always forms a group by itself. If `group` is cut short for this reason, the coordinator commits
-        the rest as a later group.
+        the remaining txids in a later group.
         """
         group = self._large.together(group)
         if self.letter_limit.limit is not None:
@@ -233,10 +233,9 @@ class GroupFinisher:
         return turn
 
     def leave(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> CommitTurn:
-        """Fail `attempt`, during which the thread of `turn` was abandoned, and drop the rows it wrote.
+        """Fail `attempt`, which hung until its commit thread was abandoned, and drop the rows it wrote.
 
-        Everything that was executed early is dropped too, as it must be finished on the thread on which it was
-        prepared.
+        All work executed early is dropped too, as a committer must finish on the thread on which it was prepared.
         """
         self._large.cancel()
         self._early.clear()
@@ -302,7 +301,7 @@ class GroupFinisher:
                 tables.divert(txid, letters)
             tables.end_txid(txid)
         except TxstormError as error:
-            # A committer broke a rule of its state.
+            # A committer violated a constraint of its state.
             row = ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
             raise CommitFailed(row) from error
         reported = (*ready.processed.reported, *job.reported, *run.reported)
@@ -311,7 +310,7 @@ class GroupFinisher:
     def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
         """Raise `CommitFailed` if the dead letters of the run, including those of `attempt`, exceed the limit."""
         rows = [] if letters is None else letters.select(["what", "component", "type", "message"]).to_pylist()
-        unread = sum(row["what"] != TUPLE for row in rows)  # input that the spout has not emitted
+        unread = sum(row["what"] != TUPLE for row in rows)  # input that the spout did not emit
         excess = self.letter_limit.add(attempt.txid, len(rows), emitted + unread)
         if excess is not None:
             first = f"{rows[0]['component']}: {rows[0]['type']}: {rows[0]['message']}"
@@ -360,7 +359,7 @@ def _spout_committer(program: Program) -> SpoutCommitter | None:
 
 
 def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
-    """Return the dead letters of both phases, including the extents if the whole batch is one dead letter."""
+    """Return the dead letters of both phases; if the whole batch is one dead letter, that letter holds its extents."""
     whole = Letters()
     if SOURCE in ready.txid_input.divert and ready.failure is not None:
         whole.add_metadata(ready.failure, spout, None, ready.extents)

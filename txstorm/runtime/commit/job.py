@@ -1,4 +1,4 @@
-"""Commit jobs: if the committers' input of one txid exceeds the bounds, the tasks of a job finish it.
+"""Commit jobs: if the committers' input of a txid exceeds the limits, the tasks of an engine job finish the txid.
 
 The driver divides the work: each task of a committer gets its input, in files, and the current rows of the keys in that
 input. The task runs the committer's `finish_batch` and stages its rows; the driver then decides and publishes them as
@@ -36,11 +36,11 @@ log = logging.getLogger("txstorm.commit")
 
 @dataclass
 class JobResult:
-    """Result of a commit job: the part of a txid's commit phase that ran in tasks.
+    """Result of a commit job: output of the part of a txid's commit phase that ran in tasks.
 
     Attributes:
         staged: committer → table → the staged files with its rows.
-        sent: committer → the tuples it emitted for downstream bolts.
+        sent: committer → the tuples that it emitted to downstream bolts.
         counts: component → number of tuples it emitted.
         reported: errors that were reported without making the batch fail.
     """
@@ -52,7 +52,7 @@ class JobResult:
 
 
 class CommitJobs:
-    """Runs the large commits of one run as jobs. `cancel` is thread-safe; call the rest on the commit thread only.
+    """Runs large commits as jobs. `cancel` is thread-safe; call all other methods on the commit thread only.
 
     Args:
         program: the compiled topology.
@@ -75,7 +75,7 @@ class CommitJobs:
         self._program = program
 
     def of(self, ready: ProcessedBatch) -> tuple[str, ...]:
-        """Return the committers whose input in `ready` exceeds the bounds and whose commit can run as a job."""
+        """Return the committers whose input in `ready` exceeds the limits and whose commit can run as a job."""
         program = self._program
         if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
             return ()
@@ -102,8 +102,8 @@ class CommitJobs:
     def run(self, ready: ProcessedBatch, turn: CommitTurn) -> JobResult:
         """Run the large part of the commit phase of `ready` as a job, in its group's turn; the job stages its rows.
 
-        The caller adds the staged files to the turn after `CommitTurn.leave`: from then on the turn cannot be taken
-        away.
+        The caller adds the staged files to the turn after `CommitTurn.leave`, when the turn can no longer be taken away
+        from its thread.
 
         Raises:
             CommitFailed: a committer raised, a worker died, or the job was cancelled.
@@ -145,7 +145,7 @@ class CommitJobs:
         except EngineError as error:
             raise CommitFailed(ErrorRow("the worker", 0, "lost", "EngineError", str(error), "", "")) from error
         finally:
-            if self._running is running:  # else this thread was abandoned, and another one runs its own job
+            if self._running is running:  # otherwise this thread was abandoned, and another thread runs a job
                 self._running = None
         for answer in answers:
             if answer.refused is not None:
@@ -155,7 +155,7 @@ class CommitJobs:
         return answers
 
     def _shares(self, ready: ProcessedBatch, turn: CommitTurn) -> tuple[tuple[str, ...], list[CommitShare]]:
-        """Divide the large committers into shares, one per task; the driver commits those that cannot be divided."""
+        """Divide large committers into shares, one per task; the driver runs the committers that cannot be divided."""
         components: list[str] = []
         shares: list[CommitShare] = []
         for name in self.of(ready):

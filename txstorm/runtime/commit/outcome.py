@@ -1,4 +1,4 @@
-"""Values of a commit: the processed batch, the committed txid, the outcome of a group and its progress records."""
+"""Value classes of a commit: processed batch, committed txid and outcome of a group; progress records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProcessedBatch:
         extents: the ranges of the source that it read, for the history.
         job_seconds: duration of the job that processed it.
         pack: number of txids in that job.
-        failure: the error that made the whole batch one dead letter; None if it is not one.
+        failure: the error because of which the whole batch is one dead letter; None if it is not a dead letter.
         failures: number of earlier failures of the txid, over all runs.
         cause: the error of the last of these failures; None if there were none.
     """
@@ -45,7 +45,7 @@ class ProcessedBatch:
 
 @dataclass(frozen=True)
 class CommittedTxid:
-    """A committed txid, as needed for its progress record and the history.
+    """A committed txid, with the data for its progress record and the history.
 
     Attributes:
         ready: its processed batch.
@@ -66,7 +66,7 @@ class CommittedTxid:
 
 @dataclass
 class GroupOutcome:
-    """Outcome of a group: the txids that are committed, and the failure that ended it early.
+    """Outcome of a commit group: the committed txids and, if the group ended early, the failure.
 
     Attributes:
         committed: the committed txids, in txid order.
@@ -81,7 +81,7 @@ class GroupOutcome:
 
 
 def batch_digest(digests: Mapping[str, str]) -> str:
-    """Combine the digests of a batch, keyed by partition, into one."""
+    """Combine the digests of a batch, keyed by partition, into a single digest."""
     text = json.dumps(digests, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -92,8 +92,8 @@ def progress_list(outcome: GroupOutcome, spout: str, notices: Sequence[str] = ()
     Args:
         outcome: outcome of the group.
         spout: the spout's id.
-        notices: messages of the spout since the last group. They are put into the record of the last transaction, as
-            they are not tied to a batch: a processed batch may still be discarded.
+        notices: messages of the spout since the last group. They are added to the record of the last transaction,
+            as a message belongs to no particular batch: a processed batch may still be discarded.
     """
     records = [_progress(done, outcome, spout) for done in outcome.committed]
     return [*records[:-1], *(replace(record, reported=(*record.reported, *notices)) for record in records[-1:])]

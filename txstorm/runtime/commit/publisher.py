@@ -17,10 +17,10 @@ Housekeeping = Callable[[int], list[Op]]
 
 
 class PublishTarget(Protocol):
-    """Port: tables, maps and outlets to which groups are published; implemented by `StateStore` and the simulation."""
+    """Port to the tables, maps and outlets that receive published groups. Implementations: `StateStore`, simulation."""
 
     def last_txids(self) -> dict[str, int]:
-        """Return the last txid published to each table, keyed by table."""
+        """Return the last published txid of each table, keyed by table."""
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
         """Publish a decided group to all its tables, maps and outlets; return table → new version. Idempotent."""
@@ -30,7 +30,7 @@ class PublishTarget(Protocol):
 
 
 class timed:  # noqa: N801 - a context manager, used like a function
-    """Context manager that adds the duration of a step to its entry in `milliseconds`."""
+    """Context manager that measures a step and adds its duration to the step's entry in `milliseconds`."""
 
     def __init__(self, milliseconds: dict[str, float], step: str) -> None:
         self._milliseconds = milliseconds
@@ -56,12 +56,12 @@ class Publisher:
         store: the tables, maps and outlets.
         books: the ledger's content.
         keep_intents: number of completed intents to keep in the ledger.
-        blocked: called with the cause while a decided group cannot be published, and with None as soon as it can be.
+        blocked: called with the cause while a decided group cannot be published, and with None once it can be.
         sleep: waits some seconds between attempts; returns True if the run is to stop.
     """
 
     TRIES = 8
-    """Attempts to publish before the run ends with the error."""
+    """Maximum number of attempts to publish a group before the run ends with the error."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Publisher:
             self._store.forget(before=self._kept[0] if self._kept else last)
 
     def _decide_and_publish(self, intent: Intent, milliseconds: dict[str, float]) -> dict[str, int]:
-        """Run P6 (decide) and P7 (publish). A group that changes no table skips both: P8 alone commits it."""
+        """Run P6 (decide) and P7 (publish); a group that changes no table skips both and is committed by P8 alone."""
         if not intent.tables:
             return {}
         with timed(milliseconds, "decide"):
@@ -122,7 +122,7 @@ class Publisher:
             return self._publish(intent)
 
     def _publish(self, intent: Intent) -> dict[str, int]:
-        """Publish a decided intent; it can no longer be rolled back, so retry until it succeeds or the run stops."""
+        """Publish a decided intent, which can no longer be rolled back; retry, up to `TRIES` attempts."""
         for attempt in range(self.TRIES):
             self._books.check_lease()
             try:

@@ -1,4 +1,4 @@
-"""The commit thread: runs the committers of one group after another, and is replaced when a committer hangs.
+"""The commit thread: runs the committers of one group at a time, and is replaced if a committer hangs.
 
 A second thread publishes the finished groups, so that the commit thread can continue with the following ones.
 """
@@ -21,7 +21,7 @@ from txstorm.threads import Worker
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
-"""Seconds that a stopping run waits for a committer that hangs."""
+"""Maximum time, in seconds, that a stopping run waits for a committer that hangs."""
 
 
 class CommitThread:
@@ -29,7 +29,7 @@ class CommitThread:
 
     Args:
         committer: finishes and concludes the groups.
-        done: called with the future of a group's outcome once it is completed, on the thread that completed it.
+        done: called with the completed future of a group's outcome, on the thread that completed it.
         failed_ahead: called, on any thread, with an attempt that failed before its turn, and the error.
         monotonic: a clock in seconds.
     """
@@ -59,14 +59,14 @@ class CommitThread:
         self._housekeeping = housekeeping
         attempts = [ready.attempt for ready in group]
         self._tried.difference_update(attempts)
-        self._behind.difference_update(attempts)  # those that have not finished early do so in their turn
+        self._behind.difference_update(attempts)  # txids that have not finished early finish in their turn
         self._submit(lambda: self._committer.finish(group), housekeeping)
 
     def execute(self, ready: Iterable[ProcessedBatch]) -> None:
-        """Have the committers execute the lowest txid in `ready` before its turn. Call while no commit is due.
+        """Run `execute` of the committers for the lowest txid in `ready` before its turn. Call while no commit is due.
 
-        Only one txid is executed at a time, so that a commit that falls due waits for at most one. This runs on the
-        commit thread, so that a resource that a committer opens in `prepare` is always used on the same thread.
+        Only one txid is executed early at a time, so that a commit never waits for more than one. It runs on the commit
+        thread, so that a resource that a committer opens in `prepare` is always used on the same thread.
         """
         if self._ahead is not None and not self._ahead.done():
             return
@@ -78,7 +78,7 @@ class CommitThread:
             self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))
 
     def finish_ahead(self, following: Iterable[ProcessedBatch]) -> None:
-        """Have the committers finish `following` while the group before them is published. Call while a group commits.
+        """Finish the txids in `following` early, while the preceding group is published. Call while a group commits.
 
         `following` holds the processed txids directly after the committing group, in order. Repeated calls with the
         same txids have no further effect.
@@ -101,18 +101,18 @@ class CommitThread:
             self._failed_ahead(attempt, error)
 
     def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """Drop the work that was done early on these discarded attempts."""
+        """Drop the work that committers did early on these discarded attempts."""
         dead = set(attempts)
         self._tried.difference_update(dead)
         self._behind.difference_update(dead)
-        self.run(lambda: self._committer.forget(dead))  # queued behind the one that may be executing now
+        self.run(lambda: self._committer.forget(dead))  # runs after the call that may be in progress
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
-        """Queue any other call for the commit thread; return a future of its result."""
+        """Queue `call` to run on the commit thread; return a future of its result."""
         return self._worker.submit(call)
 
     def in_turn(self, call: Callable[[], Any]) -> Future[Any]:
-        """Queue a call for the publishing thread, where it runs between two groups; return a future of its result."""
+        """Queue `call` to run on the publishing thread between two groups; return a future of its result."""
         return self._publisher.submit(call)
 
     def is_current(self, future: Future[GroupOutcome]) -> bool:
@@ -120,10 +120,10 @@ class CommitThread:
         return future is self._current
 
     def expire(self, timeout: float | None, *, stopping: bool) -> None:
-        """Abandon the commit thread if its committers have been busy with one txid for more than `timeout` seconds.
+        """Abandon the commit thread if user code has been running for one txid for more than `timeout` seconds.
 
-        With None there is no limit. The txids before that one are decided on a new thread; it and the later ones fail.
-        A stopping run waits for at most `STOP_SECONDS`, and does not count this as a failure of the txid.
+        If `timeout` is None, there is no limit. A new thread commits the txids before that txid; that txid and later
+        txids fail. A stopping run waits at most `STOP_SECONDS`, and does not count this as a failure of the txid.
         """
         if stopping:
             self._stopped_at = self._stopped_at or self._monotonic()
@@ -152,7 +152,7 @@ class CommitThread:
         self._worker.take_over(waiting)
 
     def close(self) -> None:
-        """Wait until the work in progress has ended, but do not wait for user code that hangs."""
+        """Wait for the work in progress to end, but not for user code that hangs."""
         self._behind.clear()
         self._worker.end()
         while not self._worker.join(STOP_SECONDS):

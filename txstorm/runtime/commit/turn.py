@@ -1,4 +1,4 @@
-"""A group's turn in P5: its progress, and whether it was taken away from a hanging commit thread."""
+"""The turn of a commit group in P5: its progress, and whether it was taken away from a commit thread that hangs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txstorm.state.commit_group import CommitGroup
 
 
 class Abandoned(BaseException):
-    """Raised to end an abandoned commit thread; a BaseException, so that `except Exception` in user code misses it."""
+    """Raised to end an abandoned commit thread. A BaseException, so that `except Exception` does not catch it."""
 
 
 class CommitTurn:
@@ -25,7 +25,7 @@ class CommitTurn:
         outcome: the group's outcome so far.
         monotonic: a clock in seconds.
         ahead: whether this work is done before the group's turn.
-        executes: whether committers only execute their input, without finishing.
+        executes: whether the committers only execute their input and do not finish the batch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class CommitTurn:
 
     @property
     def tried(self) -> list[TransactionAttempt]:
-        """The attempts that have finished, followed by the failed one, if any."""
+        """The finished attempts, followed by the failed attempt if there is one."""
         failed = () if self.outcome.failed is None else (self.outcome.failed[0],)
         return [*(done.ready.attempt for done in self.outcome.committed), *failed]
 
