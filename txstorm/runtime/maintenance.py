@@ -196,7 +196,7 @@ class Upkeep:
             self._fail(error)
 
     def look(self, *, idle: bool) -> None:
-        """Start maintenance that is due; after `IDLE_SECONDS` without a commit, also compact tables ahead of schedule."""
+        """Start maintenance that is due; after `IDLE_SECONDS` without a commit, also compact tables early."""
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return

@@ -81,7 +81,7 @@ class Session:
         )
 
     def housekeeping(self, last: int) -> list[Op]:
-        """Return the ledger deletions for P8 of a group ending at `last`: older metadata, failure records up to `last`."""
+        """Return the ledger deletions for P8 of a group up to `last`: older metadata, failure records up to `last`."""
         failed = [Delete(names.failure_path(txid)) for txid in self.retry.forget(last)]
         return [*self.planning.outlived(last), *failed]
 

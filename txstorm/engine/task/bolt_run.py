@@ -1,4 +1,4 @@
-"""One run of a component for one task and attempt, shared by workers and the driver."""
+"""One run of a component for one task and attempt; the same code runs in workers and in the driver."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Arrival:
         return Arrival(self.component, self.stream, self.task, self.batch.slice(first, count))
 
     def taken(self, rows: Sequence[int]) -> Arrival:
-        """Return only the rows with these indices."""
+        """Return a copy with only the rows at these indices."""
         return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
 
 
 class BoltRun:
-    """One run of a bolt object on one batch: the constructor prepares the bolt; then call `execute` and `finish`."""
+    """Run of one bolt object on one batch: the constructor calls `prepare`; then call `execute` and `finish`."""
 
     def __init__(
         self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector, at: At | None = None
@@ -58,8 +58,8 @@ class BoltRun:
     def execute(self, arrivals: Iterable[Arrival]) -> None:
         """Pass the rows to the bolt, in order.
 
-        A bolt that overrides both `execute` and `execute_batch` gets record batches, but single tuples if Arrow columns
-        would change their values.
+        A bolt that overrides both `execute` and `execute_batch` receives record batches, but single tuples if
+        conversion to Arrow columns would change their values.
         """
         for arrival in arrivals:
             if self.by_tuple(arrival):
@@ -69,7 +69,7 @@ class BoltRun:
             self._seen += arrival.batch.num_rows
 
     def by_tuple(self, arrival: Arrival) -> bool:
-        """Return whether the bolt gets the rows of `arrival` one by one; called before they are passed to it."""
+        """Return whether the bolt receives the rows of `arrival` one by one; call before passing them to it."""
         self.context.source = (arrival.component, arrival.stream, arrival.task)
         return not self._batches or (self._tuples and is_tagged(arrival.batch))
 
@@ -122,6 +122,6 @@ class BoltRun:
             raise
 
     def finish(self) -> None:
-        """Finish the batch, once all its input has been executed."""
+        """Finish the batch after all of its input has been executed."""
         if isinstance(self.bolt, BatchBolt):
             self.bolt.finish_batch()

@@ -18,7 +18,7 @@ FLUSH_VALUES = 131072
 
 
 class Emitted(NamedTuple):
-    """A sequence of rows that a task emitted; `direct` is the receiving task if the stream is direct."""
+    """Rows that a task emitted to one stream, in order; `direct` is the receiving task if the stream is direct."""
 
     stream: str
     batch: pa.RecordBatch
@@ -26,7 +26,7 @@ class Emitted(NamedTuple):
 
 
 Observe = Callable[[str, int, TransactionAttempt, Sequence[Emitted]], None]
-"""Callback with what a task of a component emitted for an attempt, possibly nothing; called when it has finished."""
+"""Callback that receives the output of a component task for an attempt, possibly empty, once the task has finished."""
 
 
 class _Buffer:
@@ -73,7 +73,7 @@ class OutputCollector:
     Args:
         component: the component that emits.
         streams: the streams that it declares.
-        eager: whether `emit` checks values immediately, which takes much longer than checking whole batches.
+        eager: whether `emit` checks values immediately, which is much slower than checking whole batches.
     """
 
     def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False) -> None:
@@ -103,7 +103,7 @@ class OutputCollector:
             self._flush(stream)
 
     def _emit_rare(self, stream: str, values: tuple[Any, ...]) -> None:
-        """Emit a tuple in one of the rare cases: it has no fields, is invalid, or must be checked immediately."""
+        """Emit a tuple in a rare case: it has no fields, is invalid, or must be checked immediately."""
         buffer = self._buffers.get(stream)
         if buffer is None or buffer.direct or len(values) != len(buffer.fields):
             self._refuse(stream, values, direct=False)
@@ -138,7 +138,7 @@ class OutputCollector:
                 self._add(stream, piece)
 
     def report_error(self, error: BaseException) -> None:
-        """Report `error` without failing the batch."""
+        """Report `error` to the driver without failing the batch."""
         self.errors.append(error)
 
     def digest(self, partition: str, digest: str) -> None:

@@ -1,4 +1,4 @@
-"""Share of a large commit: the work of one committer task, with the same code in both engines."""
+"""Share of a large commit: the work of one committer task; both engines run the same code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from txstorm.storage.tables.staging import StagedName, stage
 def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     """Run the committer task on its input and its state rows, and stage the rows it writes, in one file per table.
 
-    Never raises: exceptions of the committer and disk errors are part of the result.
+    Does not raise: exceptions raised by the committer and disk errors are reported in the result.
     """
     try:
         return _done(program, work, share)
@@ -70,7 +70,7 @@ class _ShareRun(CommitRun):
 
 
 class _ShareTables:
-    """In-memory tables of the task: states, with the rows of the keys in its input, and sinks."""
+    """In-memory tables of the task: sinks, and states with the rows of the keys in the task's input."""
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
         self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
@@ -111,7 +111,7 @@ def _spilled(program: Program) -> Path:
 
 
 def as_cargo(work: LargeCommit, number: int, done: ShareDone) -> Cargo:
-    """Encode the result of share `number` as a piece of cargo, to be sent from a worker to the driver."""
+    """Encode the result of share `number` as cargo, to be sent from a worker to the driver."""
     staged = {uri: one.to_json() for uri, one in done.staged.items()}
     data = {**asdict(done), "staged": staged}
     return Cargo(Kind.RESULT, *work.input.attempt, 0, number, 0, 0, data=data)

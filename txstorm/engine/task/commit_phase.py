@@ -29,7 +29,7 @@ class CommitFailed(Exception):
 class CommitRun(PhaseRun):
     """Run of the commit phase of one attempt.
 
-    Components finish in topological order, so a bolt downstream of a committer finishes after it, all within this one
+    Components finish in topological order, so a bolt downstream of a committer finishes after it, within the same
     commit phase (storm.md, items 37–40).
 
     Args:
@@ -41,7 +41,7 @@ class CommitRun(PhaseRun):
         elsewhere: committer finished by a job → the rows it sent to downstream bolts, in order.
 
     Attributes:
-        resources: their tables.
+        resources: the committers' tables.
         begins: the parameter `begins`; may be replaced between `execute` and `run`.
         letters: the dead letters, if the policy allows them.
     """
@@ -79,10 +79,10 @@ class CommitRun(PhaseRun):
         self.arrive(edge, source, target, batch)
 
     def execute(self) -> None:
-        """Have every task execute the input that the processing phase sent to it; may be called before the txid's turn.
+        """Have every task execute its input from the processing phase; may be called before the txid's turn.
 
-        Raises `CommitFailed` if user code raises. Does nothing if failures become dead letters, as finding the tuples
-        that a task cannot handle requires all of its input.
+        Raises `CommitFailed` if user code raises. Does nothing if failures become dead letters, as all input of a task
+        is needed to find the tuples that it cannot handle.
         """
         for name, task in [] if self.diversion is not None else list(self.arrivals):
             component = self._begin(name, task)

@@ -1,4 +1,4 @@
-"""One component's run on a batch in one task, shared by both phases: input, dead letters, routing of the output."""
+"""Run of one component on a batch in one task, in either phase: input, dead letters, routing of the output."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Resources(CommitResources, Protocol):
         """Allow or forbid the use of handles."""
 
     def settle(self, component: str, task: int) -> None:
-        """Raise `StateError` now if the task has written a value that its table cannot store."""
+        """Raise `StateError` immediately if the task has written a value that its table cannot store."""
 
     def undo(self, component: str, task: int) -> None:
-        """Undo the writes of the task in this txid."""
+        """Undo the writes of the task made in this txid."""
 
 
 class Sent(NamedTuple):
@@ -45,11 +45,11 @@ class Sent(NamedTuple):
 
 
 class PhaseRun(ABC):
-    """Run of one phase of an attempt: the data its components share, and their reports.
+    """Run of one phase of an attempt: the data shared by its components, and what they report.
 
     Attributes:
         at: position at which user code raised, with the tuple.
-        diversion: diverts failures to dead letters; None if the policy is that a failure fails the attempt.
+        diversion: diverts failures to dead letters; None if any failure fails the attempt.
         arrivals: (component, task) → its input so far.
         counts: component → number of tuples it emitted.
         reported: errors that components reported without failing the attempt.
@@ -126,7 +126,7 @@ class ComponentRun:
             return self.finish(run)
         except EmitError as error:
             if error.late and self.resources is None:
-                # Eager, so that it fails where it emits, with the tuple it handles.
+                # Eager, so that the emission itself fails, while the tuple being handled is known.
                 eager = OutputCollector(self.spec.id, self.spec.streams, eager=True)
                 again = self.begin(self.spec.fresh(), eager)
                 again.execute(arrivals)
@@ -153,7 +153,7 @@ class ComponentRun:
             self.resources.undo(self.spec.id, self.task)
 
     def routed(self, collector: OutputCollector, emitted: Sequence[Emitted]) -> Sent:
-        """Route the output; nothing is sent until all of it is routed, since a grouping is user code and may raise."""
+        """Route the output without sending any of it: a custom grouping is user code and may raise."""
         phase = self.phase
         sent: list[tuple[Edge, int, pa.RecordBatch]] = []
         for edge in phase.program.out_edges(self.spec.id):

@@ -1,4 +1,4 @@
-"""Dead letters: records that were omitted from a batch because they failed, each with the reason."""
+"""Dead letters: records omitted from a batch because their processing failed, each with the reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Letters:
             self._add(error, origin, TUPLE, text)
 
     def add_metadata(self, error: ErrorRow, spout: str, task: int | None, metadata: Any) -> None:
-        """Add a dead letter for a batch, or the part of one emitter (`task`), described by `metadata` (JSON values)."""
+        """Add a dead letter for a batch, or one emitter's part of it (`task`); `metadata` holds JSON values."""
         self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
@@ -51,7 +51,7 @@ class Letters:
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:
-        """Drop all dead letters after the first `length`."""
+        """Keep only the first `length` dead letters."""
         del self._rows[length:]
 
     def take(self) -> pa.RecordBatch:
@@ -63,7 +63,7 @@ class Letters:
 
 
 def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt, stamp: int) -> pa.Table:
-    """Build the dead-letter rows of one txid, in an order independent of which task reported first."""
+    """Build the dead-letter rows of one txid, in an order that does not depend on which task reported first."""
     found = pa.Table.from_batches(list(batches), SCHEMA)
     order = sorted(range(found.num_rows), key=_order(found))
     found = found.take(pa.array(order, pa.int64()))
@@ -81,7 +81,7 @@ def _order(found: pa.Table) -> Any:
 
 
 def _texts(batch: pa.RecordBatch) -> Iterable[str]:
-    """Convert the rows of `batch` to JSON objects; types that JSON lacks are tagged, as in data sent between tasks."""
+    """Convert the rows of `batch` to JSON objects; values without a JSON type are tagged, as in data between tasks."""
     names = batch.schema.names
     for values in rows_of_batch(batch):
         fields = (f"{json.dumps(name)}:{text_of(value, name)}" for name, value in zip(names, values, strict=True))
@@ -91,10 +91,10 @@ def _texts(batch: pa.RecordBatch) -> Iterable[str]:
 class DeadLetterRun:
     """Runs the components of one attempt in one task, diverting failures to dead letters.
 
-    Used only for transactions that have failed before and whose failures the policy sends to the dead-letter table.
+    Used only for transactions that have failed before and whose failures become dead letters under the retry policy.
 
     Args:
-        kinds: the kinds of errors that divert; see `TxidInput.divert`.
+        kinds: the kinds of errors that are diverted; see `TxidInput.divert`.
     """
 
     def __init__(self, kinds: Sequence[str]) -> None:
@@ -110,9 +110,9 @@ class DeadLetterRun:
     def run(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> Sent | None:
         """Run `component` on the rows of `arrivals` that it can handle; the others become dead letters.
 
-        A tuple whose `execute` raises is omitted and the component restarted without it, so that no trace of that call
-        remains: neither its emissions nor its effects on the bolt. If `prepare`, `finish_batch` or the emissions of a
-        task raise, all its input is omitted, and None is returned.
+        If `execute` raises for a tuple, the component is restarted without it, so that no trace of that call remains:
+        neither its emissions nor its effects on the bolt. If `prepare`, `finish_batch` or the emissions of a task
+        raise, all of its input is omitted, and None is returned.
         """
         before = len(self.letters)
         while True:
@@ -135,7 +135,7 @@ class DeadLetterRun:
             before = len(self.letters)
 
     def spout(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
-        """Return the function that dead-letters a record refused by a spout's collector."""
+        """Return the callback that turns a record refused by a spout's collector into a dead letter."""
 
         def divert(error: BaseException, record: Any) -> bool:
             if not self.takes(error):
@@ -146,7 +146,7 @@ class DeadLetterRun:
         return divert
 
     def grouping(self, component: ComponentRun, stream: str) -> Divert:
-        """Return the function with which a `Router` dead-letters a tuple for which a custom grouping raises."""
+        """Return the `Router` callback that turns a tuple for which a custom grouping raises into a dead letter."""
 
         def divert(batch: pa.RecordBatch, row: int, error: BaseException) -> bool:
             if not self.takes(error):
@@ -158,7 +158,7 @@ class DeadLetterRun:
         return divert
 
     def _execute(self, component: ComponentRun, run: BoltRun, arrival: Arrival) -> Bad:
-        """Find the rows of `arrival` that `run` cannot handle; if there is one, the run itself must be discarded."""
+        """Find the rows of `arrival` that `run` cannot handle; if there are any, the run itself must be discarded."""
         if not run.by_tuple(arrival):
             return self._rows(component, run, arrival, 0, arrival.batch.num_rows)
         bad: Bad = {}
@@ -195,7 +195,7 @@ class DeadLetterRun:
         return arrival.taken([row for row in range(arrival.batch.num_rows) if row not in bad])
 
     def _row(self, component: ComponentRun, error: BaseException) -> ErrorRow:
-        """Build the error row of `error`; re-raises `error` if it is not diverted."""
+        """Build the error row of `error`, or re-raise `error` if it is not diverted."""
         if not self.takes(error):
             raise error
         return component.failure(error, trace=False)

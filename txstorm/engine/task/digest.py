@@ -1,7 +1,7 @@
-"""Digest of the rows that a task of a spout has emitted, for spouts that provide none themselves.
+"""Digest of the rows emitted by a spout task, for spouts that do not provide digests themselves.
 
-It depends only on the rows: a replay may emit them in different chunks, or as slices of other batches, of which Arrow
-also keeps the bytes outside the slice.
+It depends only on the rows: a replay may emit them in different chunks, or as slices of larger Arrow batches, whose
+buffers also hold bytes outside the slice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def digest_of_rows(emitted: Iterable[Emitted]) -> str:
-    """Compute the digest of the emitted rows, by stream and, for direct streams, by target, each in order."""
+    """Compute the digest of the emitted rows, taken in order per stream and, for direct streams, per target task."""
     streams: dict[tuple[str, int], _Rows] = {}
     for one in emitted:
         key = (one.stream, -1 if one.direct is None else one.direct)
@@ -37,10 +37,10 @@ def missing_digests(
     sources: Sequence[str],
     source_of: Callable[[str], str],
 ) -> dict[str, str]:
-    """Compute digests of the emissions of `task` of a spout, for each of `sources` that has not provided a digest.
+    """Compute digests of the rows emitted by a spout task, for each of `sources` that has not provided a digest.
 
     Args:
-        task: index of the task, used to name the digests.
+        task: description of the task, such as ``task 0 of 4``, used to name the digests.
         emitted: everything that the task emitted.
         given: the partitions with known digests; for a named source, they are prefixed with its name.
         sources: the names of the spout's sources, or one empty name.
@@ -74,7 +74,7 @@ class _Rows:
 
 
 class _Column:
-    """Digests of one column: of its values, of the lengths of variable-length values, and of the null positions."""
+    """Digests of one column: of its values, the lengths of variable-length values, and the null positions."""
 
     def __init__(self) -> None:
         self._kind = ""

@@ -1,4 +1,4 @@
-"""Error rows: records of exceptions raised by user code, with the tuple being handled."""
+"""Error rows: records of exceptions raised by user code, with the tuple that was being handled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 300
 
 
 class At:
-    """Position of one attempt in one task, set only after user code has raised, so that it costs nothing per tuple.
+    """Input position of an attempt in a task; set only after user code has raised, to avoid a cost per tuple.
 
     Attributes:
         input: the current tuple, shortened, or the rows of the current record batch; empty if there is neither.
@@ -45,7 +45,7 @@ def error_row(
         level: level of its stage.
         error: the exception.
         given: the tuple or rows for which it was raised.
-        trace: whether to include the traceback, which takes most of the time.
+        trace: whether to include the traceback, which is the slowest part to format.
     """
     return ErrorRow(
         component=component,
@@ -67,8 +67,8 @@ def shortened(value: object) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of an exception as storable text, even if the exception fails to format it."""
+    """Return the message of an exception as storable text, even if its `__str__` raises."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
-    except Exception as failure:  # noqa: BLE001 - a __str__ of the user's
+    except Exception as failure:  # noqa: BLE001 - a user-defined __str__
         return f"(its message cannot be shown: {type(failure).__name__})"

@@ -1,7 +1,7 @@
 """Fingerprints: in the test driver, detect user code that changes emitted values or payloads.
 
-Copying every emitted value, and every row of a payload for every task, would cost more than the rest of `emit`. So such
-values must not be changed; violations are found by comparing fingerprints from before and after.
+Copying every emitted value, and every row of a payload for every task, would cost more than the rest of `emit`. Such
+values must therefore not be changed; violations are detected by comparing fingerprints taken before and after.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txstorm.errors import EmitError, SpoutError
 
 A = TypeVar("A")
 _FIXED = (str, int, float, bool, bytes, type(None))
-"""Types of values that cannot be changed."""
+"""Immutable types, whose values need no fingerprint."""
 
 
 class _Given(NamedTuple):
@@ -99,7 +99,7 @@ def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
 
 
 def fingerprint(value: Any) -> str | None:
-    """Return the fingerprint of `value`; None if it cannot be sent and is therefore refused or ignored elsewhere."""
+    """Return the fingerprint of `value`; None if it cannot be sent, and is thus refused or ignored elsewhere."""
     try:
         return text_of(value, "")
     except (EmitError, RecursionError, ValueError, TypeError):
@@ -107,7 +107,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def collector_kind(observe: Observe | None) -> type[OutputCollector]:
-    """Return the collector class for tasks observed by `observe`; with the test driver, it checks values."""
+    """Return `CheckedCollector` if the test driver observes the tasks through `observe`, else `OutputCollector`."""
     return OutputCollector if observe is None else CheckedCollector
 
 

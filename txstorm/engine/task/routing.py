@@ -1,4 +1,4 @@
-"""Routing: divides rows among the tasks of the receiving bolt, as a function of txid, source task and rows.
+"""Routing: distributes rows among the tasks of the receiving bolt, as a function of txid, source task and rows.
 
 Equal values have equal hashes, whatever their types and the encoding of their columns.
 """
@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def row_hashes(batch: pa.RecordBatch, columns: Iterable[int]) -> keys.Hashes:
-    """Hash each row's values in these columns; if the values can be keys, as `keys.hash_values` does."""
+    """Hash the values of each row in these columns; values that can be keys are hashed as by `keys.hash_values`."""
     return keys.chained([_column_hashes(batch, index) for index in columns], batch.num_rows)
 
 
@@ -59,7 +59,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the canonical form of `value` among equal values, including those in tuples, lists, dicts and sets."""
+    """Return a canonical form that equal values share, also within tuples, lists, dicts and sets."""
     if isinstance(value, float):
         return value + 0.0  # no negative zero
     if isinstance(value, Decimal):
@@ -86,7 +86,7 @@ class Router:
         edge: the edge.
         txid: the transaction.
         task: index of the source task.
-        at: receives the tuple for which a custom grouping raised.
+        at: its `input` is set to the tuple for which a custom grouping raised.
         divert: called with (batch, row, exception); returns whether that tuple is omitted instead of failing the batch.
     """
 
@@ -104,7 +104,7 @@ class Router:
         self.task = task
         # A copy: the memory of a grouping must not leak from one attempt to another, which may run in parallel.
         self._custom = deepcopy(edge.grouping.custom)
-        # A start that differs between txids and tasks, so that small batches do not all land on task 0.
+        # The start differs between txids and tasks, so that small batches do not all go to task 0.
         self._start = keys.hash_values((txid, task))
         self._next = self._start % edge.targets
         self._rows = 0

@@ -1,4 +1,4 @@
-"""Work of one task in one stage: the code shared by both engines."""
+"""Work of one task in one stage; both engines run this code."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _NEVER = 1 << 62
 
 
 class StageTask:
-    """Task `task` of the stage at `level`: turns the cargo that arrived into the cargo for the next stage.
+    """Task `task` of the stage at `level`: turns the cargo it receives into the cargo for the next stage.
 
-    The processing phase of a pack is one call of `run` per task and stage. Errors of user code do not escape: the
-    failed txid and the later ones of the pack are skipped, here and, through ERROR cargo, in the later stages.
+    The processing phase of a pack is one call of `run` per task and stage. Exceptions raised by user code do not
+    propagate: the failed txid and later txids of the pack are skipped, here and, through ERROR cargo, in later stages.
     """
 
     def __init__(self, program: Program, level: int, task: int, pack: Pack, observe: Observe | None = None) -> None:
@@ -74,7 +74,7 @@ class StageTask:
             self._close_spout()
 
     def _close_spout(self, *, last: bool = False) -> None:
-        """Close the emitter; with `last`, raise `EmitError` if it emitted a tuple, which then belongs to no batch.
+        """Close the emitter; with `last`, raise `EmitError` if it emits a tuple, which would belong to no batch.
 
         Any other exception is only logged: all batches have been emitted, and a failure to close does not affect them.
         """
@@ -95,7 +95,7 @@ class StageTask:
             raise emitted from None
 
     def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
-        """Collect cargo for this stage in `mine`; return cargo that only passes through."""
+        """Collect cargo for this stage in `mine`; return cargo that is to be forwarded, else None."""
         if cargo.kind is Kind.ERROR:
             self._failed = min(self._failed, cargo.txid)
             # Every task receives the failure; one of them passes it on.
@@ -133,12 +133,12 @@ class StageTask:
         return error_row(component, self.task, self.stage.level, error, given)
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
-        """Build a piece of cargo that reports on one txid to the driver."""
+        """Build the cargo that reports on one txid to the driver."""
         attempt = txid_input.attempt
         return Cargo(kind, attempt.txid, attempt.attempt_id, self.stage.level, self.task, 0, 0, data=data)
 
     def emit_spout(self, run: ComponentRun, collector: OutputCollector) -> dict[str, Any]:
-        """Have this task's emitter emit its share of a batch; return the parts of task-planned spouts."""
+        """Have this task's emitter emit its share of a batch; return its parts if the spout is task-planned."""
         txid_input = run.phase.input
         if self._spout is None or self._spout_context is None:
             self._spout_context = run.context()
@@ -152,20 +152,20 @@ class StageTask:
         return emit() if self.observe is None else leaving_alone(txid_input.payload, run.spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
-        """Compute digests of the emissions of the spout's task, for sources that have not provided any."""
+        """Compute digests of the rows emitted by the spout task, for sources that have not provided any digest."""
         assert self._spout is not None
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 
     def skip_spout(self, spec: ComponentSpec, txid_input: TxidInput) -> dict[str, Any] | None:
-        """Return the parts of a batch of which this task emits nothing; None if the next batch's start is unknown."""
+        """Return the parts of a batch that this task skips; None if the next batch's start would then be unknown."""
         parts = parts_without(txid_input.document, self.task, spec.parallelism)
         self._carried.update(parts or {})
         return parts
 
 
 class TxidRun(PhaseRun):
-    """Run of one attempt in one stage task: runs components in topological order, then yields their output."""
+    """Run of one attempt in one task of a stage: runs components in topological order, then yields their output."""
 
     def __init__(self, task: StageTask, txid_input: TxidInput, cargo: Sequence[Cargo]) -> None:
         super().__init__(task.program, txid_input, task.stage.level, task.observe)
@@ -190,7 +190,7 @@ class TxidRun(PhaseRun):
         spec, diversion = run.spec, self.diversion
         if diversion is not None and diversion.whole:
             self.parts = self._task.skip_spout(spec, self.input)
-            if self.parts is None:  # it must emit, to find the rows that must not be processed
+            if self.parts is None:  # the emitter must run, to find the rows that must not be processed
                 self.parts = self._task.emit_spout(run, OutputCollector(spec.id, spec.streams))
             return None
         collector = run.collector()
@@ -206,7 +206,7 @@ class TxidRun(PhaseRun):
             if diversion is None or not diversion.takes(error):
                 raise
             parts = self.parts if self.parts is not None else self._task.skip_spout(spec, self.input)
-            if parts is None:  # a replay would fail on it again, for ever
+            if parts is None:  # every replay would fail on it again
                 raise
             self.parts = parts
             diversion.letters.cut(letters)
@@ -254,7 +254,7 @@ class TxidRun(PhaseRun):
 
 
 def _emission(error: BaseException | None) -> EmitError | None:
-    """Find an `EmitError` among `error` and its chained exceptions; None if there is none."""
+    """Return the first `EmitError` among `error` and its chained exceptions; None if there is none."""
     while error is not None and not isinstance(error, EmitError):
         error = error.__context__
     return error

@@ -66,7 +66,7 @@ class Admission:
         self._data_only = True
 
     def saw(self, tuples: int) -> None:
-        """Record the size of a processed batch in tuples; 0 means that a source without a latest offset is exhausted."""
+        """Record the size in tuples of a processed batch; 0: a source that has no latest offset is exhausted."""
         self._seen_empty = self._seen_empty or tuples == 0
 
     def hold(self, txid: int, size: int) -> None:

@@ -133,7 +133,7 @@ class Planning:
         return {} if document is None else self.planner.carried(document)
 
     def misread(self, outcome: Processed) -> SpoutError | None:
-        """Return an error if a recorded transaction, replayed, read extents other than the recorded extents; else None."""
+        """Return an error if a recorded transaction has now read different extents from those recorded; else None."""
         txid = outcome.attempt.txid
         if not self.planner.task_planned or self.planner.recorded(txid) is None:
             return None
