@@ -176,7 +176,7 @@ _held("holds a generator", lambda: (i for i in range(3)))
 _held("holds a thread", threading.Thread)
 
 
-@case("global lock", "component 'b'", "something its code refers to cannot be serialised", "do not hold locks")
+@case("global lock", "component 'b'", "something its code refers to cannot be serialised", "do not keep locks")
 def _() -> Builder:
     lock = threading.Lock()
 

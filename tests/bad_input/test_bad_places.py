@@ -70,7 +70,7 @@ def test_a_place_for_no_data(name, tmp_path):
 def test_a_path_that_tables_cannot_have(name, tmp_path):
     made = topology(write_words(tmp_path / "words.txt"))
     for place in (tmp_path / name, tmp_path / name / "data"):
-        with unchanged(tmp_path), refused(Says(FOREIGN, repr(str(place)), "cannot be kept", "another --data-dir")):
+        with unchanged(tmp_path), refused(Says(FOREIGN, repr(str(place)), "cannot be stored", "another --data-dir")):
             go(made, place)
 
 

@@ -571,6 +571,7 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
     builder.set_setting("on_error", "dead_letter")
     builder.set_setting("max_dead_letters", 10)
     builder.set_setting("max_pack_txids", 1)
+    builder.set_setting("max_spout_pending", 1)  # so that batches begin after commits, of which emitters hear
     topology = builder.build_topology()
     run(topology, engine="local", data_dir=tmp_path / "data", until_txid=len(LINES)).awaitTermination()
     assert CLEANED

@@ -140,7 +140,7 @@ def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
         if not kafka_broker.servers[0].alive:
             kafka_broker.restart()
     assert second.returncode == 0, complained
-    assert "answers again" in complained
+    assert "responds again" in complained
     rows = verify(place / "data").rows
     sent = Counter((one.txid, one.value["word"]) for one in committed_records(kafka_broker.bootstrap, sending.target))
     assert sent == Counter((txid, word) for txid, some in rows.items() for *_, word in some)

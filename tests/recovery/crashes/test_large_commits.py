@@ -280,6 +280,6 @@ class Texts(Keep):
 def test_keys_that_are_not_in_the_input_as_in_the_state_are_committed_in_the_driver(place, caplog):
     source = MemoryTransactionalSpout([list(range(30))], ["n"], take=30)
     ran(source, place / "data", keep=Texts(), key=Mixed(), **LARGE)
-    assert "commits in the driver, large as it is: the input of keep: field 'name' holds values of" in caplog.text
+    assert "commits in the driver, large as it is: the input of keep: field 'name' has values of" in caplog.text
     assert staged_by(place / "data") == {1: {"all"}}
     assert len(read_state(place / "data", "lately")) + len(read_state(place / "data", "seen")) > 30

@@ -182,9 +182,9 @@ def ended(forks: Forks, place: Path) -> Path:
 
 
 def test_a_ledger_that_is_there_is_not_rebuilt(ended):
-    with pytest.raises(InputError, match=r"its ledger sqlite:.*ledger\.db is there"):
+    with pytest.raises(InputError, match=r"its ledger sqlite:.*ledger\.db exists"):
         recover(ended)
-    with pytest.raises(InputError, match=r"its ledger sqlite:.*ledger\.db is there"):
+    with pytest.raises(InputError, match=r"its ledger sqlite:.*ledger\.db exists"):
         recover(ended, f"delta:{ended}/control")
 
 

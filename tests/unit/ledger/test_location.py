@@ -55,7 +55,7 @@ def test_hosts_and_chroot():
         ("sqlite:", "got nothing after 'sqlite'"),
         ("sqlite:s3://bucket/x.db", "SQLite's locks and syncs hold on local disks only"),
         ("sqlite:/", "/ is a directory; name a file"),
-        ("memory:x", "has no place"),
+        ("memory:x", "has no location"),
         ("zookeeper:a b/c", "got 'a b' for a server"),
         ("zookeeper:/c", "got '' for a server"),
         ("zookeeper:a/../c", "got the path '/../c'"),

@@ -49,7 +49,7 @@ FAULTS = {
     "bolt": (lambda: CompositeSpout({"a": object()}), "source 'a': object is not a spout; pass one that derives from"),
     "nested": (
         lambda: CompositeSpout({"a": CompositeSpout({"b": words("x")})}),
-        "source 'a': CompositeSpout is no spout",
+        "source 'a': CompositeSpout is not a spout",
     ),
     "clash": (lambda: CompositeSpout({"left-more": words("x"), "left": Two()}), "stream 'left-more' is declared twice"),
 }
