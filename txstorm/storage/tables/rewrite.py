@@ -192,7 +192,9 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = 
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
-    numbers = pa.array(np.arange(rows.num_rows))
+    # Not from NumPy: a thread of Arrow may free the column as late as when the interpreter exits, and freeing memory of
+    # Python aborts the process then.
+    numbers = pc.cumulative_sum(pa.repeat(1, rows.num_rows), start=-1)
     if keys and rows.num_rows:
         grouped = rows.select(keys).append_column("_row", numbers).group_by(keys, use_threads=threads)
         groups = grouped.aggregate([("_row", "max")])
