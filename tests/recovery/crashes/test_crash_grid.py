@@ -189,7 +189,8 @@ def test_every_step_has_a_point_before_and_after():
     "fault",
     [
         *("p2.after", "p3.before", "p5.staged.after"),
-        *("p0.before", "p0.raised", "p0.after", "history.written", "compact.staged", "sweep.after"),
+        # No point of a compaction: one that falls due during the run ends with it, and its error is not reported.
+        *("p0.before", "p0.raised", "p0.after", "history.written", "sweep.after"),
     ],
 )
 def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(forks, undisturbed, place, fault):
