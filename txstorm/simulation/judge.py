@@ -41,7 +41,7 @@ class Judge:
         self._world = world
         self._opaque = world.schedule.opaque
         self._published: dict[tuple[int, int], tuple[int, str]] = {}
-        self._planned: dict[tuple[int, int], tuple[Extents, int]] = {}
+        self._planned: dict[tuple[int, int], tuple[Extents, str, int]] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
         self._stamps: dict[tuple[int, int], int] = {}
         self._rewind: Mapping[str, Any] | None = None  # the rewind that is decided but not completed
@@ -210,10 +210,10 @@ class Judge:
         if entry is not None:
             if not self._opaque:
                 meta = self._value(entry.value)
-                planned = (extents_of(meta["document"]), kind_of(meta["document"])), meta["stamp"]
+                planned = extents_of(meta["document"]), str(kind_of(meta["document"])), meta["stamp"]
                 known = self._planned.setdefault((self.timeline, txid), planned)
-                if known is planned and planned[1] < self._world.now:
-                    raise Violation(4, f"txid {txid} is planned at {self._world.now} with the time {planned[1]}")
+                if known is planned and planned[-1] < self._world.now:
+                    raise Violation(4, f"txid {txid} is planned at {self._world.now} with the time {planned[-1]}")
                 if known != planned:
                     raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {planned}")
         elif txid >= currtx - 1 and not (self._opaque and txid >= self.currtx):
