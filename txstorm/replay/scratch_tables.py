@@ -26,8 +26,9 @@ from txstorm.results.read import (
 )
 from txstorm.state.collections import CollectionGroup, state_group
 from txstorm.state.commit_group import CommitHandles, CommitTables
+from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import StateIndex
-from txstorm.state.index.ordered_index import state_index
+from txstorm.state.index.open import state_index
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
@@ -68,7 +69,7 @@ class ReplayTables:
     ) -> None:
         self._caught = caught
         self._committed = Committed(data_dir)
-        self._indexes: dict[str, StateIndex] = {}
+        self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._states: dict[str, StateGroup | CollectionGroup] = {}
         self._sinks: dict[str, SinkGroup] = {}
         states: dict[str, tuple[str, Unpublished[Any]]] = {}
@@ -90,7 +91,7 @@ class ReplayTables:
             if ref.uri in self._committed.kinds:
                 one.checked(open_table(data_dir, ref))
 
-    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex:
+    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex | CollectionIndex:
         index = self._indexes[state.name] = state_index(state)
         uri = TableRef(CHANGES, state.name).uri
         if uri in self._committed.kinds:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from txstorm.api.state import KeyedState
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import TableCorrupt
+from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.disk import RowStore, RowStores, belonging
 from txstorm.state.index.index import Bounds, DiskRows, StateIndex
-from txstorm.state.index.ordered_index import state_index
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
@@ -23,7 +23,7 @@ INDEX = "index"
 
 def opened_index(
     data_dir: Path, state: KeyedState, kept: DeltaTableState, changes: DeltaTableState | None, bounds: Bounds
-) -> StateIndex:
+) -> StateIndex | CollectionIndex:
     """Open the index of `state` as of the last txid in its tables.
 
     Called at startup, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
@@ -42,13 +42,21 @@ def opened_index(
     """
     as_of, last = kept.last_txid(), (changes or kept).last_txid()
     _check_not_ahead(kept, changes or kept, as_of, last)
+    if isinstance(state, CollectionState):
+        placed = CollectionIndex(state, bounds=bounds)
+        for table in kept.handle.batches():
+            placed.load(table)
+        for table in changes.handle.batches(low=(TXID.name, as_of)) if changes is not None else ():
+            placed.load(table)
+        placed.loaded(last)
+        return placed
     owner = belonging(state, kept.owner.incarnation, kept.owner.timeline)
     stores = RowStores(data_dir / INDEX / state.name, state, owner)
 
     def refill(disk: DiskRows) -> None:
         _refill(disk, data_dir, kept, changes)
 
-    index = state_index(state, stores.make, refill, bounds, _in_background)
+    index = StateIndex(state, stores.make, refill, bounds, _in_background)
     found = _nearer(stores.find(last), kept, changes, as_of)
     if found is not None:
         index.resume(found)
@@ -61,6 +69,11 @@ def opened_index(
             index.load(table)
     index.loaded(last)
     return index
+
+
+def state_index(state: KeyedState) -> StateIndex | CollectionIndex:
+    """Create an empty index of `state` in memory."""
+    return CollectionIndex(state) if isinstance(state, CollectionState) else StateIndex(state)
 
 
 def _nearer(

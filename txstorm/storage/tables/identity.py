@@ -53,6 +53,11 @@ class TopologyIdentity(NamedTuple):
         return f"txstorm/{self.incarnation}/since"
 
     @property
+    def bound_app(self) -> str:
+        """The Delta app id under which the table of a collection state records the bound of all collections."""
+        return f"txstorm/{self.incarnation}/bound"
+
+    @property
     def until_app(self) -> str:
         """The Delta app id under which a dropped table records the last txid up to which it is complete."""
         return f"txstorm/{self.incarnation}/until"
