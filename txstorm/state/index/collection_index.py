@@ -177,6 +177,11 @@ def _joined(blocks: Sequence[SortedRows]) -> tuple[SortedRows, ...]:
     return tuple(made)
 
 
+def memory_share(bounds: Bounds) -> int:
+    """Return the maximum memory, in bytes, for the rows not read from files, and also for those read from them."""
+    return min(MEMORY, bounds.memory) // 2
+
+
 class CollectionIndex:
     """Published rows of one collection state.
 
@@ -196,7 +201,7 @@ class CollectionIndex:
         self.form = RowForm(state)
         self.last_txid = 0
         self._tables = tables
-        self._most = min(MEMORY, (bounds or Bounds()).memory) // 2
+        self._most = memory_share(bounds or Bounds())
         self._published = PublishedLayers()
         self._lock = Lock()
         if tables is not None:
@@ -242,7 +247,7 @@ class CollectionIndex:
         """
         try:
             return question(self._published.layers.over(later))
-        except (FileNotFoundError, TableCorrupt):  # files may have been replaced, and removed, by upkeep
+        except TableCorrupt:  # files may have been replaced, and removed, by upkeep
             if self._tables is None:
                 raise
         self.refresh()

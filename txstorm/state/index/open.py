@@ -8,9 +8,10 @@ from pathlib import Path
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import TableCorrupt
-from txstorm.state.index.collection_index import CollectionIndex
+from txstorm.state.index.collection_index import CollectionIndex, RowForm, memory_share
 from txstorm.state.index.disk import RowStore, RowStores, belonging
 from txstorm.state.index.index import Bounds, DiskRows, StateIndex
+from txstorm.state.index.row_groups import Opened, TableFiles
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
@@ -26,7 +27,8 @@ def opened_index(
 ) -> StateIndex | CollectionIndex:
     """Open the index of `state` as of the last txid in its tables.
 
-    Called at startup, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
+    Called at startup, by the only run of the data directory. Nothing is loaded for a collection state, whose rows are
+    read from the tables when they are needed. For other states, the store in ``index/…`` is used if it belongs to this
     state and is not ahead of its table; then only later changes are read from the tables. Otherwise the index is
     rebuilt from the tables.
 
@@ -43,13 +45,9 @@ def opened_index(
     as_of, last = kept.last_txid(), (changes or kept).last_txid()
     _check_not_ahead(kept, changes or kept, as_of, last)
     if isinstance(state, CollectionState):
-        placed = CollectionIndex(state, bounds=bounds)
-        for table in kept.handle.batches():
-            placed.load(table)
-        for table in changes.handle.batches(low=(TXID.name, as_of)) if changes is not None else ():
-            placed.load(table)
-        placed.loaded(last)
-        return placed
+        assert changes is not None  # collections always have the layout `changes`
+        files = TableFiles(RowForm(state), data_dir, Opened(kept, changes), memory_share(bounds))
+        return CollectionIndex(state, files, bounds)
     owner = belonging(state, kept.owner.incarnation, kept.owner.timeline)
     stores = RowStores(data_dir / INDEX / state.name, state, owner)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.keys import hash_rows
+from txstorm.keys import groups_of, hash_rows
 from txstorm.storage.rows.eviction import Mask, Numbers, Tombstones, bisected, row_codes, whole
 from txstorm.storage.rows.schema import in_order
 
@@ -38,6 +39,11 @@ class Owners:
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    @cached_property
+    def groups(self) -> Numbers:
+        """The key groups of the collections, sorted."""
+        return np.sort(groups_of(self.hashes))
 
     @classmethod
     def of(cls, keys: Arrays, rows: int) -> Owners:

@@ -192,7 +192,8 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = 
     """Apply the `later` changes to `base`, the rows of a state, and drop removed keys; the result is unordered."""
     if is_placed(keys):
         later, tombstones, bound = split_changes(later)
-        return remaining(_folded(base, later, keys, threads=threads), tombstones, bound, keys)
+        rows = _folded(base, later, keys, threads=threads) if later.num_rows else base
+        return remaining(rows, tombstones, bound, keys)
     return _folded(base, later, keys, threads=threads)
 
 
