@@ -20,6 +20,7 @@ from txstorm.results.read import (
     key_names,
     list_sinks,
     list_states,
+    read_bound,
     read_changes,
     read_sink,
     read_state,
@@ -100,6 +101,8 @@ class ReplayTables:
             rows = read_state(data_dir, state.name, before, committed, whole=True)
             rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))
             index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(stored_fields(state)))))
+            if isinstance(index, CollectionIndex):
+                index.set_bound(read_bound(data_dir, state.name, before, committed))
         return index
 
     def prefetch(self, first: int, last: int) -> None:
