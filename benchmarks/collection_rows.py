@@ -2,9 +2,10 @@
 
     python -m benchmarks.collection_rows [--place DIR] [--rows N ...] [--batch N]
 
-For each number of buffered rows, one process fills a collection with batches of rows, one batch per transaction, and then
-appends and evicts as many rows per transaction while it scans ranges. It is killed, and another process opens the tables
-and commits once more. No engine and no ledger take part: transactions are staged, published and compacted as in a run.
+For each number of buffered rows, one process fills a collection with batches of rows, one batch per transaction, and
+then appends and evicts as many rows per transaction while it scans ranges. It is killed, and another process opens the
+tables and commits once more. No engine and no ledger take part: transactions are staged, published and compacted as in
+a run.
 """
 
 from __future__ import annotations

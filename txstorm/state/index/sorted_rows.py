@@ -244,8 +244,8 @@ class SortedRows:
     @property
     def nbytes(self) -> int:
         """The approximate size in memory."""
-        arrays = sum(column.nbytes for column in (*self.values, *self.keys.keys))
-        return arrays + self.orders.nbytes + self.numbers.nbytes + self.starts.nbytes + self.keys.hashes.nbytes
+        numbers = (self.orders, self.numbers, self.starts, self.keys.hashes)
+        return int(sum(one.nbytes for one in (*numbers, *self.values, *self.keys.keys)))
 
     def overlaps(self, span: Span) -> bool:
         """Whether any row may be in the range of `span`."""
@@ -405,7 +405,8 @@ class Layers:
             none: empty value columns.
         """
         span = self._bounded(span)
-        nothing = Found(*(np.empty(0, np.int64) for _ in range(3)), none)
+        empty = np.empty(0, np.int64)
+        nothing = Found(empty, empty, empty, none)
         if span.first > span.last or not len(owners):
             return nothing
         wanted = span.most

@@ -105,7 +105,8 @@ def _highest_from_here(owners: Numbers, places: Numbers) -> Numbers:
     distinct, ranks = np.unique(places, return_inverse=True)
     last = np.cumsum(np.concatenate([[0], owners[::-1][1:] != owners[::-1][:-1]]))
     raised = np.maximum.accumulate(last * len(distinct) + ranks[::-1]) - last * len(distinct)
-    return distinct[raised[::-1]]
+    result: Numbers = distinct[raised[::-1]]
+    return result
 
 
 def limit_of(txids: Numbers | int) -> Any:
