@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
-from txstorm.keys import key_groups
+from txstorm.keys import groups_of
 from txstorm.state.index.collection_index import CollectionIndex, PublishedRows, RowForm
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Layers, Owners, SortedRows, Source, Span, few
 from txstorm.state.keyed import StateGroup
@@ -444,7 +444,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
         self._last = min(self._last, txid - 1)
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
+        """Return the change rows of the ended txids `first` to `last`, by txid, key group and key; None if none."""
         with self._lock:
             ended = [one for one in self._ended if first <= one.txid <= last]
         return pa.concat_tables([self._change_rows(one) for one in ended]) if ended else None
@@ -514,11 +514,12 @@ class CollectionGroup(Unpublished[TaskCollection]):
         return pa.array(orders).cast(self.order.field.type)
 
     def _change_rows(self, ended: _Ended) -> pa.Table:
-        """Build the change rows of one txid, sorted by key, None first."""
+        """Build the change rows of one txid, sorted by key group, then by key, None first."""
         form, changes = self._form, ended.changes
         parts = [(op, block) for op, block in ((UPDATED, changes.rows), (REMOVED, changes.removed),
                                                (EVICTED, changes.tombstones)) if block is not None]  # fmt: skip
         owners = Owners.united([block.keys for _, block in parts], form.names, form.no_keys)
+        owners = owners.taken(np.argsort(groups_of(owners.hashes), kind="stable"))  # so that few row groups have a key
         tables = [] if changes.bound == NO_BOUND else [self._bound_row(ended.txid, changes.bound)]
         if parts:
             tables.append(_arranged([self._part(ended.txid, op, block, owners) for op, block in parts]))
@@ -533,7 +534,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
         prev = pa.nulls(count, struct)
         if op == REMOVED:
             prev = pa.StructArray.from_arrays(list(block.values), fields=list(struct))
-        groups = key_groups(owners.keys, len(owners)).astype(np.int32)[codes]
+        groups = groups_of(owners.hashes).astype(np.int32)[codes]
         columns = {
             **dict(zip(self.owners.names, (column.take(picked) for column in owners.keys), strict=True)),
             self.order.name: self._orders(block.orders),

@@ -29,9 +29,9 @@ from txstorm.storage.rows.schema import KEY_GROUP, OP, SEQUENCE, TXID, UPDATED
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
 
-SMALL = 1 << 14
+SMALL = 1 << 12
 """Number of rows below which row groups are read together with others."""
-TOGETHER = 1 << 17
+TOGETHER = 1 << 15
 """Approximate number of rows of small row groups that are read together."""
 
 

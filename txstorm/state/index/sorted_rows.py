@@ -23,6 +23,8 @@ Arrays = Sequence[pa.Array]
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 _FIRST_ROWS = 16
 """Number of rows per collection that a scan with a row limit reads at least."""
+_MOST_AT_ONCE = 16
+"""Number of sources that a scan with a row limit reads at most before it checks whether it has enough rows."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,16 @@ class Owners:
     @classmethod
     def distinct(cls, keys: Arrays, rows: int) -> tuple[Owners, Numbers]:
         """Return the distinct collections of rows, by first appearance, and the number of each row's collection."""
-        _, first, codes = np.unique(row_codes(keys, rows), return_index=True, return_inverse=True)
-        turn = np.argsort(first)
-        places = np.empty(len(first), np.int64)
-        places[turn] = np.arange(len(first))
-        picked = pa.array(first[turn])
-        return cls.of([column.take(picked) for column in keys], len(first)), places[codes]
+        if len(keys) == 1:
+            encoded = keys[0].dictionary_encode(null_encoding="encode")
+            codes = np.asarray(encoded.indices).astype(np.int64)
+            return cls.of([encoded.dictionary], len(encoded.dictionary)), codes
+        encoded = pa.array(row_codes(keys, rows)).dictionary_encode()
+        codes = np.asarray(encoded.indices).astype(np.int64)
+        first = np.empty(len(encoded.dictionary), np.int64)
+        first[codes[::-1]] = np.arange(rows)[::-1]
+        picked = pa.array(first)
+        return cls.of([column.take(picked) for column in keys], len(first)), codes
 
     @classmethod
     def united(cls, parts: Sequence[Owners], names: Sequence[str], none: Arrays) -> Owners:
@@ -432,10 +438,11 @@ class Layers:
             return [source.read().find(owners, span) for source in there]
         there.sort(key=lambda one: -one.most if span.backwards else one.least)
         found: list[Found] = []
-        for source in there:
-            if found and _is_beyond(source, found[0], len(owners), span):
-                break
-            found = [Found.merged([*found, source.read().find(owners, span)]).limited(span)]
+        begin, size = 0, 1
+        while begin < len(there) and not (found and _is_beyond(there[begin], found[0], len(owners), span)):
+            parts = [source.read().find(owners, span) for source in there[begin : begin + size]]
+            found = [Found.merged([*found, *parts]).limited(span)]
+            begin, size = begin + size, min(2 * size, _MOST_AT_ONCE)  # not one by one, which would merge too often
         return found
 
     def _there(self, rows: Found, owners: Owners, span: Span) -> Found:
