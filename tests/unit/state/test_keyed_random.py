@@ -97,7 +97,7 @@ def bounds(request, monkeypatch):
         "txstorm.state.index.row_groups.SMALL": 2,
         "txstorm.state.index.row_groups.TOGETHER": 4,
         "txstorm.state.index.collection_index._MERGED_ROWS": 4,
-        "txstorm.state.index.sorted_rows._FIRST_ROWS": 1,
+        "txstorm.state.index.layers._FIRST_ROWS": 1,
         "txstorm.storage.tables.staging.PLACED_ROWS": 3,
         "txstorm.storage.upkeep.collection_rewrite.FILE_ROWS": 6,
         "txstorm.storage.upkeep.compaction.BATCH_ROWS": 4,

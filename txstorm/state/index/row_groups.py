@@ -24,7 +24,8 @@ from txstorm.clients.delta.footer_digest import check_seal
 from txstorm.clients.files import check_file
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.collection_index import PublishedLayers, RowForm
-from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Layers, Owners, SortedRows, Source
+from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Owners, SortedRows
 from txstorm.storage.rows.eviction import limit_of, words
 from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, SEQUENCE, TXID, UPDATED
 from txstorm.storage.tables.table import DeltaTableState
