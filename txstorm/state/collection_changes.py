@@ -28,7 +28,7 @@ from txstorm.storage.rows.schema import (
 
 
 def combined(txid: int, parts: Sequence[PublishedRows], known: int, bound: int) -> PublishedRows | None:
-    """Combine the writes of the tasks in `txid`, without the rows that it has removed or evicted; None if none are left.
+    """Combine the writes of the tasks in `txid`, without rows that it has removed or evicted; None if none are left.
 
     Args:
         txid: the transaction.
