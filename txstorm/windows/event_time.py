@@ -97,7 +97,9 @@ def times_of_column(column: pa.Array | pa.ChunkedArray, unit: str = "ms") -> Tim
         value = raw[wrong].as_py()
         raise TimestampError(wrong, str(microseconds(value, unit if pa.types.is_integer(kind) else kind.unit)))
     numbers = raw.cast(pa.int64())
-    times: Times = numbers.to_numpy() if isinstance(numbers, pa.ChunkedArray) else numbers.to_numpy(zero_copy_only=False)
+    times: Times = (
+        numbers.to_numpy() if isinstance(numbers, pa.ChunkedArray) else numbers.to_numpy(zero_copy_only=False)
+    )
     return times * factor if factor else times // 1000
 
 
@@ -232,7 +234,7 @@ class WatermarkRule:
 
     def _stamps(self, one: int, progress: Progress, facts: Facts) -> dict[str, int | None]:
         """Return partition → the stamp of its last data, None if it has had none."""
-        known = {part: None for part in sorted(facts.partitions.get(one, ()))}
+        known = dict.fromkeys(sorted(facts.partitions.get(one, ())))
         return {**known, **{part: entry.stamp for (of, part), entry in progress.newest.items() if of == one}}
 
     def _stamp_of(self, one: int, progress: Progress) -> int | None:

@@ -173,9 +173,7 @@ def fire(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldes
     return _time_ranges(form, unit, covered, moment, rows)
 
 
-def _time_ranges(
-    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows
-) -> tuple[list[Window], Unit]:
+def _time_ranges(form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows) -> tuple[list[Window], Unit]:
     """Fire windows of a time slide whose length is a duration."""
     assert form.step is not None and form.span is not None
     step, span = form.step, form.span
@@ -303,8 +301,7 @@ def merge_sessions(open_: Sequence[OpenSession], times: Times, ends: Times, txid
     lasts = np.append(begins[1:], len(starts)) - 1
     changes = np.maximum.reduceat(changed, begins)
     return [
-        OpenSession(*one)
-        for one in zip(starts[begins].tolist(), reach[lasts].tolist(), changes.tolist(), strict=True)
+        OpenSession(*one) for one in zip(starts[begins].tolist(), reach[lasts].tolist(), changes.tolist(), strict=True)
     ]
 
 
@@ -330,9 +327,7 @@ def session_window(session: OpenSession, *, final: bool = True) -> Window:
     return Window(session.start, session.end, low, high, low, low, True, final)
 
 
-def early(
-    form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, oldest: Oldest
-) -> list[Window]:
+def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, oldest: Oldest) -> list[Window]:
     """Return the open windows of a unit that got tuples after txid `since`, as they are now.
 
     Unlike `fire` it changes no record: what later windows report as new or expired stays the same.
@@ -355,9 +350,7 @@ def early(
     now = replace(moment, passed=moment.reached, reached=END)
     windows, _ = fire(form, unit, now, Rows(rows.times[pending:], rows.arrivals[pending:]), oldest)
     got = [one for one in windows if bisect_left(changed, one.low) < bisect_left(changed, one.high)]
-    return [
-        one._replace(old_low=unit.low, old_high=unit.high, first=unit.last_end is None, final=False) for one in got
-    ]
+    return [one._replace(old_low=unit.low, old_high=unit.high, first=unit.last_end is None, final=False) for one in got]
 
 
 def earliest_open(form: WindowForm, unit: Unit, moment: Moment) -> Place:

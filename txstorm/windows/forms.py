@@ -111,7 +111,7 @@ def _microseconds(given: Any, unit: int, name: str) -> int:
         return given.microseconds
     if isinstance(given, timedelta):
         length = given // timedelta(microseconds=1)
-    elif isinstance(given, bool) or not isinstance(given, int | float) or given != given or abs(given) > LONGEST:
+    elif isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LONGEST:
         msg = f"{name}({given!r}): expected a number or a timedelta, shorter than 9999 years"
         raise InputError(msg)
     else:

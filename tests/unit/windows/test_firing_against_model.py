@@ -16,7 +16,9 @@ FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDUL
 def some_rules(rng):
     slide = (rng.choice(["time", "count"]), rng.choice([1, 2, 3, 5, 7, 10]))
     length = (rng.choice(["time", "count"]), rng.choice([1, 2, 3, 5, 8, 10, 20]))
-    rules = Rules(length, slide, keyed=rng.random() < 0.5, inputs=rng.choice([1, 1, 2, 3]), lag=rng.choice([0, 0, 3, 10]))
+    rules = Rules(
+        length, slide, keyed=rng.random() < 0.5, inputs=rng.choice([1, 1, 2, 3]), lag=rng.choice([0, 0, 3, 10])
+    )
     kind = rng.random()
     if kind < 0.15:
         modulus = rng.choice([2, 3, 5])

@@ -110,7 +110,12 @@ class Machine:
         made = [self.shown(name, window) for window in windows]
         self.units[name] = after
         low = after.low
-        if self.r.keyed and self.form.span and self.form.step and after.last_end != moment.reached // self.form.step * self.form.step:
+        if (
+            self.r.keyed
+            and self.form.span
+            and self.form.step
+            and after.last_end != moment.reached // self.form.step * self.form.step
+        ):
             # The last end found no content: the key is dropped.
             del self.units[name]
             low = after.covered
@@ -142,7 +147,9 @@ class Machine:
         for name in sorted(self.rows, key=str):
             unit = self.unit(name, Moment(moment.txid + 1, moment.reached, moment.reached))
             rows = self.arrays(self.between(name, earliest_open(self.form, unit, moment), (INF, 0)))
-            windows = early(self.form, unit, moment, rows, self.early_txid, lambda n, u=unit, k=name: self.oldest(k, u, n))
+            windows = early(
+                self.form, unit, moment, rows, self.early_txid, lambda n, u=unit, k=name: self.oldest(k, u, n)
+            )
             made += [self.shown(name, one) for one in windows]
         self.early_at, self.early_txid = stamp, moment.txid
         return sorted(made, key=lambda one: (one.end, str(one.unit)))
