@@ -1,7 +1,7 @@
 """Event time: timestamps out of columns, the watermark of a component, and which tuples are late.
 
-Pure: no clock and no I/O. Times and stamps are UTC microseconds since 1970. The watermark of a transaction is a function
-of the progress after the previous one, the newest timestamps in the transaction, its stamp and the facts of its sources.
+Pure: no clock and no I/O. Times and stamps are UTC microseconds since 1970. The watermark of a transaction is a
+function of the progress after the previous one, the newest timestamps in the transaction, its stamp, and source facts.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def times_of_column(column: pa.Array | pa.ChunkedArray, unit: str = "ms") -> Tim
         value = raw[wrong].as_py()
         raise TimestampError(wrong, str(microseconds(value, unit if pa.types.is_integer(kind) else kind.unit)))
     numbers = raw.cast(pa.int64())
-    times: Times = (
-        numbers.to_numpy() if isinstance(numbers, pa.ChunkedArray) else numbers.to_numpy(zero_copy_only=False)
-    )
+    chunks = numbers.chunks if isinstance(numbers, pa.ChunkedArray) else [numbers]
+    times: Times = np.concatenate([np.zeros(0, np.int64), *(one.to_numpy(zero_copy_only=False) for one in chunks)])
     return times * factor if factor else times // 1000
 
 
@@ -203,9 +202,10 @@ class WatermarkRule:
         """Return the next stamp at which an input or a partition without data is left out; None if there is none."""
         if self.idle is None or progress.first_stamp is None:
             return None
-        groups = [{one: self._stamp_of(one, progress) for one in self._running(facts)}]
-        groups += [self._stamps(one, progress, facts) for one in self._running(facts)]
-        due = [self._since(at, progress) + self.idle for group in groups for at in _not_latest(group)]
+        running = self._running(facts)
+        groups = [_not_latest([self._stamp_of(one, progress) for one in running])]
+        groups += [_not_latest(list(self._stamps(one, progress, facts).values())) for one in running]
+        due = [self._since(at, progress) + self.idle for group in groups for at in group]
         return min((when for when in due if when > stamp), default=None)
 
     def _reached(self, progress: Progress, stamp: int, facts: Facts) -> int | None:
@@ -255,9 +255,9 @@ class WatermarkRule:
         ]
 
 
-def _not_latest(stamps: Mapping[Any, int | None]) -> Sequence[int | None]:
-    latest = max((at for at in stamps.values() if at is not None), default=None)
-    return [at for at in stamps.values() if at is None or at != latest]
+def _not_latest(stamps: Sequence[int | None]) -> list[int | None]:
+    latest = max((at for at in stamps if at is not None), default=None)
+    return [at for at in stamps if at is None or at != latest]
 
 
 def late(times: Times, watermark: int | None, form: WindowForm) -> npt.NDArray[np.bool_]:
