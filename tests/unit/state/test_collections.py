@@ -3,26 +3,16 @@
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from keyed_cases import EVENTS, FEW, begun, committed, opened
-from store_cases import INCARNATION
+from keyed_cases import EVENTS, begun, opened
 
 from txstorm.api.state import CollectionState
-from txstorm.clients.rocksdb import KeyStore
 from txstorm.errors import StateError
 from txstorm.state.collections import CollectionGroup
-from txstorm.state.index.disk import RowStores, belonging
-from txstorm.state.index.index import Bounds
-from txstorm.state.index.ordered_index import CollectionIndex
-from txstorm.state.index.ordered_rows import ScanRange
-from txstorm.state.index.row_codec import RowCodec
+from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.storage.rows.schema import changes_schema
 
 VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
@@ -33,11 +23,10 @@ AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Bench:
-    """One collection state with its group and its index; the index is on disk if a path is given."""
+    """One collection state with its group and its index, in memory."""
 
-    def __init__(self, state, path=None, bounds=FEW):
-        make = RowStores(path, state, belonging(state, INCARNATION, 0)).make if path else None
-        self.index = CollectionIndex(state, make, bounds=bounds)
+    def __init__(self, state):
+        self.index = CollectionIndex(state)
         self.group = CollectionGroup(state, self.index)
 
     def open(self, txid, task=0):
@@ -53,12 +42,12 @@ class Bench:
         return result
 
 
-@pytest.fixture(params=["memory", "disk", "unpublished"])
-def bench(request, tmp_path):
-    """Return a function that creates a bench; its committed rows are in memory, on disk, or not yet in any index."""
+@pytest.fixture(params=["published", "unpublished"])
+def bench(request):
+    """Return a function that creates a bench; its committed rows are in the index, or not yet."""
 
     def make(state):
-        made = Bench(state, tmp_path if request.param == "disk" else None, Bounds(kept_from=1, behind=1, seconds=1e9))
+        made = Bench(state)
         commit = made.commit
         made.commit = lambda txid, work: commit(txid, work, request.param != "unpublished")
         return made
@@ -270,85 +259,18 @@ def test_values_read_are_copies(bench):
     assert made.open(2).scan(1) == [(1, [1])]
 
 
-@settings(max_examples=20)
-@given(st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))))
-def test_encoded_keys_sort_by_collection_and_position(keys):
-    codec = RowCodec(EVENTS)
-    pairs = list(zip(codec.keys(keys), keys, strict=True))
-    assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
-    for owner, at, number in keys:
-        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), ScanRange.of(at, at))
-        (found,) = codec.keys([(owner, at, number)])
-        assert first <= found <= last
-        assert (first[:-16], first[-16:-8]) == (found[:-16], found[-16:-8])
-    owners = [key[0] for _, key in sorted(pairs)]
-    assert len([1 for one, other in pairwise(owners) if one != other]) == max(len(set(owners)) - 1, 0)
-    for owner in set(owners):
-        assert [key for _, key in sorted(pairs) if key[0] == owner] == sorted(key for key in keys if key[0] == owner)
-
-
-def test_collections_are_found_by_keys_of_every_type(tmp_path):
+def test_collections_are_found_by_keys_of_every_type():
     kinds = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal, "w": pa.int16()}
     wide = CollectionState("wide", key=kinds, order={"at": pa.int32()}, value={"n": int})
     full = ("ä", -1, True, b"\0", AT.replace(year=1905), date(1905, 1, 1), Decimal("1.50"), -7)
     keys = [full, (None,) * len(kinds), *((*full[:1], i, *full[2:]) for i in range(60))]
-    made = Bench(wide, tmp_path, Bounds(kept_from=1, behind=1, seconds=1e9))
+    made = Bench(wide)
     made.commit(1, lambda h: h.append_many([(key, at, i) for i, key in enumerate(keys) for at in (3, -3)]))
     handle = made.open(2)
     every = {key: [(-3, i), (3, i)] for i, key in enumerate(keys)}
     assert handle.scan_many(keys) == every
     assert {key: handle.scan(key) for key in keys} == every
     assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
-
-
-# --- cost: rows read --------------------------------------------------------------------------------------------------
-
-
-def test_a_scan_reads_the_rows_of_its_range_and_appending_reads_nothing(tmp_path, monkeypatch):
-    read = []
-    for name in ("get", "scan"):
-        method = getattr(KeyStore, name)
-        monkeypatch.setattr(KeyStore, name, lambda *a, method=method, **k: read.append(method(*a, **k)) or read[-1])
-    made = Bench(EVENTS, tmp_path, Bounds(kept_from=100, behind=100, seconds=1e9))
-    for txid in range(1, 11):
-        made.commit(txid, lambda h, txid=txid: h.append_many([(f"u{i}", txid, "k", i) for i in range(200)]))
-    assert read == []
-    assert made.open(11).scan("u7", 4, 6) == [(at, "k", 7) for at in (4, 5, 6)]
-    assert [len(one) for one in read] == [3]
-    read.clear()
-    assert made.open(11).scan("u7", limit=2, reverse=True) == [(10, "k", 7), (9, "k", 7)]
-    assert [len(one) for one in read] == [2]
-    made.open(11).remove("u7", 9, 10)
-    read.clear()
-    assert made.open(11).scan("u7", limit=2, reverse=True) == [(8, "k", 7), (7, "k", 7)]
-    assert [len(one) for one in read] == [2, 4]  # continues after the two removed rows, four at a time
-    read.clear()
-    assert made.open(11).scan_table(["u7", "u8"], 4, 6)["at"].to_pylist() == [4, 5, 6] * 2
-    assert [len(one) for one in read] == [3, 3]
-
-
-def test_rows_waiting_for_the_disk_are_found(tmp_path):
-    made = Bench(EVENTS, tmp_path, Bounds(kept_from=3, behind=10**6, seconds=1e9))
-    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(4)]))
-    made.index.flush()
-    made.commit(2, lambda h: [h.append("a", 1, "new", 2), h.remove("a", 2)])
-    assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
-    made.index.flush()
-    assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
-
-
-def test_an_unreadable_index_is_rebuilt_during_a_run(tmp_path, caplog):
-    store = opened(tmp_path, create=True)
-    for txid in range(1, 4):
-        rows = [("ann", at, "k", txid) for at in range(9)]
-        committed(store, txid, 0, lambda r, rows=rows: r.collection("count", 0, "events").append_many(rows))
-    index = store._indexes["events"]
-    index.flush()
-    index._disk._store.close()
-    handle = begun(store.group(4), 4, 0).collection("count", 0, "events")
-    assert handle.scan("ann", 8) == [(8, "k", txid) for txid in (1, 2, 3)]
-    assert "rebuilt from the tables" in caplog.text
-    assert len(list(Path(tmp_path / "index/events").iterdir())) == 1
 
 
 # --- misuse -----------------------------------------------------------------------------------------------------------
