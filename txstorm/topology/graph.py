@@ -69,6 +69,7 @@ class Component:
         streams: output streams, name → declaration.
         configuration: the component's own configuration, set by `add_configuration`.
         external: whether its commit phase has effects outside the transaction.
+        part_of: for a map-side stage in a plan, the bolt that it belongs to.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Component:
     streams: Mapping[str, StreamDeclaration]
     configuration: Mapping[str, Any] = field(default_factory=dict)
     external: bool = False
+    part_of: str | None = None
 
     @property
     def timers(self) -> bool:
