@@ -47,18 +47,15 @@ class Site:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The components that an assembled bolt consists of.
+    """The committer that an assembled bolt becomes.
 
     Attributes:
         committer: takes the place of the bolt, with its id, inputs and parallelism.
-        observer: a bolt that receives the same streams in the processing phase, before they are grouped, and sends all
-            that it emits to all tasks of the committer; None if none is needed.
         faults: faults of the bolt's own declaration, one sentence each.
         warnings: possible mistakes, one sentence each.
     """
 
     committer: BatchBolt
-    observer: BatchBolt | None = None
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -68,9 +65,4 @@ class AssembledBolt(Component, ABC):
 
     @abstractmethod
     def assemble(self, site: Site) -> Assembly:
-        """Return the components that do the work of this bolt; never raises for faults of its declaration."""
-
-
-def observer_id(id: str) -> str:
-    """Return the id of the observer of component `id`."""
-    return f"{id}-times"
+        """Return the committer that does the work of this bolt; never raises for faults of its declaration."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from txstorm.api.assembly import AssembledBolt, Assembly, Site, observer_id
+from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.context import TaskContext
 from txstorm.api.names import name_fault, near
 from txstorm.api.output import Collector
@@ -15,7 +15,6 @@ from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.event_time import UNITS, WatermarkRule
 from txstorm.windows.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
-from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.window import TupleWindow
 
@@ -211,7 +210,7 @@ class WindowedBolt(AssembledBolt):
     # -- assembly ------------------------------------------------------------------------------------------------------
 
     def assemble(self, site: Site) -> Assembly:
-        """Return the committer that buffers tuples and calls this bolt, and the observer of its inputs."""
+        """Return the committer that buffers tuples and calls this bolt."""
         options = self.options
         inputs = tuple(InputPlan(one.component, one.stream, one.fields or (), one.sources) for one in site.inputs)
         plan = WindowPlan(
@@ -230,10 +229,8 @@ class WindowedBolt(AssembledBolt):
             in_memory=options.in_memory,
             transient=frozenset(self.transient),
         )
-        observer = NewestTimes(plan) if plan.event_time and site.parallelism > 1 else None
-        name = None if observer is None else observer_id(site.id)
-        committer = WindowCommitter(plan, self, site.tables, name)
-        return Assembly(committer, observer, tuple(_faults(self, plan, site)), tuple(_warnings(plan)))
+        committer = WindowCommitter(plan, self, site.tables)
+        return Assembly(committer, tuple(_faults(self, plan, site)), tuple(_warnings(plan)))
 
     # Storm's names of the same methods.
     withWindow = with_window  # noqa: N815

@@ -22,6 +22,7 @@ from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buf
 from txstorm.windows.event_time import END, Progress, Times, instant, late
 from txstorm.windows.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
 from txstorm.windows.units import Fired, Stores, Units, queue_state
@@ -49,17 +50,15 @@ class WindowCommitter(BatchBolt, Committer):
         plan: the plan of the component.
         bolt: the user's bolt; every task has a copy for each transaction.
         tables: the tables that the bolt declares.
-        observer: the component that reports the newest timestamps of all tasks; None if the only task sees all tuples.
     """
 
     timers: ClassVar[bool] = True
 
-    def __init__(self, plan: WindowPlan, bolt: Any, tables: tuple[Any, ...], observer: str | None) -> None:
+    def __init__(self, plan: WindowPlan, bolt: Any, tables: tuple[Any, ...]) -> None:
         self.plan = plan
         self.bolt = bolt
         self.tables = tables
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
-        self.observer = observer
         self.tuples = buffer_state(plan)
         self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
         self.queue = None if plan.key is None else queue_state(plan)
@@ -71,20 +70,21 @@ class WindowCommitter(BatchBolt, Committer):
         if self.plan.late_stream is not None and self.plan.late_stream not in declarer.streams:
             declarer.declare_stream(self.plan.late_stream, self.plan.union)
 
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the stage that reports newest timestamps to all tasks; None if the only task sees all tuples."""
+        return NewestTimes(self.plan, source, stream) if self.plan.reports_newest else None
+
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._context, self._collector, self._attempt = context, collector, attempt
         self._intake = Intake(self.plan, attempt)
         self._chunks: list[Chunk] = []
-        self._loose: tuple[int, int, list[Tuple]] | None = None
         self._newest: dict[tuple[int, str], int] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take one tuple; called only if a value has no Arrow type."""
         number = self._intake.number(tuple.source_component, tuple.source_stream)
-        if number is None:
-            self._observe(*tuple.values)
-            return
+        assert number is not None
         self._add(self._intake.tuples(number, tuple.source_task, [tuple]))
 
     def execute_batch(self, batch: Any) -> None:
@@ -100,7 +100,7 @@ class WindowCommitter(BatchBolt, Committer):
 
     def _add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
-        if self.observer is None:
+        if not self.plan.reports_newest:
             for part, time in chunk.newest.items():
                 self._observe(chunk.number, part, time)
 

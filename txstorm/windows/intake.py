@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of
@@ -59,10 +60,13 @@ class Intake:
     def __init__(self, plan: WindowPlan, attempt: TransactionAttempt) -> None:
         self._plan = plan
         self._numbers = {(one.component, one.stream): number for number, one in enumerate(plan.inputs)}
+        if plan.reports_newest:
+            stages = (map_side_id(plan.id, one.component, one.stream) for one in plan.inputs)
+            self._numbers.update({(stage, DEFAULT_STREAM): number for number, stage in enumerate(stages)})
         self._attempt = attempt
 
     def number(self, component: str, stream: str) -> int | None:
-        """Return the index of the input that is this stream; None if it is none of them."""
+        """Return the index of the input whose tuples come by this stream; None if none do."""
         return self._numbers.get((component, stream))
 
     def origin(self, number: int, task: int, attempt: TransactionAttempt | None = None) -> Origin:

@@ -1,14 +1,14 @@
-"""Newest times: the observer that reports the newest timestamps of each batch to all tasks of a windowed component."""
+"""Newest times: the map-side stage of a windowed component, which reports newest timestamps to all of its tasks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt
+from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
-from txstorm.api.output import Collector
+from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.windows.forms import Count, sliding
 from txstorm.windows.intake import Chunk, Intake
@@ -16,53 +16,62 @@ from txstorm.windows.plan import WindowPlan
 
 
 class NewestTimes(BatchBolt):
-    """Observer of the inputs of a windowed component; every task of it then computes the same watermark.
+    """Map-side stage of one input: passes tuples on and reports their newest timestamps.
 
-    A tuple without a usable timestamp is ignored here: the task that buffers it reports it.
+    So every task of the component computes the same watermark. A tuple without a usable timestamp is passed on, too:
+    the task that is to buffer it reports it.
 
     Args:
         plan: the plan of the component.
+        source: the component that the input reads from.
+        stream: its stream.
     """
 
-    fields: ClassVar[tuple[str, ...]] = ("input", "partition", "newest")
+    def __init__(self, plan: WindowPlan, source: str, stream: str) -> None:
+        self._plan = replace(plan, key=None, form=sliding(Count(1)))
+        self._number = next(
+            number for number, one in enumerate(plan.inputs) if (one.component, one.stream) == (source, stream)
+        )
 
-    def __init__(self, plan: WindowPlan) -> None:
-        self.plan = replace(plan, key=None, form=sliding(Count(1)))
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the tuples of the input, and the newest timestamps."""
+        declarer.declare(self._plan.inputs[self._number].fields)
+        declarer.declare_stream(EVERYWHERE, "input", "partition", "newest")
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
-        self._context, self._collector = context, collector
-        self._intake = Intake(self.plan, attempt)
-        self._newest: dict[tuple[int, str], int] = {}
+        self._collector = collector
+        self._intake = Intake(self._plan, attempt)
+        self._newest: dict[str, int] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Look at one tuple; called only if a value has no Arrow type."""
-        number = self._intake.number(tuple.source_component, tuple.source_stream)
-        assert number is not None
+        """Pass one tuple on; called only if a value has no Arrow type."""
+        self._collector.emit(*tuple.values)
         try:
-            self._add(self._intake.tuples(number, tuple.source_task, [tuple]))
+            self._add(self._intake.tuples(self._number, tuple.source_task, [tuple]))
         except Exception:  # noqa: BLE001 - the committer's task raises it again
             return
 
     def execute_batch(self, batch: Any) -> None:
-        """Look at a record batch."""
-        assert self._context.source is not None
-        component, stream, task = self._context.source
-        number = self._intake.number(component, stream)
-        assert number is not None
+        """Pass a record batch on."""
+        self._collector.emit_batch(batch)
+        self._look_at(batch)
+
+    def _look_at(self, batch: Any) -> None:
+        """Note the newest timestamps of a batch, without the tuples that are errors."""
         try:
-            self._add(self._intake.batch(number, task, batch))
+            self._add(self._intake.batch(self._number, 0, batch))
         except Exception:  # noqa: BLE001 - the committer's task raises it again
             if batch.num_rows > 1:
                 half = batch.num_rows // 2
-                self.execute_batch(batch.slice(0, half))
-                self.execute_batch(batch.slice(half))
+                self._look_at(batch.slice(0, half))
+                self._look_at(batch.slice(half))
 
     def finish_batch(self) -> None:
         """Report the newest timestamps."""
-        for (number, part), time in sorted(self._newest.items()):
-            self._collector.emit(number, part, time)
+        for part, time in sorted(self._newest.items()):
+            self._collector.emit(self._number, part, time, stream=EVERYWHERE)
 
     def _add(self, chunk: Chunk) -> None:
         for part, time in chunk.newest.items():
-            self._newest[chunk.number, part] = max(time, self._newest.get((chunk.number, part), time))
+            self._newest[part] = max(time, self._newest.get(part, time))
