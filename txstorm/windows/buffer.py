@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -119,10 +119,11 @@ class TupleBuffer:
                 return Rows(found.times[first : first + number], found.arrivals[first : first + number])
             limit *= 2
 
-    def remove_before(self, unit: str, low: Place) -> None:
-        """Remove the tuples of `unit` before `low`, but for those of its time."""
-        if low.time > -END:
-            self._handle.remove(unit, None, low.time - 1)
+    def evict(self, needed: Mapping[str, Place]) -> None:
+        """Evict the tuples of units that come before a place, but for those of its time; unit → place."""
+        if needed:
+            places = [place.time for place in needed.values()]
+            self._handle.evict_batch(pa.table({UNIT: list(needed), TIME: pa.array(places, pa.int64())}))
 
     def clear(self, units: Sequence[str]) -> None:
         """Remove all tuples of `units`."""

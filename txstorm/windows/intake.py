@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,8 @@ from txstorm.windows.forms import Duration, Trigger, duration
 from txstorm.windows.plan import TimeSource, WindowPlan
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True)
+class Chunk:
     """Tuples of one input and source task, in order of delivery.
 
     Attributes:
@@ -103,11 +105,11 @@ class Intake:
         """Add what the functions of the window form say of the tuples."""
         form = self._plan.form
         if isinstance(form.gap, Duration):
-            return chunk._replace(gaps=np.full(len(chunk), form.gap.microseconds, np.int64))
+            return replace(chunk, gaps=np.full(len(chunk), form.gap.microseconds, np.int64))
         if form.gap is not None:
-            return chunk._replace(gaps=np.array([_gap(self._plan.id, form.gap, one) for one in tuples], np.int64))
+            return replace(chunk, gaps=np.array([_gap(self._plan.id, form.gap, one) for one in tuples], np.int64))
         if form.trigger is not None:
-            return chunk._replace(fires=[_fires(self._plan.id, form.trigger, one) for one in tuples])
+            return replace(chunk, fires=[_fires(self._plan.id, form.trigger, one) for one in tuples])
         return chunk
 
     def _times(self, number: int, task: int, batch: pa.RecordBatch, tuples: Sequence[Tuple]) -> Times | None:

@@ -106,7 +106,7 @@ class Units:
         queue = self._stores.queue
         if queue is not None:
             names = sorted({name for _, name in queue.scan(self._queue(CHANGED), since + 1, None)})
-            queue.remove(self._queue(CHANGED), None, self._moment.txid)
+            queue.evict_before(self._moment.txid + 1, self._queue(CHANGED))
         missing = [name for name in names if name not in self.records]
         found = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(missing).items()}
         fired = []
@@ -126,8 +126,7 @@ class Units:
 
     def save(self) -> None:
         """Write the records that have changed, and evict what no later window needs; call when windows are read."""
-        for name, low in self._needed.items():
-            self._stores.buffer.remove_before(name, low)
+        self._stores.buffer.evict(self._needed)
         changed = {name: record.text() for name, record in self.records.items() if record != self._known.get(name)}
         self._stores.records.put_many(changed)
 
@@ -151,7 +150,7 @@ class Units:
                 due = queue.scan(self._queue(kind), None, upto)
                 names.update(dict.fromkeys(name for _, name in due))
                 if due:
-                    queue.remove(self._queue(kind), None, upto)
+                    queue.evict_before(min(upto, END - 1) + 1, self._queue(kind))
         return list(names)
 
     def _drop_expired(self, names: Iterable[str]) -> None:
@@ -177,7 +176,7 @@ class Units:
             return Unit()
         end = self._moment.last_end(step)
         assert end is not None
-        return Unit(covered=behind(end, self._moment.txid - 1))
+        return _nothing_before(behind(end, self._moment.txid - 1))
 
     # -- firing --------------------------------------------------------------------------------------------------------
 
@@ -250,7 +249,7 @@ class Units:
             self._stores.records.remove(name)
             self._known.pop(name, None)
         else:
-            self.records[name] = replace(record, unit=Unit(covered=unit.covered))
+            self.records[name] = replace(record, unit=_nothing_before(unit.covered))
 
     def _next_end(self, unit: Unit, pending: Times) -> int | None:
         """Return the next time at which the unit fires, or might count a tuple, if nothing more comes."""
@@ -288,6 +287,11 @@ class Units:
             return fired
         keys = {one.unit: canonical(value_of(one.unit)) for one in fired}
         return sorted(fired, key=lambda one: (one.window.end, keys[one.unit]))
+
+
+def _nothing_before(place: Place) -> Unit:
+    """Return the record of a key that has nothing before `place`: what it had was dropped."""
+    return Unit(place, place, place)
 
 
 class _Oldest:

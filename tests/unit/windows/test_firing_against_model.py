@@ -39,7 +39,7 @@ def some_rules(rng):
 
 def schedule(rng, rules):
     """Yield the transactions of one schedule: (txid, stamp, rows, keyword arguments)."""
-    stamp, now, id = rng.randrange(-20, 50), rng.randrange(-30, 60), 0
+    stamp, now, id = rng.randrange(50), rng.randrange(-30, 60), 0
     partitions = {i: frozenset({"p", "q"}) for i in range(rules.inputs) if rng.random() < 0.2}
     quiet = {i for i in range(rules.inputs) if rng.random() < 0.2}
     ended, length = set(), rng.randrange(3, 12)
