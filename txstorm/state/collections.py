@@ -20,7 +20,7 @@ from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.keys import key_groups
 from txstorm.state.index.collection_index import CollectionIndex, PublishedRows, RowForm
-from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Layers, Owners, SortedRows, Span
+from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Layers, Owners, SortedRows, Source, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.storage.rows.columns import Column, python_values, shown
@@ -182,9 +182,15 @@ class TaskCollection:
     def rows(self) -> PublishedRows:
         """All writes of the task, except the bound of all collections; rows that were removed are still among them."""
         self._flush()
+        return PublishedRows(_joined(self._loose), _joined(self._removed), _joined(self._cuts))
+
+    @property
+    def layers(self) -> Layers:
+        """All writes of the task as layers of a scan, except the bound of all collections."""
+        self._flush()
         for blocks in (self._loose, self._removed, self._cuts):
-            blocks[:] = [SortedRows.joined(blocks)] if blocks else []
-        return PublishedRows(*(blocks[0] if blocks else None for blocks in (self._loose, self._removed, self._cuts)))
+            blocks[:] = few(blocks)
+        return Layers([Source.of(block) for block in self._loose], self._removed, self._cuts)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -257,11 +263,7 @@ class TaskCollection:
     def _found(self, keys: Any, span: Span) -> tuple[Owners, Found]:
         """Return the wanted collections and their rows in `span`, with the task's own writes."""
         self._check_active()
-        self._flush()
-        own = Layers()
-        if self._loose or self._removed or self._cuts:
-            own = self.rows.layers
-        return self._group.find(None if keys is None else self._owners(keys), span, self._txid, own)
+        return self._group.find(None if keys is None else self._owners(keys), span, self._txid, self.layers)
 
     def _owners(self, keys: Any) -> Owners:
         group = self._group

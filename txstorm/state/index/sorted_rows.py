@@ -244,8 +244,8 @@ class SortedRows:
     @property
     def nbytes(self) -> int:
         """The approximate size in memory."""
-        arrays = sum(column.nbytes for column in (*self.values, *self.keys.keys))
-        return arrays + self.orders.nbytes + self.numbers.nbytes + self.starts.nbytes + self.keys.hashes.nbytes
+        numbers = (self.orders, self.numbers, self.starts, self.keys.hashes)
+        return int(sum(one.nbytes for one in (*numbers, *self.values, *self.keys.keys)))
 
     def overlaps(self, span: Span) -> bool:
         """Whether any row may be in the range of `span`."""
@@ -288,6 +288,14 @@ class SortedRows:
         return low, high
 
 
+def few(blocks: Sequence[SortedRows]) -> list[SortedRows]:
+    """Merge the last ones of `blocks` until each is more than twice as large as the next, so that there are few."""
+    made = list(blocks)
+    while len(made) > 1 and len(made[-2]) <= 2 * len(made[-1]):
+        made[-2:] = [SortedRows.joined(made[-2:])]
+    return made
+
+
 def located(among: Owners, owners: Owners) -> Numbers:
     """Return the number of each of `owners` in `among`, which is sorted by hash; -1 if it is not there."""
     own = among.hashes
@@ -318,6 +326,9 @@ def _by_hash(owners: Owners, used: Numbers) -> tuple[Owners, Numbers]:
 
 def _equal(one: Arrays, at: Numbers, other: Arrays, there: Numbers) -> Mask:
     """Return which of the keys at positions `at` of `one` equal those at positions `there` of `other`."""
+    if len(at) == 1:
+        i, j = int(at[0]), int(there[0])
+        return np.array([all(left[i].as_py() == right[j].as_py() for left, right in zip(one, other, strict=True))])
     result = np.ones(len(at), bool)
     for left, right in zip(one, other, strict=True):
         a, b = left.take(pa.array(at)), right.take(pa.array(there))
@@ -394,7 +405,8 @@ class Layers:
             none: empty value columns.
         """
         span = self._bounded(span)
-        nothing = Found(*(np.empty(0, np.int64) for _ in range(3)), none)
+        empty = np.empty(0, np.int64)
+        nothing = Found(empty, empty, empty, none)
         if span.first > span.last or not len(owners):
             return nothing
         wanted = span.most
@@ -429,7 +441,8 @@ class Layers:
     def _there(self, rows: Found, owners: Owners, span: Span) -> Found:
         if self.tombstones and len(rows):
             cuts = Found.merged([one.find(owners, ALL) for one in self.tombstones])
-            rows = rows.taken(~Tombstones(cuts.owners, cuts.orders, cuts.numbers).hide(*_places(rows)))
+            hidden = Tombstones(cuts.owners, cuts.orders, cuts.numbers).hide(*_places(rows))
+            rows = rows.taken(~hidden) if hidden.any() else rows
         if self.removed and len(rows):
             wide = replace(span, most=None)
             gone = [Found(*_places(found), ()) for found in (one.find(owners, wide) for one in self.removed)]

@@ -48,7 +48,7 @@ class _File:
 
 
 class _Removals:
-    """What later change rows remove: rows (``d``), rows below tombstones or the bound, and expired rows.
+    """Removals by later change rows: of single rows (``d``), of rows below tombstones or the bound, of expired rows.
 
     Args:
         changes: the change rows that are removals or tombstones.
