@@ -411,3 +411,26 @@ def test_values_of_any_type_are_buffered(parallelism):
     with driver(made) as running:
         assert committed(running, [(value,) for value in values[:4]]) == []
         assert committed(running, [(value,) for value in values[4:]]) == [(list(map(repr, values)),)]
+
+
+class Slices(WindowedBolt):
+    fields = ("size", "ends", "all", "new", "some")
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        content = window.get()
+        ends = [content[0]["id"], content[-1]["id"]]
+        self.collector.emit(len(content), ends, ids(window), ids(window.get_new()), ids(content[5:1:-2]))
+
+
+@pytest.mark.parametrize("number", [1, 3, 1000])
+def test_windows_beyond_the_memory_limit_are_read_in_pages(number, monkeypatch):
+    """W44, U23."""
+    monkeypatch.setattr("txstorm.windows.buffer.PAGE", 4)
+    bolt = Slices().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    every = [(i, i // 3 + 1) for i in range(60)]
+    with driver(topology(bolt.with_persistence().with_max_events_in_memory(number))) as running:
+        assert committed(running, every[:40]) == [(30, [0, 29], list(range(30)), list(range(30)), [5, 3])]
+        assert committed(running, every[40:]) == [(60, [0, 59], list(range(60)), list(range(30, 60)), [5, 3])]
