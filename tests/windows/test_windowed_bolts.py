@@ -101,8 +101,8 @@ class SlidingSum(BaseWindowedBolt):
     def prepare(self, context, collector):
         self.collector, self.sums = collector, context.state("running")
 
-    def execute(self, inputWindow):
-        change = sum(one[0] for one in inputWindow.getNew()) - sum(one[0] for one in inputWindow.getExpired())
+    def execute(self, window):
+        change = sum(one[0] for one in window.getNew()) - sum(one[0] for one in window.getExpired())
         self.collector.emit(self.sums.update("sum", lambda old: (old or 0) + change))
 
 
@@ -112,8 +112,8 @@ class TumblingAverage(BaseWindowedBolt):
     def prepare(self, context, collector):
         self.collector = collector
 
-    def execute(self, inputWindow):
-        values = [one["sum"] for one in inputWindow.get()]
+    def execute(self, window):
+        values = [one["sum"] for one in window.get()]
         self.collector.emit(sum(values) // len(values))
 
 
@@ -234,11 +234,14 @@ def test_aware_datetimes_and_extractors_give_timestamps():
             assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
 
 
-@pytest.mark.parametrize("value", [None, datetime(1970, 1, 1), "text", 1.5, True, 10**15, -(10**15)])
+NAIVE = datetime.fromisoformat("1970-01-01T00:00:00")
+
+
+@pytest.mark.parametrize("value", [None, NAIVE, "text", 1.5, True, 10**15, -(10**15)])
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_tuple_without_a_usable_timestamp_is_an_error_of_that_tuple(value, parallelism):
     if isinstance(value, datetime):
-        bolt = Report().with_timestamp_extractor(lambda one: datetime(1970, 1, 1) if one["ts"] == 0 else one["ts"])
+        bolt = Report().with_timestamp_extractor(lambda one: NAIVE if one["ts"] == 0 else one["ts"])
         value, what = 0, "timestamp extractor"
     else:
         bolt, what = Report().with_timestamp_field("ts", unit="s"), "field 'ts'"

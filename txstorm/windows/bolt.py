@@ -233,6 +233,7 @@ class WindowedBolt(AssembledBolt):
             inputs=inputs,
             key=options.key,
             ttl=options.ttl,
+            owner_fields=_owner_fields(options.key, site),
             columns=options.columns,
             late_stream=options.late_stream,
             early=options.early,
@@ -336,6 +337,15 @@ def _key_faults(plan: WindowPlan, site: Site) -> list[str]:
                 f"use fields_grouping({one.component!r}, {list(plan.key)})"
             )
     return faults
+
+
+def _owner_fields(key: tuple[str, ...] | None, site: Site) -> tuple[str, ...] | None:
+    """Return the fields of the key by which all inputs are grouped; None if they are not grouped in one way."""
+    ways = {(one.grouping, one.grouped_by) for one in site.inputs}
+    if key is None or len(ways) != 1:
+        return None
+    [(kind, fields)] = ways
+    return fields if kind == "fields" and set(fields) <= set(key) else None
 
 
 def _warnings(plan: WindowPlan) -> list[str]:

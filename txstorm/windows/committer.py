@@ -106,6 +106,8 @@ class WindowCommitter(PartialCommitter):
         rows, gaps, lates = self._rows(buffer, moment)
         queue = None if self.queue is None else context.collection(self.queue.name)
         units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
+        if component.tasks not in (None, plan.parallelism):
+            units.adopt(component.tasks)
         fired = units.evaluate(rows, gaps)
         early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
         early_due = plan.early is not None and context.stamp - early_stamp >= plan.early
@@ -116,7 +118,13 @@ class WindowCommitter(PartialCommitter):
         if fired:
             self._call(buffer, fired)
         units.save()
-        after = replace(component, declared=plan.declared(), progress=progress, early_stamp=early_stamp)
+        after = replace(
+            component,
+            tasks=plan.parallelism,
+            declared=plan.declared(),
+            progress=progress,
+            early_stamp=early_stamp,
+        )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
