@@ -416,6 +416,12 @@ else:
         "self._clock()",
     ),
     Mutant(
+        "heartbeats_repeat_the_last_batch",
+        "Planning.plan_system",
+        "self.planner.skip(self.document(txid - 1))",
+        "self.document(txid - 1) or self.planner.skip(None)",
+    ),
+    Mutant(
         "what_was_read_is_not_kept",
         "Planning.processed",
         "self._books.note_metas(changed)",
