@@ -484,7 +484,7 @@ else:
     Mutant(
         "other_peoples_tables_are_taken",
         "check_owner",
-        "properties['txstorm.incarnation'] != owner.incarnation",
+        "properties[INCARNATION] != owner.incarnation",
         "False",
     ),
     Mutant(
