@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from txstorm.state.external.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
+    from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
+    from txstorm.windows.rules.forms import Count, Duration
+    from txstorm.windows.window import TupleWindow
 
 # A library does not configure its host's logging; the command line does.
 logging.getLogger("txstorm").addHandler(logging.NullHandler())
@@ -122,6 +125,11 @@ _HOME = {
     "MemoryBackend": "txstorm.state.external.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
+    "BaseWindowedBolt": "txstorm.windows.bolt",
+    "WindowedBolt": "txstorm.windows.bolt",
+    "Count": "txstorm.windows.rules.forms",
+    "Duration": "txstorm.windows.rules.forms",
+    "TupleWindow": "txstorm.windows.window",
 }
 
 _EXTRA = {"SqlAlchemyBackend"}

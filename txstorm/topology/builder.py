@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from txstorm.api.assembly import AssembledBolt
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
+from txstorm.topology.assembly import inspect_all
 from txstorm.topology.checks.validate import Report, validate
-from txstorm.topology.components import ComponentInfo, inspect
+from txstorm.topology.components import ComponentInfo
 from txstorm.topology.declarers import BoltDeclarer, Declaration, Role, SpoutDeclarer
 from txstorm.topology.graph import Topology, topological
 from txstorm.topology.settings import Settings
+
+AnyBolt = BasicBolt | BatchBolt | AssembledBolt
 
 
 class TransactionalTopologyBuilder:
@@ -36,7 +40,7 @@ class TransactionalTopologyBuilder:
         self._declarations = [Declaration(spout_id, spout, parallelism, "spout")]
         self._settings: dict[str, Any] = {}
 
-    def set_bolt(self, id: str, bolt: BasicBolt | BatchBolt, parallelism: int | None = None) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: AnyBolt, parallelism: int | None = None) -> BoltDeclarer:
         """Add a bolt (a committer if it has the `Committer` marker); return the declarer of its inputs."""
         return self._add(id, bolt, parallelism, "bolt")
 
@@ -66,7 +70,7 @@ class TransactionalTopologyBuilder:
 
     def validate(self) -> Report:
         """Return all faults and warnings of the topology as declared so far, without changing anything."""
-        return self._checked([inspect(one) for one in self._declarations])
+        return self._checked(inspect_all(self._declarations))
 
     def build_topology(self) -> Topology:
         """Check the topology and build the frozen graph; warnings are logged when it is run.
@@ -74,7 +78,7 @@ class TransactionalTopologyBuilder:
         Raises:
             TopologyError: the topology has faults; lists all of them at once.
         """
-        inspected = [inspect(one) for one in self._declarations]
+        inspected = inspect_all(self._declarations)
         report = self._checked(inspected)
         if report.faults:
             raise TopologyError(str(self._id), report.faults)

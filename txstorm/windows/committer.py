@@ -1,0 +1,242 @@
+"""Window committer: buffers tuples, fires windows, and calls the user's windowed bolt for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.assembly import PartialCommitter
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.state import KeyedState
+from txstorm.api.tuples import Tuple
+from txstorm.errors import StateError
+from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
+from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.late import LateTuples, report_late
+from txstorm.windows.newest import NewestTimes
+from txstorm.windows.plan import WindowPlan
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Progress, Times, late
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
+from txstorm.windows.units import Fired, Stores, Units, queue_state
+from txstorm.windows.window import CONTENT, TupleWindow, WindowReader
+
+
+class WindowCommitter(PartialCommitter):
+    """Committer that takes the place of a windowed bolt.
+
+    Args:
+        plan: the plan of the component.
+        bolt: the user's bolt; every task has a copy for each transaction.
+        tables: the tables that the bolt declares.
+    """
+
+    timers: ClassVar[bool] = True
+
+    def __init__(self, plan: WindowPlan, bolt: Any, tables: tuple[Any, ...]) -> None:
+        self.plan = plan
+        self.bolt = bolt
+        self.tables = tables
+        self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
+        self.tuples = buffer_state(plan)
+        self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
+        self.queue = None if plan.key is None else queue_state(plan)
+        self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams of the user's bolt, and that of late tuples."""
+        self.bolt.declare_output_fields(declarer)
+        if self.plan.late_stream is not None and self.plan.late_stream not in declarer.streams:
+            declarer.declare_stream(self.plan.late_stream, self.plan.union)
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the stage that reports newest timestamps to all tasks; None if the only task sees all tuples."""
+        return NewestTimes(self.plan, source, stream) if self.plan.reports_newest else None
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector, self._attempt = context, collector, attempt
+        self._intake = Intake(self.plan, attempt)
+        self._chunks: list[Chunk] = []
+        self._newest: dict[tuple[int, str], int] = {}
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        number = self._intake.number(tuple.source_component, tuple.source_stream)
+        assert number is not None
+        self._add(self._intake.tuples(number, tuple.source_task, [tuple]))
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        assert self._context.source is not None
+        component, stream, task = self._context.source
+        number = self._intake.number(component, stream)
+        if number is not None:
+            self._add(self._intake.batch(number, task, batch))
+            return
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            self._observe(*values)
+
+    def _add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        if not self.plan.reports_newest:
+            for part, time in chunk.newest.items():
+                self._observe(chunk.number, part, time)
+
+    def _observe(self, number: int, part: str, time: int) -> None:
+        self._newest[number, part] = max(time, self._newest.get((number, part), time))
+
+    def finish_batch(self) -> None:
+        """Add the tuples, fire the windows, and keep what the next transaction needs."""
+        plan, context = self.plan, self._context
+        records = context.state(self.progress.name)
+        component = ComponentRecord.read(records.get(COMPONENT))
+        component.check(plan.id, plan.declared())
+        passed = component.progress.watermark
+        progress = self._advanced(component.progress)
+        moment = Moment(self._attempt.txid, passed, progress.watermark, plan.key is not None, not plan.event_time)
+        buffer = TupleBuffer(plan, context.collection(self.tuples.name), self._intake)
+        rows, gaps, lates = self._rows(buffer, moment)
+        queue = None if self.queue is None else context.collection(self.queue.name)
+        units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
+        if component.tasks not in (None, plan.parallelism):
+            units.adopt(component.tasks)
+        fired = units.evaluate(rows, gaps)
+        early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
+        early_due = plan.early is not None and context.stamp - early_stamp >= plan.early
+        if early_due:
+            fired += units.early(component.early_txid)
+        if lates:
+            self._count_late(lates, units)
+        if fired:
+            self._call(buffer, fired)
+        units.save()
+        after = replace(
+            component,
+            tasks=plan.parallelism,
+            declared=plan.declared(),
+            progress=progress,
+            early_stamp=early_stamp,
+        )
+        if early_due:
+            after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
+        if context.task == 0:
+            records.put(COMPONENT, after.text())
+        self._wake(after, units, bool(rows.num_rows) and not early_due)
+
+    def _advanced(self, progress: Progress) -> Progress:
+        """Return the progress after this transaction; in processing time, the watermark is its stamp."""
+        context = self._context
+        if self.plan.event_time:
+            return self.plan.rule.after(progress, self._newest, context.stamp, self.plan.facts(context))
+        first = context.stamp if progress.first_stamp is None else progress.first_stamp
+        before = progress.watermark
+        reached = context.stamp if before is None else max(before, context.stamp)
+        facts = self.plan.facts(context)
+        ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
+        return Progress(END if ended or before == END else reached, context.stamp, first)
+
+    def _rows(self, buffer: TupleBuffer, moment: Moment) -> tuple[pa.Table, Times, list[LateTuples]]:
+        """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples."""
+        plan = self.plan
+        tables, gaps, lates, number = [], [], [], self._attempt.txid << ARRIVAL_BITS
+        task = unit_of_task(self._context.task)
+        for chunk in self._chunks:
+            size = len(chunk)
+            times = np.full(size, self._stamped(moment), np.int64) if chunk.times is None else chunk.times
+            arrivals = np.arange(number, number + size, dtype=np.int64)
+            number += size
+            units = pa.repeat(task, size) if chunk.units is None else chunk.units
+            made = buffer.columns(chunk, units, times, arrivals)
+            behind = late(times, moment.passed, plan.form) if plan.event_time else np.zeros(size, bool)
+            if behind.any():
+                assert moment.passed is not None
+                lates.append(LateTuples(chunk, np.flatnonzero(behind), moment.passed))
+                made = made.filter(pa.array(~behind))
+            tables.append(made)
+            gaps.append(np.zeros(size, np.int64)[~behind] if chunk.gaps is None else chunk.gaps[~behind])
+        if not tables:
+            return pa.table({UNIT: [], TIME: [], ARRIVAL: [], SOURCE: []}), np.zeros(0, np.int64), lates
+        whole = pa.concat_tables(tables)
+        names = whole.column(UNIT).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        order = np.lexsort((whole.column(ARRIVAL).to_numpy(), whole.column(TIME).to_numpy(), names))
+        return whole.take(pa.array(order)).combine_chunks(), np.concatenate(gaps)[order], lates
+
+    def _stamped(self, moment: Moment) -> int:
+        """Return the time of this transaction's tuples in processing time."""
+        step = self.plan.form.step
+        end = None if step is None or moment.passed == END else moment.last_end(step)
+        return self._context.stamp if end is None else max(self._context.stamp, end + 1)
+
+    def _count_late(self, lates: Sequence[LateTuples], units: Units) -> None:
+        """Count the late tuples, and report them."""
+        numbers: dict[int, int] = {}
+        for one in lates:
+            numbers[one.chunk.number] = numbers.get(one.chunk.number, 0) + len(one.rows)
+        name = unit_of_task(self._context.task)
+        record = units.records.get(name)
+        if record is None:
+            text = self._context.state(self.progress.name).get(name)
+            record = UnitRecord() if text is None else UnitRecord.read(text)
+        units.records[name] = record.with_late(numbers)
+        report_late(self.plan, self._context, self._collector, lates)
+
+    # -- the user's bolt -----------------------------------------------------------------------------------------------
+
+    def _call(self, buffer: TupleBuffer, fired: Sequence[Fired]) -> None:
+        """Call the user's bolt for each window that fires."""
+        plan, bolt = self.plan, self.bolt
+        reader = WindowReader(buffer, fired, plan.in_memory)
+        bolt.prepare(self._context, self._collector)
+        before = dict(vars(bolt))
+        for number, (unit, window) in enumerate(fired):
+            if str(number) in self.skipped:
+                continue
+            made = TupleWindow(reader, unit, window, keyed=plan.key is not None, evictor=plan.evictor)
+            try:
+                bolt.execute(made)
+                self._check_kept(before, made)
+            except BaseException:
+                found, low, high = reader.read(unit, CONTENT, window)
+                record = {"key": unit, "end": made.end.isoformat(), "tuples": found.count(low, high)}
+                self.failed = str(number), record
+                raise
+        bolt.cleanup()
+
+    def _check_kept(self, before: dict[str, Any], window: TupleWindow) -> None:
+        """Raise `StateError` if `execute` has rebound an attribute: the next transaction has a new object."""
+        after = vars(self.bolt)
+        rebound = [name for name, value in after.items() if name not in before or before[name] is not value]
+        rebound = [name for name in rebound if name not in self.plan.transient]
+        if rebound:
+            names = ", ".join(f"self.{name}" for name in rebound)
+            msg = (
+                f"{self.plan.id}: execute has set {names} at {window!r}, but each transaction has a new object, so "
+                "that would be lost: keep it in a state of the bolt (KeyedState), or list attributes that need not "
+                f"outlive the transaction in its class: transient = {tuple(rebound)!r}"
+            )
+            raise StateError(msg)
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def _wake(self, after: ComponentRecord, units: Units, changed: bool) -> None:
+        context, plan = self._context, self.plan
+        if after.progress.watermark == END:
+            return
+        if plan.event_time:
+            idle = plan.rule.next_idle(after.progress, context.stamp, plan.facts(context))
+            if idle is not None and context.task == 0:
+                context.wake_at(idle)
+        else:
+            end = units.next_end()
+            if end is not None:
+                context.wake_at(end)
+        if plan.early is not None and after.early_stamp is not None and changed:
+            context.wake_at(after.early_stamp + plan.early)
