@@ -7,20 +7,17 @@ exactly the same values.
 
 from __future__ import annotations
 
-import base64
-import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
 
+from txstorm import tagged_json
 from txstorm.errors import EmitError
+from txstorm.tagged_json import NotPlain
 
 _TAGGED = {b"txstorm": b"tagged-json"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN: dict[type, pa.DataType] = {
     str: pa.string(),
     int: pa.int64(),
@@ -31,6 +28,7 @@ _PLAIN: dict[type, pa.DataType] = {
     datetime: pa.timestamp("us", tz="UTC"),
 }
 _NONE = type(None)
+_PLAINLY = "emit plain values, lists or dicts"
 
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
@@ -58,7 +56,7 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
     try:
         texts = [None if value is None else text_of(value, name) for value in values]
     except RecursionError:
-        msg = f"field {name!r}: a value that contains itself, or is nested too deep; emit plain values, lists or dicts"
+        msg = f"field {name!r}: a value that contains itself, or is nested too deep; {_PLAINLY}"
         raise EmitError(msg) from None
     return pa.field(name, pa.string(), metadata=_TAGGED), pa.array(texts, pa.string())
 
@@ -87,68 +85,14 @@ def _aware(value: datetime | None, name: str) -> None:
 
 def text_of(value: Any, name: str) -> str:
     """Encode `value` as the text of a tagged column; raises `EmitError` if it cannot be sent."""
-    return json.dumps(_tag(value, name), separators=(",", ":"))
-
-
-def _tag(value: Any, name: str) -> Any:
-    """Encode `value` as JSON; values of types that JSON lacks are wrapped in an object with a single key, their tag."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"f": repr(float(value))}
-    for kind, (letter, encode) in _TAGS.items():
-        if isinstance(value, kind):
-            return {letter: encode(value, name)}
-    if isinstance(value, list):
-        return [_tag(part, name) for part in value]
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy scalar
-        return _tag(value.item(), name)
-    kind_name = type(value).__name__
-    msg = (
-        f"field {name!r}: a value of type {kind_name} cannot be sent to another task; emit plain values, lists or dicts"
-    )
-    raise EmitError(msg)
-
-
-def _micros(value: datetime, name: str) -> int:
-    _aware(value, name)
-    return (value - _EPOCH) // timedelta(microseconds=1)
-
-
-_TAGS: dict[type, tuple[str, Callable[[Any, str], Any]]] = {
-    tuple: ("t", lambda value, name: [_tag(part, name) for part in value]),
-    dict: ("d", lambda value, name: [[_tag(k, name), _tag(v, name)] for k, v in value.items()]),
-    bytes: ("b", lambda value, _: base64.b64encode(value).decode()),
-    datetime: ("T", _micros),
-    date: ("D", lambda value, _: value.isoformat()),
-    Decimal: ("n", lambda value, _: str(value)),
-    frozenset: ("S", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
-    set: ("s", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
-}
-_UNTAGS: dict[str, Callable[[Any], Any]] = {
-    "t": lambda content: tuple(_untag(part) for part in content),
-    "d": lambda content: {_untag(k): _untag(v) for k, v in content},
-    "b": base64.b64decode,
-    "T": lambda content: _EPOCH + timedelta(microseconds=content),
-    "D": date.fromisoformat,
-    "n": Decimal,
-    "S": lambda content: frozenset(_untag(part) for part in content),
-    "s": lambda content: {_untag(part) for part in content},
-    "f": float,
-}
-
-
-def _untag(value: Any) -> Any:
-    if isinstance(value, dict):
-        [(letter, content)] = value.items()
-        return _UNTAGS[letter](content)
-    if isinstance(value, list):
-        return [_untag(part) for part in value]
-    return value
+    try:
+        return tagged_json.dumps(value)
+    except NotPlain as error:
+        reason = (
+            error if error.kind is None else f"a value of type {error.kind} cannot be sent to another task; {_PLAINLY}"
+        )
+        msg = f"field {name!r}: {reason}"
+        raise EmitError(msg) from None
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -162,7 +106,7 @@ def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
     """Convert one column to Python values."""
     values: list[Any] = batch.column(index).to_pylist()
     if batch.schema.field(index).metadata == _TAGGED:
-        return [None if text is None else _untag(json.loads(text)) for text in values]
+        return [None if text is None else tagged_json.loads(text) for text in values]
     return values
 
 
