@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from txstorm.api.names import StormNames
@@ -110,3 +110,37 @@ class StateProvider(StormNames, ABC):
         Raises:
             FencedError: a coordinator with a higher epoch has opened the state.
         """
+
+
+@dataclass(frozen=True)
+class ManagedState:
+    """State and hooks of a stateful bolt, as far as they are not tables of the topology.
+
+    It is an attribute of the committer in which the bolt runs. The provider and the bolt, which may hold a password,
+    stay in the driver: copies shipped to tasks have none.
+
+    Attributes:
+        name: id of the component.
+        bolt: the user's bolt; objects for recovery and hooks are copied from it.
+        provider: opens the states of its tasks; None: the state is a table of the topology.
+        conf: configuration of the provider.
+        hooked: whether the bolt overrides `pre_commit`.
+        shared: whether all tasks share one state.
+        may_be_lost: whether a start accepts that a state has less than the ledger says.
+    """
+
+    name: str
+    bolt: Any = field(default=None, repr=False, compare=False)
+    provider: StateProvider | None = field(default=None, repr=False, compare=False)
+    conf: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    hooked: bool = False
+    shared: bool = False
+    may_be_lost: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether a decided transaction has something left to do here: a state to commit, or a hook to call."""
+        return self.provider is not None or self.hooked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ManagedState, (self.name,)
