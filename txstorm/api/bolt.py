@@ -64,9 +64,11 @@ class BatchBolt(Component):
             or a queue, or sends mail). Transactions are then decided one at a time, and its `finish_batch` is not
             called until the previous transaction is decided. It may be called again for the same txid (a replay), and
             must then skip the effects that have already happened.
+        timers: True for a committer that calls `TaskContext.wake_at`.
     """
 
     external: ClassVar[bool] = False
+    timers: ClassVar[bool] = False
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",

@@ -1,17 +1,57 @@
-"""Task context: identity, settings and transaction of a task, and a committer's access to its tables."""
+"""Task context: identity, settings and transaction of a task, facts of its plan, a committer's access to its tables."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Kind = Literal["data", "heartbeat", "end"]
+
+
+class SourceFacts(NamedTuple):
+    """What is known of a source when a transaction is planned; fixed then, and the same on every replay.
+
+    Attributes:
+        partitions: names of its partitions; empty if they are unknown.
+        caught_up: whether the plan reaches the end that the source had at that time; False if that is unknown.
+        ended: whether nothing will follow after this transaction.
+    """
+
+    partitions: tuple[str, ...] = ()
+    caught_up: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """Facts of a transaction, fixed when it is planned (P1).
+
+    Attributes:
+        kind: ``data``, or what a system transaction is: a ``heartbeat``, or the ``end`` of input.
+        sources: name of a source → its facts. The only source of a spout that is not composite has the spout's id.
+        pinned: component → the value that its `pin` returned.
+        epoch: epoch of the coordinator that planned the transaction.
+    """
+
+    kind: Kind = "data"
+    sources: Mapping[str, SourceFacts] = field(default_factory=dict)
+    pinned: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int = 0
+
+    @property
+    def system(self) -> bool:
+        """Whether no source contributes to the transaction."""
+        return self.kind != "data"
+
+
+NO_FACTS = PlanFacts()
 
 
 class CommitResources(Protocol):
@@ -42,7 +82,9 @@ class TaskContext:
             plan. Use it instead of the clock, which would differ between attempts.
         source: (component, stream, task) that emitted the current record batch; set during `execute_batch`.
         payload: for emitters, the return value of `SpoutCoordinator.payload` for this txid.
+        facts: what was fixed when this txid was planned.
         resources: the committer's tables; None outside the commit phase.
+        alarm: receives the times passed to `wake_at`; None unless this is a committer with timers.
     """
 
     topology: str
@@ -54,12 +96,65 @@ class TaskContext:
     stamp: int = 0
     source: tuple[str, str, int] | None = None
     payload: Any = None
+    facts: PlanFacts = field(default=NO_FACTS, repr=False)
     resources: CommitResources | None = field(default=None, repr=False)
+    alarm: Callable[[int], None] | None = field(default=None, repr=False)
 
     @property
     def now(self) -> datetime:
         """The processing time of this txid, as a timezone-aware datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.stamp)
+
+    @property
+    def heartbeat(self) -> bool:
+        """Whether this is a system transaction: no source contributes to it, but every task of every bolt is called."""
+        return self.facts.system
+
+    @property
+    def end_of_input(self) -> bool:
+        """Whether this is the end-of-input transaction: a heartbeat after which no source contributes any more."""
+        return self.facts.kind == "end"
+
+    @property
+    def sources(self) -> Mapping[str, SourceFacts]:
+        """Name of a source → its facts; a spout that is not composite is one source, named by its id."""
+        return self.facts.sources
+
+    @property
+    def pinned(self) -> Any:
+        """The value that this component's `pin` returned when the transaction was planned; None without one."""
+        return self.facts.pinned.get(self.component)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the coordinator that planned this transaction: it increases with every start of the topology."""
+        return self.facts.epoch
+
+    def wake_at(self, when: datetime | int) -> None:
+        """Ask for a transaction at or after `when`, if need be a heartbeat; for committers with ``timers = True``.
+
+        Call in `finish_batch`, in every transaction: the earliest time that the tasks of a component ask for replaces
+        the time of the transaction before.
+
+        Args:
+            when: an aware datetime, or UTC microseconds since 1970.
+
+        Raises:
+            StateError: the component is not a committer whose class says ``timers = True``.
+            InputError: `when` is a naive datetime or something else.
+        """
+        from txstorm.errors import InputError, StateError
+
+        if self.alarm is None:
+            msg = f"{self.component}: wake_at is for committers with timers; set timers = True in its class"
+            raise StateError(msg)
+        if isinstance(when, datetime) and when.tzinfo is not None:
+            self.alarm((when - EPOCH) // timedelta(microseconds=1))
+        elif type(when) is int:
+            self.alarm(when)
+        else:
+            msg = f"{self.component}: wake_at takes an aware datetime or microseconds since 1970, got {when!r}"
+            raise InputError(msg)
 
     def random(self) -> random.Random:
         """Return a random generator seeded with topology, component, task and txid: replays draw the same numbers."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import Component
-from txstorm.api.context import TaskContext
+from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import StormNames
 from txstorm.api.output import Collector
 
@@ -64,6 +64,13 @@ class SpoutCoordinator(StormNames):
     def reached(self, metadata: Any, mark: Any) -> bool:
         """Return whether transactions up to the one with `metadata` (None: none yet) contain all data up to `mark`."""
         return False
+
+    def facts(self, metadata: Any) -> SourceFacts:
+        """Return what is known of the source as the transaction with `metadata` is planned; recorded with it.
+
+        Called right after `initialize_transaction`, and for transactions in which this source emits nothing.
+        """
+        return SourceFacts()
 
     def notices(self) -> list[str]:
         """Return the messages about the source since the last call, to be shown in the log and the progress."""

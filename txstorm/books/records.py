@@ -55,8 +55,32 @@ def _dropped(value: Any) -> bool:
 
 
 def _meta(value: Any) -> bool:
-    fields = _fields(document=lambda document: True, stamp=_number)
-    return fields(value) and value.keys() <= {"document", "stamp", "digests"} and _texts(value.get("digests", {}))
+    fields = _fields(document=_document, stamp=_number)
+    known = {"document", "stamp", "digests", "epoch"}
+    return (
+        fields(value) and value.keys() <= known and _texts(value.get("digests", {})) and _number(value.get("epoch", 0))
+    )
+
+
+def _document(value: Any) -> bool:
+    """Validate the facts of the plan in a spout document; the spout itself interprets the rest."""
+    facts = value.get("facts", {}) if isinstance(value, Mapping) else {}
+    shapes: dict[str, Shape] = {
+        "kind": lambda kind: kind in ("heartbeat", "end"),
+        "sources": lambda sources: isinstance(sources, Mapping) and all(map(_source, sources.values())),
+        "pinned": lambda pinned: isinstance(pinned, Mapping),
+        "epoch": _number,
+    }
+    return isinstance(facts, Mapping) and all(name in shapes and shapes[name](one) for name, one in facts.items())
+
+
+def _source(value: Any) -> bool:
+    shapes: dict[str, Shape] = {
+        "partitions": lambda names: isinstance(names, list) and all(map(_text, names)),
+        "caught_up": lambda known: isinstance(known, bool),
+        "ended": lambda known: isinstance(known, bool),
+    }
+    return isinstance(value, Mapping) and all(name in shapes and shapes[name](one) for name, one in value.items())
 
 
 def _origin(value: Any) -> bool:
@@ -140,15 +164,18 @@ class Meta(NamedTuple):
         document: the spout document, which determines the batch.
         stamp: processing time, UTC microseconds.
         digests: source partition → digest of the records read; empty until they are read.
+        epoch: epoch of the coordinator that planned the txid; 0: unknown, or that of the committed attempt.
     """
 
     document: Any
     stamp: int
     digests: Mapping[str, str] = _NOTHING_READ
+    epoch: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the metadata as JSON values; the document is not copied, since it is written immediately."""
-        return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
+        stored = {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
+        return {**stored, "epoch": self.epoch} if self.epoch else stored
 
 
 class LedgerPosition(NamedTuple):
@@ -204,4 +231,4 @@ class Dropped(NamedTuple):
 
 def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
     """Return `meta` with the actual extents and digests, known once its batch has been read."""
-    return Meta(document, meta.stamp, dict(digests))
+    return Meta(document, meta.stamp, dict(digests), meta.epoch)

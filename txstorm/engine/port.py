@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import NO_FACTS, PlanFacts
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
 from txstorm.storage.tables.intent import Staged
@@ -33,6 +34,7 @@ class TxidInput:
         divert: kinds of errors that lead to dead letters instead of failing the batch. With ``failed`` or ``other``,
             tuples whose handling fails with an error of that kind become dead letters; with `SOURCE`, the whole input
             does. Empty: any failure fails the batch.
+        facts: what was fixed when the txid was planned.
     """
 
     attempt: TransactionAttempt
@@ -40,6 +42,7 @@ class TxidInput:
     stamp: int
     payload: Any = None
     divert: tuple[str, ...] = ()
+    facts: PlanFacts = NO_FACTS
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Pack:
     inputs: tuple[TxidInput, ...]
     carried: Mapping[str, Any] = field(default_factory=dict)
     committed: int = 0
+
+    @property
+    def system(self) -> bool:
+        """Whether no source contributes to these txids; such a pack is processed in the driver, without a job."""
+        return all(txid_input.facts.system for txid_input in self.inputs)
 
 
 @dataclass(frozen=True)

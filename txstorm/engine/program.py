@@ -25,6 +25,7 @@ class ComponentSpec:
     Attributes:
         settings: the topology's settings, overridden by the component's own configuration.
         nested: names of the settings whose values are lists, dicts or sets.
+        timers: whether it calls `TaskContext.wake_at`.
         blob: the pickled user object, unpickled for every task and batch.
     """
 
@@ -34,6 +35,7 @@ class ComponentSpec:
     streams: Mapping[str, StreamDeclaration]
     settings: Mapping[str, Any]
     nested: tuple[str, ...] = field(repr=False)
+    timers: bool
     blob: bytes = field(repr=False)
 
     def task_settings(self) -> dict[str, Any]:
@@ -142,6 +144,7 @@ def _spec(component: Component, settings: Mapping[str, Any]) -> ComponentSpec:
         streams=dict(component.streams),
         settings=together,
         nested=tuple(name for name, value in together.items() if isinstance(value, dict | list | tuple | set)),
+        timers=component.timers,
         blob=cloudpickle.dumps(component.object),
     )
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from txstorm.clients import spark as client
 from txstorm.engine.cargo import Cargo, decode, encode
 from txstorm.engine.gather import destinations, gather
+from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
 from txstorm.engine.program import Program, digest_of
 from txstorm.engine.task.commit_job import as_cargo, of_cargo, run_share
@@ -53,12 +54,14 @@ class SparkEngine:
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-spark")
         # Separate threads: a commit must not wait for packs, which may wait for it.
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="txstorm-spark-commit")
+        self._here = LocalEngine()
         self._program: Program | None = None
         self._shipped = b""
 
     def start(self, program: Program) -> None:
         """Create the Spark session, or use the existing one."""
         self._program = program
+        self._here.start(program)
         self._shipped = cloudpickle.dumps(program)
         if self._session is None:
             self._session = client.sessions.acquire(f"txstorm {program.topology}")
@@ -81,7 +84,9 @@ class SparkEngine:
             log.warning("the first packs will take longer: the engine could not be warmed up for them (%s)", error)
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
-        """Process `pack` as one Spark job."""
+        """Process `pack` as one Spark job; one of system transactions on a thread of the driver, by the same code."""
+        if pack.system:
+            return self._here.submit(pack)
         return self._submit(self._pool, lambda group: self._run(pack, group))
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
@@ -102,6 +107,7 @@ class SparkEngine:
 
     def cancel(self, future: Future[Any]) -> None:
         """Cancel the Spark job of a pack or commit."""
+        self._here.cancel(future)
         if future.cancel():
             return
         with self._lock:
@@ -118,6 +124,7 @@ class SparkEngine:
 
     def close(self) -> None:
         """Cancel running jobs; stop the session if this engine created it."""
+        self._here.close()
         with self._lock:
             running = list(self._groups)
         for future in running:

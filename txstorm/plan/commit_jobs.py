@@ -36,6 +36,8 @@ def _table_obstacles(plan: Plan, name: str) -> Iterator[str]:
     topology = plan.topology
     if topology.component(name).external:
         yield "it has effects of its own (external)"
+    if topology.component(name).timers:
+        yield "it has timers, which the driver keeps"
     for kind, targets in (("map", topology.maps), ("outlet", topology.outlets)):
         for target in targets.get(name, ()):
             yield f"{kind} {target.name} is reached through a connection of the driver"

@@ -146,7 +146,11 @@ def _recorded_sources(topology: Topology, books: Books) -> set[str]:
 
 def _sources(document: Any) -> Mapping[str, Any]:
     """Return source → its document if `document` is that of a composite spout; otherwise an empty mapping."""
-    if isinstance(document, Mapping) and document.keys() == {"sources"} and isinstance(document["sources"], Mapping):
+    if (
+        isinstance(document, Mapping)
+        and document.keys() - {"facts"} == {"sources"}
+        and isinstance(document["sources"], Mapping)
+    ):
         return document["sources"]
     return {}
 

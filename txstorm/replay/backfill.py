@@ -96,6 +96,7 @@ class RecordedPlanner(SpoutPlanner):
     def __init__(self, planner: SpoutPlanner, recording: Recording, span: Span) -> None:
         self.opaque = planner.opaque
         self.task_planned = planner.task_planned
+        self.sources = planner.sources
         self._planner = planner
         self._recording = recording
         self._span = span

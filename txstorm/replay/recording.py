@@ -21,6 +21,7 @@ from txstorm.errors import InputError
 from txstorm.results.read import read_letters
 from txstorm.results.views import checked_txid, identity_of, origin_recorded, read_directory_history
 from txstorm.spouts.executors import check_spout, planner
+from txstorm.spouts.facts import facts_of
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.storage.rows.dead_letters import METADATA
 from txstorm.storage.rows.schema import TXID
@@ -169,13 +170,15 @@ class Source:
 
     def pack(self, recorded: Sequence[Recorded]) -> Pack:
         """Build a pack of committed txids, with their committed attempt ids and stamps."""
-        inputs = tuple(
-            TxidInput(one.attempt, one.document, one.stamp, self.planner.payload(one.document), divert=one.divert)
-            for one in recorded
-        )
+        inputs = tuple(map(self._input, recorded))
         before = self.recording.document_before(recorded[0].txid)
         # `committed` stays 0, so that emitters do not clean up data that a live run may still need.
         return Pack(inputs, {} if before is None else self.planner.carried(before))
+
+    def _input(self, one: Recorded) -> TxidInput:
+        facts = facts_of(one.document, self.planner.sources, one.attempt.attempt_id)
+        payload = None if facts.system else self.planner.payload(one.document)
+        return TxidInput(one.attempt, one.document, one.stamp, payload, one.divert, facts)
 
     def document(self, recorded: Recorded, parts: dict[str, Any]) -> Any:
         """Return the document of the replayed batch, to compare with the recorded one."""

@@ -28,7 +28,7 @@ from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitThread
 from txstorm.runtime.control import CORE_COMMANDS, CommandHandler, Control
-from txstorm.runtime.event_queue import Inbox, Waiters
+from txstorm.runtime.event_queue import LONGEST, Inbox, Waiters
 from txstorm.runtime.failures import batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
@@ -84,6 +84,7 @@ class Driver:
         self._monitor = monitor
         self._planning = session.planning
         self._gate = session.gate
+        self._system = session.system
         self._window = session.window
         self._inbox = Inbox(session.monotonic)
         self._ready: dict[int, ProcessedBatch] = {}
@@ -153,7 +154,15 @@ class Driver:
     def open(self) -> None:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
+        self._system.open(currtx)
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
+        if self._input_ended(currtx):
+            log.warning(
+                "the input of topology %s ended with txid %s, so nothing more is read; to continue, rewind it to a "
+                "txid before that: txstorm rewind",
+                self._session.topology.id,
+                currtx - 1,
+            )
         self.control.open()
         self._look()
 
@@ -284,19 +293,23 @@ class Driver:
         txid = command.txid
         if self.doom is not None or self._session.monotonic() < self._plan_after:
             return ev.NotReady(txid)
-        if self._gate.past(txid) or not (command.replay or self._opens(txid)):
+        if self._gate.past(txid) or self._input_ended(txid):
             return ev.NotReady(txid)
+        asked = not self._system.asked and (command.replay or self._opens(txid))
         try:
-            planned = self._planning.plan(txid, replay=command.replay)
+            read = asked and self._planning.plan(txid, replay=command.replay)
+            planned = read or self._system.plan(txid, idle=self.state.idle, replay=command.replay)
         except FailedException as error:
             log.info("txid %s: the spout's coordinator raised %r; retrying later", txid, error)
             return ev.NotReady(txid)
         except RAISED as error:
             self._plan_failed(txid, error)
             return ev.NotReady(txid)
-        if not planned:
+        if asked and not read:
             self._waiters.dry = True
             self._gate.saw(0)  # an empty batch, for a source without a latest offset
+        if not planned:
+            self._wake_in(self._system.wait())
             return ev.NotReady(txid)
         self._attempts += 1
         recorded = self._planning.planner.recorded(txid)
@@ -318,10 +331,21 @@ class Driver:
     def _opens(self, txid: int) -> bool:
         previous = self._planning.document(txid - 1)
         opens = self._gate.opens(txid, previous, in_flight=len(self.state.entries), width=self._window.width)
-        if not opens and self._gate.wait() > 0 and not self._wake_set:
-            self._wake_set = True
-            self._inbox.timers.later(self._gate.wait(), self._woken)
+        if not opens:
+            self._wake_in(self._gate.wait())
         return opens
+
+    def _input_ended(self, txid: int) -> bool:
+        """Return whether the input has ended before `txid`; no transaction is admitted then."""
+        ended = self._planning.kind(txid - 1) == "end"
+        self._gate.closed = self._gate.closed or ended
+        return ended
+
+    def _wake_in(self, seconds: float | None) -> None:
+        """Plan again in `seconds`, if that is before the source would be polled anyway."""
+        if seconds and seconds < LONGEST and not self._wake_set:
+            self._wake_set = True
+            self._inbox.timers.later(seconds, self._woken)
 
     def _woken(self) -> None:
         self._wake_set = False
@@ -382,8 +406,9 @@ class Driver:
             txid = outcome.attempt.txid
             document = self._planning.document(txid)
             txid_input = inputs[outcome.attempt]
-            # A dead-lettered batch had data, even if none of it was emitted.
-            self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(txid_input.divert))
+            # A dead-lettered batch had data, even if none of it was emitted; a system transaction says nothing of that.
+            if not txid_input.facts.system:
+                self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(txid_input.divert))
             failed = self._session.retry.failure(txid)
             self._ready[txid] = ProcessedBatch(
                 txid_input,
@@ -485,6 +510,7 @@ class Driver:
             self._gate.release(done.ready.attempt.txid)
         sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.committed(last.txid)
+        self._system.committed(outcome.committed[-1].timers)
         spout = self._session.program.spout
         notices = self._planning.planner.notices()
         self._monitor.committed(progress_list(outcome, spout, notices))

@@ -36,6 +36,7 @@ from txstorm.recovery.take_over import Decided, check, complete, take_over
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.batches.system import Pins, SystemTransactions
 from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
@@ -147,6 +148,12 @@ class RunOptions:
     standby: Tell | None = None
     drop: Sequence[str] = ()
     recorded: Callable[[SpoutPlanner], SpoutPlanner] | None = None
+    end_of_input: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the run ends by itself once it has read what there is; no heartbeats are planned then."""
+        return self.available_now or self.end_of_input or self.recorded is not None
 
 
 @dataclass(frozen=True)
@@ -326,8 +333,18 @@ def _assemble(
     settings = _settings(topology, options)
     source = planner(topology.spout.object, program.driver_context(program.spout))
     wrap = options.recorded or (lambda planner: planner)
-    planning = Planning(books, source, options.clock.now, external=topology.external, wrap=wrap)
+    pinning = [one.id for one in topology.components if one.pins]
+    pins = Pins(program, pinning, settings.pin_timeout)
+    planning = Planning(books, source, options.clock.now, external=topology.external, pins=pins, wrap=wrap)
     gate = _gate(planning.planner, settings, options)
+    system = SystemTransactions(
+        planning,
+        gate,
+        settings.heartbeat_interval,
+        options.clock.monotonic,
+        timers=any(one.timers for one in topology.components) and not options.bounded,
+        end=options.end_of_input,
+    )
 
     def blocked(cause: str | None) -> None:
         gate.blocked = cause is not None
@@ -360,6 +377,7 @@ def _assemble(
         window=InFlightWindow(
             None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
         ),
+        system=system,
         committer=committer,
         retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
         currtx=books.currtx(),
@@ -397,7 +415,7 @@ def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Admi
         until_txid=options.until_txid,
         max_bytes=settings.max_in_flight_bytes,
     )
-    if options.available_now:
+    if options.available_now or options.end_of_input:
         gate.bound()
     return gate
 

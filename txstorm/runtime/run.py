@@ -44,6 +44,7 @@ def run(
     ledger: str | None = None,
     standby: bool | Tell = False,
     drop: Sequence[str] = (),
+    end_of_input: bool = False,
 ) -> RunHandle:
     """Start `topology` and return immediately; a later start in the same directory resumes where this run stopped.
 
@@ -69,6 +70,9 @@ def run(
         drop: names of states, sinks, maps, outlets and sources that earlier runs had and the topology no longer has.
             Unless they are named here, the run does not start. A dropped table is kept as of the last committed
             transaction, and its name cannot be reused in this directory.
+        end_of_input: read everything that the source currently holds, as with `available_now`, then commit an
+            end-of-input transaction, which closes open windows. The ledger records it: later runs read nothing more,
+            unless the topology is rewound to a transaction before it.
 
     Raises:
         InputError: the topology, a setting, the source or the directory is invalid.
@@ -84,8 +88,18 @@ def run(
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
     until, record = _checked_until(until_txid), Path(journal) if journal else None
+    if end_of_input and until is not None:
+        msg = f"end_of_input and until_txid={until}: the input ends after its last tuple; leave out one of the two"
+        raise InputError(msg)
     options = RunOptions(
-        available_now, until, record, origin=origin, ledger=ledger, standby=teller(standby), drop=_names(drop)
+        available_now,
+        until,
+        record,
+        origin=origin,
+        ledger=ledger,
+        standby=teller(standby),
+        drop=_names(drop),
+        end_of_input=end_of_input,
     )
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     return launch(topology, chosen, directory, options, listeners)

@@ -21,6 +21,7 @@ from txstorm.plan.stages import compile_plan
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.batches.system import SystemTransactions
 from txstorm.runtime.commit.finisher import GroupFinisher
 from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.maintenance import Retention
@@ -44,6 +45,7 @@ class Session:
         topology: the running topology; a rebalance may have changed its numbers of tasks.
         gate: admission of new transactions.
         window: limits on the txids in flight.
+        system: plans system transactions.
         committer: finishes and concludes commit groups.
         currtx: the txid to commit next, as of the opening of the session.
         monotonic: a clock in seconds, for timers and timeouts.
@@ -63,6 +65,7 @@ class Session:
     planning: Planning
     gate: Admission
     window: InFlightWindow
+    system: SystemTransactions
     committer: GroupFinisher
     retry: RetryPolicy
     currtx: int

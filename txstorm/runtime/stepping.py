@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import Kind
 from txstorm.coordinator.machine import AttemptStatus
 from txstorm.engine.port import ErrorRow
 from txstorm.monitor.progress import Monitor
@@ -58,6 +59,7 @@ class Stepper:
 
     def __init__(self, session: Session, monitor: Monitor) -> None:
         self._session = session
+        session.system.automatic = False
         self._held: dict[int, _Held] = {}
         self._doom_raised = False
         self._driver = Driver(
@@ -91,8 +93,23 @@ class Stepper:
         self._step(lambda: self._failed(attempt, row))
 
     def pass_time(self) -> None:
-        """Process the passage of time: run the timers that are due, and fail the phases that have timed out."""
-        self._step(self._time_passed)
+        """Process the passage of time: run the timers that are due, and fail the phases that have timed out.
+
+        Only here do timers of committers lead to heartbeats.
+        """
+        self._session.system.automatic = True
+        try:
+            self._step(self._time_passed)
+        finally:
+            self._session.system.automatic = False
+
+    def plan_system(self, kind: Kind) -> None:
+        """Plan a system transaction as the next transaction, even if the source has data."""
+        self._session.system.ask(kind)
+        try:
+            self.wake()
+        finally:
+            self._session.system.ask(None)
 
     def close(self) -> None:
         """Drop everything undecided, as if the process had been killed. The caller releases the session afterwards."""

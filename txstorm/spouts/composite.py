@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import TaskContext
+from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY
@@ -31,6 +31,7 @@ class CompositePlanner(SpoutPlanner):
     def __init__(self, planners: Mapping[str, SpoutPlanner], component: str) -> None:
         self.opaque = any(one.opaque for one in planners.values())
         self.task_planned = any(one.task_planned for one in planners.values())
+        self.sources = tuple(planners)
         self._planners = planners
         self._component = component
         self._asked: dict[str, tuple[int, Any, Any]] = {}
@@ -43,8 +44,11 @@ class CompositePlanner(SpoutPlanner):
         if all(document is NOT_READY for document in made.values()):
             return NOT_READY
         skipped = {name: self._planners[name].skip(before.get(name)) for name in made if made[name] is NOT_READY}
-        left = {name: {**document, "skipped": True} for name, document in before.items() if name not in made}
-        return {"sources": {**left, **made, **skipped}}
+        return {"sources": {**self._left(before), **made, **skipped}}
+
+    def _left(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the documents of sources that were removed from the spout."""
+        return {name: {**one, "skipped": True} for name, one in before.items() if name not in self._planners}
 
     def _plan(self, name: str, txid: int, before: Any, *, replay: bool) -> Any:
         # If a later source raises, planning is retried, without the sources that have already planned this txid.
@@ -57,8 +61,15 @@ class CompositePlanner(SpoutPlanner):
         return document
 
     def skip(self, previous: Any) -> Any:
-        """Raise an error: a composite spout cannot be the source of another one."""
-        raise NotImplementedError
+        """Return the document of a txid in which all sources emit nothing."""
+        before = {} if previous is None else previous["sources"]
+        skipped = {name: one.skip(before.get(name)) for name, one in self._planners.items()}
+        return {"sources": {**self._left(before), **skipped}}
+
+    def facts(self, document: Any) -> dict[str, SourceFacts]:
+        """Return the facts of all sources."""
+        sources = document["sources"]
+        return {name: fact for name, one in self._planners.items() for fact in one.facts(sources[name]).values()}
 
     def payload(self, document: Any) -> Any:
         """Return the payloads of all sources, by name."""

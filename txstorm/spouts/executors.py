@@ -5,7 +5,8 @@ spouts: ``{"count": n, "parts": parts}``; opaque partitioned spouts: ``{"parts":
 tasks have reported. It then maps every partition to ``{"batch": metadata}`` if it emitted in this txid, or else to
 ``{"kept": position}``, its position after an earlier txid, so that one document suffices to continue.
 ``"away": true`` marks a partition that was unavailable. A document with ``"skipped": true`` belongs to a
-composite spout's source that emitted nothing.
+composite spout's source that emitted nothing, or to a system transaction. Facts of the plan are stored beside these
+keys (see `txstorm.spouts.facts`).
 
 It is one module because planners and tasks of all kinds share the formats of these documents.
 """
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.composite import AnySpout, CompositeSpout
-from txstorm.api.context import TaskContext
+from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.spout import (
     NOT_READY,
@@ -38,7 +39,7 @@ from txstorm.api.spout import (
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
 from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
-from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, partition_count, storable
+from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, checked_facts, partition_count, storable
 from txstorm.user_code import copied, misfits
 
 log = logging.getLogger("txstorm.spout")
@@ -136,8 +137,10 @@ def check_spout(spout: AnySpout) -> None:
 class _DriverPlanner(SpoutPlanner):
     def __init__(self, coordinator: SpoutCoordinator, component: str, opaque: bool) -> None:
         self.opaque = opaque
+        self.sources = (component,)
         self._coordinator = coordinator
         self._component = component
+        self._knows = _overridden(coordinator, SpoutCoordinator.facts)
         self._ships = _overridden(coordinator, SpoutCoordinator.payload)
         self._listens = _overridden(coordinator, SpoutCoordinator.committed)
 
@@ -149,6 +152,12 @@ class _DriverPlanner(SpoutPlanner):
 
     def skip(self, previous: Any) -> Any:
         return {"meta": _meta(previous), "skipped": True}
+
+    def facts(self, document: Any) -> dict[str, SourceFacts]:
+        if not self._knows:
+            return {}
+        with calling(self._component, "facts()"):
+            return {self._component: checked_facts(self._coordinator.facts(_meta(document)), self._component)}
 
     def payload(self, document: Any) -> Any:
         if not self._ships:
@@ -192,6 +201,7 @@ class _TaskPlanner(SpoutPlanner):
 
 class _PartitionedPlanner(_TaskPlanner):
     def __init__(self, coordinator: PartitionedCoordinator, component: str) -> None:
+        self.sources = (component,)
         self._coordinator = coordinator
         self._component = component
 
@@ -221,6 +231,7 @@ class _OpaquePlanner(_TaskPlanner):
     opaque = True
 
     def __init__(self, coordinator: OpaquePartitionedCoordinator, component: str) -> None:
+        self.sources = (component,)
         self._coordinator = coordinator
         self._away: set[str] = set()
         self._notices = Notices(component, log)
@@ -381,10 +392,11 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
 
 
 def _kept(context: TaskContext, carried: Parts) -> Parts:
-    return {
-        partition: {"kept": _position(part)}
-        for partition, part in _mine(carried, context.task, context.parallelism).items()
-    }
+    return _kept_of(carried, context.task, context.parallelism)
+
+
+def _kept_of(carried: Parts, task: int, parallelism: int) -> Parts:
+    return {partition: {"kept": _position(part)} for partition, part in _mine(carried, task, parallelism).items()}
 
 
 def parts_without(document: Any, task: int, parallelism: int) -> dict[str, Any] | None:
@@ -401,6 +413,24 @@ def parts_without(document: Any, task: int, parallelism: int) -> dict[str, Any] 
     if "parts" not in document:
         return {}
     return None if document["parts"] is None else _mine(document["parts"], task, parallelism)
+
+
+def skipped_parts(document: Any, carried: Parts, task: int, parallelism: int) -> dict[str, Any]:
+    """Return the parts of emitter `task` in a txid in which no source emits: its partitions keep their positions.
+
+    Args:
+        document: the spout document.
+        carried: position of each partition after the txid before.
+        task: index of the task.
+        parallelism: number of tasks of the spout.
+    """
+    if "sources" not in document:
+        return _kept_of(carried, task, parallelism) if "parts" in document else {}
+    parts: dict[str, Any] = {}
+    for name, own in document["sources"].items():
+        known = {key.removeprefix(f"{name}/"): part for key, part in carried.items() if key.startswith(f"{name}/")}
+        parts |= {f"{name}/{key}": part for key, part in skipped_parts(own, known, task, parallelism).items()}
+    return parts
 
 
 def metadata_of(document: Any, parts: dict[str, Any], task: int, parallelism: int) -> dict[str, Any]:

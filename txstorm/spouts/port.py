@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import SourceFacts
 from txstorm.api.output import Collector
 
 Parts = dict[str, Any]
@@ -31,10 +32,12 @@ class SpoutPlanner:
     Attributes:
         opaque: whether an undecided txid may be planned differently after a failure or restart.
         task_planned: whether the extents of a txid are known only after its tasks have run.
+        sources: names of the sources of a composite spout; otherwise the spout's id.
     """
 
     opaque: bool = False
     task_planned: bool = False
+    sources: Sequence[str] = ()
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """Return the spout document of `txid`, or `NOT_READY`.
@@ -68,6 +71,10 @@ class SpoutPlanner:
     def skip(self, previous: Any) -> Any:
         """Return the document of a txid in which this spout emits nothing, after the txid with document `previous`."""
         raise NotImplementedError
+
+    def facts(self, document: Any) -> Mapping[str, SourceFacts]:
+        """Return name of a source → its facts as of now, for the txid of `document`; what is missing is unknown."""
+        return {}
 
     def recorded(self, txid: int) -> RecordedPlan | None:
         """Return the recorded facts of `txid`, whose document `plan` returns; None unless it is being replayed."""

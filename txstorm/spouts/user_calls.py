@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from txstorm.api.context import SourceFacts
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.errors import MetadataError, TopologyFailed, TxstormError
@@ -58,6 +59,15 @@ def partition_count(count: Any, what: str) -> int:
         msg = f"{what}: num_partitions() gave {count!r}; return an int >= 0"
         raise MetadataError(msg)
     return count
+
+
+def checked_facts(facts: Any, spout: str) -> SourceFacts:
+    """Return `facts`, the result of a coordinator's `facts`; raise `MetadataError` if it has another type."""
+    named = isinstance(facts, SourceFacts) and isinstance(facts.partitions, tuple | list)
+    if named and all(isinstance(name, str) for name in facts.partitions):
+        return SourceFacts(tuple(facts.partitions), bool(facts.caught_up), bool(facts.ended))
+    msg = f"spout {spout!r}: facts() returned {facts!r}; return SourceFacts(partitions, …), with partitions as text"
+    raise MetadataError(msg)
 
 
 class WatchedCollector:

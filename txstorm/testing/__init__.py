@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
+    from txstorm.testing.feed import FeedSpout
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
@@ -33,6 +34,7 @@ _HOME = {
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
+    "FeedSpout": "txstorm.testing.feed",
     "check_engine": "txstorm.testing.checks.engines",
     "check_ledger": "txstorm.testing.checks.ledgers",
     "CheckFailed": "txstorm.testing.checks.rules",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from txstorm.errors import InputError
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -33,6 +34,25 @@ class ManualClock:
     def monotonic(self) -> float:
         """Return the seconds by which the clock has advanced since the start."""
         return self._passed / 1_000_000
+
+    def move_to(self, when: datetime | int) -> None:
+        """Move the time forward to `when`, an aware datetime or milliseconds since 1970 (UTC).
+
+        Raises:
+            InputError: `when` is before the present time of the clock, or is neither of the two.
+        """
+        if isinstance(when, datetime) and when.tzinfo is not None:
+            micros = (when - _EPOCH) // timedelta(microseconds=1)
+        elif type(when) is int:
+            micros = when * 1000
+        else:
+            msg = f"ManualClock: expected an aware datetime or milliseconds since 1970, got {when!r}"
+            raise InputError(msg)
+        if micros < self.now():
+            now = _EPOCH + timedelta(microseconds=self.now())
+            msg = f"ManualClock: {when!r} is before the present time, {now}; time does not run backwards"
+            raise InputError(msg)
+        self._passed = micros - self._start
 
     def advance(self, seconds: float) -> None:
         """Move the time forward by `seconds`; raise `InputError` if that is negative."""

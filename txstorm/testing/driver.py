@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.stepping import ONE_AT_A_TIME, Stepper
 from txstorm.testing.clock import ManualClock
 from txstorm.testing.emissions import Emission, Emissions
+from txstorm.testing.feed import FeedSpout
 from txstorm.topology.graph import Topology
 
 PROCESSING, COMMITTING = "processing", "committing"
@@ -181,6 +183,68 @@ class TopologyTestDriver:
         self.clock.advance(seconds)
         self._stepper.pass_time()
 
+    def feed(
+        self,
+        rows: Mapping[str, Sequence[Sequence[Any]]],
+        at: datetime | int | None = None,
+        caught_up: Collection[str] = (),
+    ) -> int:
+        """Plan and process one transaction with exactly these tuples, in this order; return its txid.
+
+        The topology's spout must be a `FeedSpout`. After a failure, or a `restart` before the decision, a transactional
+        feed repeats its tuples at once; for an opaque one, the next call is for the lowest txid that was dropped.
+
+        Args:
+            rows: stream → its tuples.
+            at: the time to which the clock is moved first: an aware datetime, or milliseconds since 1970.
+            caught_up: streams that are read to their end.
+
+        Raises:
+            InputError: too many transactions are in flight, `at` is in the past, or a stream or tuple does not fit.
+            TopologyFailed: user code has failed.
+        """
+        spout = self.topology.spout.object
+        if not isinstance(spout, FeedSpout):
+            kind = type(spout).__name__
+            msg = f"{self.topology.id}: feed needs a FeedSpout, got {kind}; add the data to its source instead"
+            raise InputError(msg)
+        txid = self._next(at)
+        spout.put(rows, caught_up)
+        try:
+            self._stepper.wake()
+        finally:
+            spout.withdraw()
+        return txid
+
+    def heartbeat(self, at: datetime | int | None = None) -> int:
+        """Plan and process one heartbeat; return its txid. Arguments and errors are those of `feed`."""
+        txid = self._next(at)
+        self._stepper.plan_system("heartbeat")
+        return txid
+
+    def end_of_input(self, at: datetime | int | None = None) -> int:
+        """Plan and process the end-of-input transaction; return its txid. Arguments and errors are those of `feed`."""
+        txid = self._next(at)
+        self._stepper.plan_system("end")
+        return txid
+
+    def _next(self, at: datetime | int | None) -> int:
+        """Move the clock to `at`, and return the txid that is planned next."""
+        session = self._running()
+        flying, pending = len(self.active), session.machine_config().max_pending
+        if flying >= pending:
+            msg = (
+                f"{self.topology.id}: {flying} transactions are in flight ({self._words()}), expected fewer than "
+                f"pending={pending}; ack, fail or commit one first, or give the driver a higher pending"
+            )
+            raise InputError(msg)
+        if session.planning.kind(self.committed + flying) == "end":
+            msg = f"{self.topology.id}: the input ended with txid {self.committed + flying}; nothing can follow it"
+            raise InputError(msg)
+        if at is not None:
+            self.clock.move_to(at)
+        return self.committed + flying + 1
+
     def commit(self, upto: int | None = None) -> None:
         """Ack both phases of the next transaction, or of all transactions up to txid `upto`.
 
@@ -199,6 +263,9 @@ class TopologyTestDriver:
             topology: the topology to start, perhaps with other code, parallelism or settings; None: the same one.
         """
         self._release()
+        before, following = self.topology.spout.object, (topology or self.topology).spout.object
+        if isinstance(before, FeedSpout) and isinstance(following, FeedSpout):
+            following.adopt(before)
         self._open(topology or self.topology)
 
     # -- observations of the test -------------------------------------------------------------------------------------

@@ -109,6 +109,12 @@ class Settings(BaseModel):
     )
     enable_timeouts: bool = Field(True, description="whether batch_timeout applies")
     min_interval: Seconds = Field(0.0, description="seconds between the starts of two transactions at least")
+    heartbeat_interval: Duration = Field(
+        1.0, description="seconds between two heartbeats at least, which run timers while the source is silent"
+    )
+    pin_timeout: Duration = Field(
+        2.0, description="seconds that a component has to return the value to pin for a transaction"
+    )
     on_error: Annotated[str, BeforeValidator(_error_policy)] = Field(
         "fail_topology",
         description="what an exception does: fail_topology, retry(N), dead_letter, or retry(N), dead_letter",

@@ -53,6 +53,7 @@ class PhaseRun(ABC):
         arrivals: (component, task) → its input so far.
         counts: component → number of tuples it emitted.
         reported: errors that components reported without failing the attempt.
+        timers: times, in UTC microseconds, at which committers want to be called.
     """
 
     def __init__(self, program: Program, txid_input: TxidInput, level: int, observe: Observe | None) -> None:
@@ -65,6 +66,7 @@ class PhaseRun(ABC):
         self.arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
         self.counts: dict[str, int] = {}
         self.reported: list[str] = []
+        self.timers: list[int] = []
 
     @abstractmethod
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
@@ -94,6 +96,7 @@ class ComponentRun:
 
     def context(self) -> TaskContext:
         """Return the task context for a new user object."""
+        committer = self.spec.kind == "committer"
         return TaskContext(
             topology=self.phase.program.topology,
             component=self.spec.id,
@@ -102,7 +105,9 @@ class ComponentRun:
             settings=self.spec.task_settings(),
             attempt=self.phase.input.attempt,
             stamp=self.phase.input.stamp,
-            resources=self.resources if self.spec.kind == "committer" else None,
+            facts=self.phase.input.facts,
+            resources=self.resources if committer else None,
+            alarm=self.phase.timers.append if committer and self.spec.timers and self.resources is not None else None,
         )
 
     def collector(self) -> OutputCollector:

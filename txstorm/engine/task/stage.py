@@ -27,7 +27,7 @@ from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.engine.task.fingerprints import leaving_alone
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
-from txstorm.spouts.executors import metadata_of, parts_without, spout_task
+from txstorm.spouts.executors import metadata_of, parts_without, skipped_parts, spout_task
 from txstorm.spouts.port import SpoutTask
 
 log = logging.getLogger("txstorm.task")
@@ -159,7 +159,12 @@ class StageTask:
 
     def skip_spout(self, spec: ComponentSpec, txid_input: TxidInput) -> dict[str, Any] | None:
         """Return the parts of a batch that this task skips; None if the next batch's start would then be unknown."""
-        parts = parts_without(txid_input.document, self.task, spec.parallelism)
+        if txid_input.facts.system:
+            parts: dict[str, Any] | None = skipped_parts(
+                txid_input.document, self._carried, self.task, spec.parallelism
+            )
+        else:
+            parts = parts_without(txid_input.document, self.task, spec.parallelism)
         self._carried.update(parts or {})
         return parts
 
@@ -186,9 +191,9 @@ class TxidRun(PhaseRun):
             run.hand_on(sent)
 
     def _emit(self, run: ComponentRun) -> Sent | None:
-        """Have the emitter emit its batch; return its output, or None if all of it is diverted."""
+        """Have the emitter emit its batch; return its output, or None if there is none or all of it is diverted."""
         spec, diversion = run.spec, self.diversion
-        if diversion is not None and diversion.whole:
+        if self.input.facts.system or (diversion is not None and diversion.whole):
             self.parts = self._task.skip_spout(spec, self.input)
             if self.parts is None:  # the emitter must run, to find the rows that must not be processed
                 self.parts = self._task.emit_spout(run, OutputCollector(spec.id, spec.streams))

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import islice
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
@@ -32,7 +33,7 @@ class PackQueue:
     """Queue of attempts waiting to be processed, and the running jobs. Call from the driver thread only.
 
     Args:
-        make_pack: builds a pack from attempts at the moment it is submitted.
+        make_pack: builds a pack, at the moment it is submitted, from the first of the given attempts, or all of them.
         done: called with a finished job, on a thread of the engine.
         limit: maximum number of concurrent jobs; 1 for task-planned spouts, where each job needs the extents read by
             the previous one.
@@ -91,10 +92,11 @@ class PackQueue:
         size = self._window.pack_size
         if self._cap is not None:
             size = min(size, self._cap[0]) if self._queue[0].txid <= self._cap[1] else size
-        attempts = [self._queue.popleft() for _ in range(min(size, len(self._queue)))]
         self._number += 1
         faults.point("p2.before")
-        pack = self._make_pack(attempts)
+        pack = self._make_pack(list(islice(self._queue, size)))
+        for _ in pack.inputs:
+            self._queue.popleft()
         job = Job(self._number, pack, self._monotonic(), self._engine.submit(pack))
         faults.point("p2.after")
         self._running[job.number] = job

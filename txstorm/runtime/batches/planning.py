@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import Kind, PlanFacts
 from txstorm.api.spout import NOT_READY
 from txstorm.books.books import Books
 from txstorm.books.records import Meta, with_digests
@@ -21,6 +23,7 @@ from txstorm.errors import SpoutError
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.spouts.executors import planner
+from txstorm.spouts.facts import facts_of, in_epoch, kind_of, pinned_of, with_facts
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
@@ -35,6 +38,7 @@ class Planning:
         source: the spout's planner.
         clock: returns the current time in UTC microseconds.
         external: whether the commit phase has effects outside the tables.
+        pins: asks the components for the values to pin, given the txid, its stamp and the values of the txid before.
         wrap: called with the spout's own planner; returns the planner to use instead. Called again after a rebalance.
 
     Attributes:
@@ -51,10 +55,12 @@ class Planning:
         clock: Callable[[], int],
         *,
         external: bool = False,
+        pins: Callable[[int, int, Mapping[str, Any]], Mapping[str, Any]] = lambda txid, stamp, previous: {},
         wrap: Callable[[SpoutPlanner], SpoutPlanner] = lambda source: source,
     ) -> None:
         self._books = books
         self._external = external
+        self._pins = pins
         self._wrap = wrap
         self.planner = wrap(source)
         self._clock = clock
@@ -74,6 +80,9 @@ class Planning:
         """
         stored = tuple(sorted(txid for txid in self.metas if txid >= currtx))
         if not self.planner.opaque:
+            for txid in stored:  # their attempts will be of this epoch
+                meta = self.metas[txid]
+                self.metas[txid] = meta._replace(document=in_epoch(meta.document, meta.epoch))
             return stored
         self._books.write_metas({}, remove=stored)
         for txid in stored:
@@ -85,21 +94,47 @@ class Planning:
         meta = self.metas.get(txid)
         return None if meta is None else meta.document
 
+    def kind(self, txid: int) -> Kind:
+        """Return the kind of the planned transaction `txid`; one without a plan counts as data."""
+        return kind_of(self.document(txid))
+
+    def now(self) -> int:
+        """Return the current time in UTC microseconds, from which stamps are taken."""
+        return self._clock()
+
     def plan(self, txid: int, *, replay: bool) -> bool:
-        """Plan the transaction `txid`; return False if the source has no data. The plan becomes durable in `save`."""
+        """Plan the transaction `txid`; return False if the source has no data. The plan becomes durable in `save`.
+
+        A system transaction of an opaque spout is planned as data if the source has some by the time of the replay.
+        """
         if replay and not self.planner.opaque and txid in self.metas:
             return True
-        previous = self.metas.get(txid - 1)
-        before = None if previous is None else previous.document
-        document = self.pinned(txid, before)
-        if document is None:
-            document = self.planner.plan(txid, before, replay=replay)
+        before, system = self.document(txid - 1), self.kind(txid) != "data"
+        kept = self.pinned(txid, before)
+        if kept is not None:
+            self._plan(txid, kept, None)
+            return True
+        document = self.planner.plan(txid, before, replay=replay and not system)
         if document is NOT_READY:
             return False
-        recorded = self.planner.recorded(txid)
-        stamp = max(self._clock(), 0 if previous is None else previous.stamp) if recorded is None else recorded.stamp
-        self.metas[txid] = self._unsaved[txid] = Meta(document, stamp)
+        self._plan(txid, document)
         return True
+
+    def plan_system(self, txid: int, kind: Kind) -> None:
+        """Plan `txid` as a system transaction, to which no source contributes."""
+        self._plan(txid, self.planner.skip(self.document(txid - 1)), kind)
+
+    def _plan(self, txid: int, document: Any, kind: Kind | None = "data") -> None:
+        """Fix facts and stamp of `txid`; a `kind` of None leaves the facts in `document` as they are."""
+        previous, recorded = self.metas.get(txid - 1), self.planner.recorded(txid)
+        if recorded is not None:
+            self.metas[txid] = self._unsaved[txid] = Meta(document, recorded.stamp)
+            return
+        stamp = max(self._clock(), 0 if previous is None else previous.stamp)
+        if kind is not None:
+            pinned = self._pins(txid, stamp, pinned_of(self.document(txid - 1)))
+            document = with_facts(document, PlanFacts(kind, self.planner.facts(document), pinned))
+        self.metas[txid] = self._unsaved[txid] = Meta(document, stamp, epoch=self._books.epoch)
 
     def save(self) -> None:
         """Store the new plans in the ledger with one write (P1, plan). Call before any of them is processed."""
@@ -112,14 +147,20 @@ class Planning:
     def txid_input(self, attempt: TransactionAttempt) -> TxidInput:
         """Build the engine's input for a planned txid."""
         meta = self.metas[attempt.txid]
-        return TxidInput(attempt, meta.document, meta.stamp, self.planner.payload(meta.document))
+        facts = facts_of(meta.document, self.planner.sources, attempt.attempt_id)
+        payload = None if facts.system else self.planner.payload(meta.document)
+        return TxidInput(attempt, meta.document, meta.stamp, payload, facts=facts)
 
     def pack(
         self, attempts: Sequence[TransactionAttempt], committed: int, divert: Callable[[int], tuple[str, ...]]
     ) -> Pack:
-        """Build the pack of consecutive `attempts`; `divert` returns the kinds of errors to dead-letter for a txid."""
+        """Build the pack of the first of these consecutive `attempts`: up to a system transaction, which has its own.
+
+        `divert` returns the kinds of errors to dead-letter for a txid.
+        """
         inputs = []
-        for attempt in attempts:
+        together = takewhile(lambda one: self.kind(one.txid) == "data", attempts)
+        for attempt in tuple(together) or attempts[:1]:
             recorded = self.planner.recorded(attempt.txid)
             if recorded is not None:
                 committed = 0  # emitters must not clean up what a live run of the recorded directory still needs

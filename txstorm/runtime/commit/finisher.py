@@ -305,7 +305,7 @@ class GroupFinisher:
             row = ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
             raise CommitFailed(row) from error
         reported = (*ready.processed.reported, *job.reported, *run.reported)
-        return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
+        return CommittedTxid(ready, counts, reported, len(letters) if letters else 0, run.timers)
 
     def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
         """Raise `CommitFailed` if the dead letters of the run, including those of `attempt`, exceed the limit."""
@@ -333,7 +333,7 @@ class GroupFinisher:
         return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, sent_by_job)
 
     def _commit_spout(self, ready: ProcessedBatch, turn: CommitTurn) -> None:
-        if self._spout is None:
+        if self._spout is None or ready.txid_input.facts.system:
             return
         turn.begins(self._program.spout, 0)
         try:

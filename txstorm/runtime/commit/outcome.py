@@ -52,16 +52,19 @@ class CommittedTxid:
         counts: component → number of tuples it emitted in both phases.
         reported: errors that were reported without making the batch fail.
         letters: number of dead letters.
+        timers: times, in UTC microseconds, at which committers want to be called.
     """
 
     ready: ProcessedBatch
     counts: dict[str, int]
     reported: tuple[str, ...]
     letters: int = 0
+    timers: Sequence[int] = ()
 
     def empty(self, spout: str) -> bool:
-        """Return whether the source had no data for this txid. A batch with dead-lettered records is not empty."""
-        return self.counts.get(spout, 0) == 0 and not self.ready.txid_input.divert
+        """Return whether the source was asked and had no data. A batch with dead-lettered records is not empty."""
+        txid_input = self.ready.txid_input
+        return self.counts.get(spout, 0) == 0 and not txid_input.divert and not txid_input.facts.system
 
 
 @dataclass
