@@ -13,9 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm import tagged_json
 from txstorm.errors import EmitError
-from txstorm.tagged_json import NotPlain
+from txstorm.tagged import check_aware, text_of, value_of
 
 _TAGGED = {b"txstorm": b"tagged-json"}
 _PLAIN: dict[type, pa.DataType] = {
@@ -28,7 +27,6 @@ _PLAIN: dict[type, pa.DataType] = {
     datetime: pa.timestamp("us", tz="UTC"),
 }
 _NONE = type(None)
-_PLAINLY = "emit plain values, lists or dicts"
 
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
@@ -56,7 +54,7 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
     try:
         texts = [None if value is None else text_of(value, name) for value in values]
     except RecursionError:
-        msg = f"field {name!r}: a value that contains itself, or is nested too deep; {_PLAINLY}"
+        msg = f"field {name!r}: a value that contains itself, or is nested too deep; emit plain values, lists or dicts"
         raise EmitError(msg) from None
     return pa.field(name, pa.string(), metadata=_TAGGED), pa.array(texts, pa.string())
 
@@ -67,31 +65,13 @@ def _plain_column(name: str, values: list[Any], kind: type) -> pa.Array | None:
         return None
     if kind is datetime:
         for value in values:
-            _aware(value, name)
+            check_aware(value, name)
     try:
         return pa.array(values, wanted)
     except OverflowError:
         return None
     except UnicodeEncodeError as error:
         msg = f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead"
-        raise EmitError(msg) from None
-
-
-def _aware(value: datetime | None, name: str) -> None:
-    if value is not None and value.tzinfo is None:
-        msg = f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one"
-        raise EmitError(msg)
-
-
-def text_of(value: Any, name: str) -> str:
-    """Encode `value` as the text of a tagged column; raises `EmitError` if it cannot be sent."""
-    try:
-        return tagged_json.dumps(value)
-    except NotPlain as error:
-        reason = (
-            error if error.kind is None else f"a value of type {error.kind} cannot be sent to another task; {_PLAINLY}"
-        )
-        msg = f"field {name!r}: {reason}"
         raise EmitError(msg) from None
 
 
@@ -106,7 +86,7 @@ def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
     """Convert one column to Python values."""
     values: list[Any] = batch.column(index).to_pylist()
     if batch.schema.field(index).metadata == _TAGGED:
-        return [None if text is None else tagged_json.loads(text) for text in values]
+        return [None if text is None else value_of(text) for text in values]
     return values
 
 

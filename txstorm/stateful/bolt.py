@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from txstorm.api.bolt import BatchBolt, Component
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
-from txstorm.api.stateful import State
 from txstorm.api.tuples import Tuple
 from txstorm.topology.components import BoltPlace, ManagedBolt
 
@@ -63,6 +62,21 @@ class StatefulBolt(ManagedBolt):
 
     def pre_rollback(self) -> None:
         """Act before the state is rolled back, as the attempt is discarded."""
+
+    def contract(self) -> type:
+        """Return the class whose methods the user's class overrides."""
+        return StatefulBolt
+
+    def faults(self, place: BoltPlace) -> Iterator[str]:
+        """Yield the faults of the bolt at this place."""
+        if not overrides(self, "execute"):
+            yield f"{type(self).__name__} does not override execute; write it"
+        spread = [one.component for one in place.inputs if one.grouping.kind != "fields"]
+        if self.shared and spread:
+            yield (
+                f"{type(self).__name__} has shared = True, so that several tasks write one state, but the input from "
+                f"{spread[0]!r} is not grouped by fields; use fields_grouping for all inputs, or remove shared"
+            )
 
     def batch_bolt(self, place: BoltPlace) -> BatchBolt:
         """Return the committer that runs this bolt."""

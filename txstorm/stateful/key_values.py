@@ -11,10 +11,10 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-from txstorm import tagged_json
 from txstorm.api.stateful import KeyValueState
-from txstorm.errors import StateError
+from txstorm.errors import EmitError, StateError
 from txstorm.storage.rows.columns import shown
+from txstorm.tagged import text_of, value_of
 
 Changes = Mapping[bytes, bytes | None]
 """Serialized key → serialized value; None: the key is deleted."""
@@ -76,11 +76,11 @@ class TextSerializer:
 
     def serialize(self, value: Any) -> bytes:
         """See `Serializer`."""
-        return tagged_json.dumps(value).encode()
+        return text_of(value, "value").encode()
 
     def deserialize(self, data: bytes) -> Any:
         """See `Serializer`."""
-        return tagged_json.loads(data.decode())
+        return value_of(data.decode())
 
 
 class KeySerializer(TextSerializer):
@@ -130,6 +130,9 @@ def _serialized(serializer: Serializer, given: Any, kind: type | None, what: str
         raise StateError(msg)
     try:
         made = serializer.serialize(given)
+    except EmitError:
+        msg = f"{what} {shown(given)} has no text form; use strings, numbers, bytes, times, lists, tuples, dicts, sets"
+        raise StateError(msg) from None
     except (TypeError, ValueError, RecursionError) as error:
         msg = f"{what} {shown(given)} cannot be stored: {error}"
         raise StateError(msg) from None

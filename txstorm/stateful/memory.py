@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from threading import RLock
-from typing import Any
+from typing import Any, ClassVar
 
 from txstorm.api.stateful import KeyValueState, StateContext, StateProvider
 from txstorm.errors import FencedError, StateError
@@ -24,7 +24,13 @@ class _Namespace:
 
 
 class MemoryStateProvider(StateProvider):
-    """Provider of key-value states that live as long as the provider object."""
+    """Provider of key-value states that live as long as the provider object.
+
+    Attributes:
+        volatile: True: a start that finds committed transactions refuses the provider.
+    """
+
+    volatile: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._namespaces: dict[str, _Namespace] = {}

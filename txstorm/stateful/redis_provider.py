@@ -98,9 +98,8 @@ def _place(text: str | None) -> Place | None:
     return Place(int(timeline), int(txid))
 
 
-def _address(conf: Mapping[str, Any]) -> RedisAddress:
-    from txstorm.clients.redis import RedisAddress
-
+def checked_conf(conf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check a configuration and return its ``jedisPoolConfig``; raise `InputError`, which shows no values."""
     unknown = sorted(set(conf) - _KNOWN)
     if unknown:
         msg = f"Redis state: configuration key {unknown[0]!r} is unknown; known are {', '.join(sorted(_KNOWN))}"
@@ -117,6 +116,13 @@ def _address(conf: Mapping[str, Any]) -> RedisAddress:
         if value is not None and type(value) is not kind:
             msg = f"Redis state: jedisPoolConfig: {key} is a {type(value).__name__}, expected a {kind.__name__}"
             raise InputError(msg)
+    return pool
+
+
+def _address(conf: Mapping[str, Any]) -> RedisAddress:
+    from txstorm.clients.redis import RedisAddress
+
+    pool = checked_conf(conf)
     return RedisAddress(
         host=pool.get("host") or "localhost",
         port=pool.get("port") or 6379,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from txstorm import tagged_json
 from txstorm.api.state import KeyedState, StateHandle
 from txstorm.api.stateful import KeyValueState
 from txstorm.errors import StateError
 from txstorm.stateful.key_values import Form
 from txstorm.storage.rows.columns import shown
+from txstorm.tagged import text_of, value_of
 
 TASK, KEY, VALUE = "task", "key", "value"
 _ABSENT = object()
@@ -88,7 +88,7 @@ class TableKeyValueState(KeyValueState):
                 found = self._read[name] = self._fetched(self._handle.get(self._row(name)))
         if found is None:
             return default
-        return tagged_json.loads(found) if type(found) is _Text else found
+        return value_of(found) if type(found) is _Text else found
 
     def delete(self, key: Any) -> Any:
         """Remove `key`; return the value it had, None if it had none."""
@@ -102,11 +102,13 @@ class TableKeyValueState(KeyValueState):
         writes, written = self._writes, dict(self._written)
         for key, value in self._all(written):
             if self._writes != writes:
-                msg = f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
+                msg = (
+                    f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
+                )
                 raise StateError(msg)
             yield (
-                key if self._typed_key else tagged_json.loads(key),
-                tagged_json.loads(value) if type(value) is _Text else value,
+                key if self._typed_key else value_of(key),
+                value_of(value) if type(value) is _Text else value,
             )
 
     def _all(self, written: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
@@ -124,8 +126,7 @@ class TableKeyValueState(KeyValueState):
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read the values of those `keys` that the state may be asked for, in one call."""
-        kind = str
-        names = {key if self._typed_key else self._name(key) for key in keys if type(key) is kind}
+        names = {key if self._typed_key else self._name(key) for key in keys if type(key) is str}
         if names:
             wanted = list(names)
             found = self._handle.get_many(map(self._row, wanted))
@@ -157,7 +158,9 @@ class TableKeyValueState(KeyValueState):
         return self._previous or None
 
     def _managed(self, call: str) -> StateError:
-        return StateError(f"{self._where}: {call} called by the bolt; the topology saves the state with each transaction")
+        return StateError(
+            f"{self._where}: {call} called by the bolt; the topology saves the state with each transaction"
+        )
 
     def _name(self, key: Any) -> Any:
         """Return the key under which a user's key is kept: itself, or its text form."""
@@ -179,4 +182,4 @@ class TableKeyValueState(KeyValueState):
     def _stored(self, value: Any) -> Any:
         if self._typed_value or type(value) is _Text:
             return value if type(value) is not _Text else str(value)
-        return tagged_json.dumps(value)
+        return text_of(value, VALUE)

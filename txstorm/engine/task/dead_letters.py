@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.engine.arrow import rows_of_batch, text_of
+from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun
 from txstorm.engine.task.error_rows import RAISED, kind_of
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, TUPLE
+from txstorm.tagged import text_of
 
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent

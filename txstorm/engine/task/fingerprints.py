@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import StreamDeclaration
-from txstorm.engine.arrow import text_of
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.task.error_rows import shortened
 from txstorm.errors import EmitError, SpoutError
+from txstorm.tagged import text_of
 
 A = TypeVar("A")
 _FIXED = (str, int, float, bool, bytes, type(None))

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txstorm import keys
-from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch, text_of
+from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.task.collector import Emitted
 from txstorm.engine.task.error_rows import RAISED, At, shortened
 from txstorm.errors import EmitError, StateError
 from txstorm.plan.stages import Edge
+from txstorm.tagged import text_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

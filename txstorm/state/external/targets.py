@@ -64,6 +64,20 @@ class ExternalTarget(ABC):
         faults.point(f"p7.{number}.after")
 
     @abstractmethod
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
+        """Take the target over in P0: check it against the ledger, and fence older coordinators.
+
+        The arguments are those of `MarkedTarget.lead`.
+        """
+
+    def settle(self) -> None:  # noqa: B027 - most targets have nothing to do
+        """Raise what user code has raised in `publish`, once the intent is completed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close connections."""
+
+    @abstractmethod
     def group(self) -> Unpublished[Any]:
         """Create the group that holds the target's unpublished rows."""
 

@@ -1,0 +1,96 @@
+"""Tagged text: a lossless JSON text for every value that a tuple can have.
+
+Values of types that JSON lacks are wrapped in an object with a single key, their tag.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from txstorm.errors import EmitError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_aware(value: datetime | None, name: str) -> None:
+    """Raise `EmitError` if `value` is a datetime without time zone."""
+    if value is not None and value.tzinfo is None:
+        msg = f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one"
+        raise EmitError(msg)
+
+
+def text_of(value: Any, name: str) -> str:
+    """Encode `value` as text; raise `EmitError`, naming the field `name`, if it cannot be."""
+    return json.dumps(_tag(value, name), separators=(",", ":"))
+
+
+def _tag(value: Any, name: str) -> Any:
+    """Encode `value` as JSON; values of types that JSON lacks are wrapped in an object with a single key, their tag."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"f": repr(float(value))}
+    for kind, (letter, encode) in _TAGS.items():
+        if isinstance(value, kind):
+            return {letter: encode(value, name)}
+    if isinstance(value, list):
+        return [_tag(part, name) for part in value]
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy scalar
+        return _tag(value.item(), name)
+    kind_name = type(value).__name__
+    msg = (
+        f"field {name!r}: a value of type {kind_name} cannot be sent to another task; emit plain values, lists or dicts"
+    )
+    raise EmitError(msg)
+
+
+def _micros(value: datetime, name: str) -> int:
+    check_aware(value, name)
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+_TAGS: dict[type, tuple[str, Callable[[Any, str], Any]]] = {
+    tuple: ("t", lambda value, name: [_tag(part, name) for part in value]),
+    dict: ("d", lambda value, name: [[_tag(k, name), _tag(v, name)] for k, v in value.items()]),
+    bytes: ("b", lambda value, _: base64.b64encode(value).decode()),
+    datetime: ("T", _micros),
+    date: ("D", lambda value, _: value.isoformat()),
+    Decimal: ("n", lambda value, _: str(value)),
+    frozenset: ("S", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
+    set: ("s", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
+}
+_UNTAGS: dict[str, Callable[[Any], Any]] = {
+    "t": lambda content: tuple(_untag(part) for part in content),
+    "d": lambda content: {_untag(k): _untag(v) for k, v in content},
+    "b": base64.b64decode,
+    "T": lambda content: _EPOCH + timedelta(microseconds=content),
+    "D": date.fromisoformat,
+    "n": Decimal,
+    "S": lambda content: frozenset(_untag(part) for part in content),
+    "s": lambda content: {_untag(part) for part in content},
+    "f": float,
+}
+
+
+def value_of(text: str) -> Any:
+    """Decode the text of one value."""
+    return _untag(json.loads(text))
+
+
+def _untag(value: Any) -> Any:
+    if isinstance(value, dict):
+        [(letter, content)] = value.items()
+        return _UNTAGS[letter](content)
+    if isinstance(value, list):
+        return [_untag(part) for part in value]
+    return value
