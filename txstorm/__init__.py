@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         TransactionalSpout,
     )
     from txstorm.api.state import CollectionState, KeyedState, SinkTable
+    from txstorm.api.stateful import KeyValueState, State, StateContext, StateProvider
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.clients.sql import SqlAlchemyBackend
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from txstorm.results.views import StateView
     from txstorm.runtime.run import run
     from txstorm.state.external.memory import MemoryBackend
+    from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
 
@@ -99,6 +101,10 @@ _HOME = {
     "CollectionState": "txstorm.api.state",
     "KeyedState": "txstorm.api.state",
     "SinkTable": "txstorm.api.state",
+    "KeyValueState": "txstorm.api.stateful",
+    "State": "txstorm.api.stateful",
+    "StateContext": "txstorm.api.stateful",
+    "StateProvider": "txstorm.api.stateful",
     "Fields": "txstorm.api.tuples",
     "Tuple": "txstorm.api.tuples",
     "SqlAlchemyBackend": "txstorm.clients.sql",
@@ -119,6 +125,8 @@ _HOME = {
     "register_views": "txstorm.results.spark_views",
     "StateView": "txstorm.results.views",
     "MemoryBackend": "txstorm.state.external.memory",
+    "BaseStatefulBolt": "txstorm.stateful.bolt",
+    "StatefulBolt": "txstorm.stateful.bolt",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
 }

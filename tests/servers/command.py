@@ -96,7 +96,10 @@ def _show_zookeeper(running: zookeeper.ZooKeeper) -> list[tuple[str, str]]:
 
 def _show_redis(running: redis.Redis) -> list[tuple[str, str]]:
     pool = json.dumps({"jedisPoolConfig": {"host": "127.0.0.1", "port": running.ports[0]}})
-    return [("address", running.address()), ("state", f"--set state_provider=redis --set state_provider_config='{pool}'")]
+    return [
+        ("address", running.address()),
+        ("state", f"--set state_provider=redis --set state_provider_config='{pool}'"),
+    ]
 
 
 KINDS = {

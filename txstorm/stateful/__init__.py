@@ -8,11 +8,13 @@ Start: bolt.py, committer.py; for stores key_values.py.
 """
 
 from txstorm.api.stateful import KeyValueState, State, StateContext, StateProvider
+from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
 from txstorm.stateful.checkpoints import CheckpointMachine
 from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.stateful.redis_provider import RedisStateProvider
 
 __all__ = [
+    "BaseStatefulBolt",
     "CheckpointMachine",
     "KeyValueState",
     "MemoryStateProvider",
@@ -20,4 +22,5 @@ __all__ = [
     "State",
     "StateContext",
     "StateProvider",
+    "StatefulBolt",
 ]

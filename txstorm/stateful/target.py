@@ -277,10 +277,10 @@ class StatefulTarget(ExternalTarget):
             with reached(self.where(task), "be read"):
                 prepared, last = state.prepared(), state.last_committed()
             self._check(task, last, committed, recorded, decided)
-            if prepared is None:
+            if prepared is None and not decided:
                 with reached(self.where(task), "be rolled back"):
                     state.rollback()
-            elif prepared not in decided:
+            elif prepared is not None and prepared not in decided:
                 self._recover(task, (prepared, PREPARING))
         self._raise_failure()
 
