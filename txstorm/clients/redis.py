@@ -132,7 +132,7 @@ class RedisNamespace:
     def get(self, key: bytes) -> bytes | None:
         """Return the committed value of `key`; None if it has none."""
         with self._reached("read"):
-            found: Any = self._client.hget(self._keys[0], key)  # type: ignore[arg-type]
+            found: Any = self._client.hget(self._keys[0], key)
         return found if found is None else bytes(found)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:

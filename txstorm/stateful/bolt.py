@@ -123,6 +123,14 @@ class AnchoringCollector:
         """Report `error` without failing the transaction."""
         self._collector.report_error(error)
 
+    def digest(self, partition: str, digest: str) -> None:
+        """Record a digest, as spouts do."""
+        self._collector.digest(partition, digest)
+
+    def refuse(self, error: BaseException, record: Any) -> None:
+        """Reject a record, as spouts do."""
+        self._collector.refuse(error, record)
+
     def ack(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Do nothing: all tuples of a transaction are acknowledged when it commits."""
 

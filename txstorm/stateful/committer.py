@@ -41,6 +41,7 @@ class StatefulCommitter(BatchBolt, Committer):
         managed: the state and hooks outside of the tables; None if there are none.
         tables: the tables that the bolt itself declares.
         current: the tuple at hand, for messages.
+        caught: receives (position, error) for each tuple that cannot be handled; None: the first error is raised.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class StatefulCommitter(BatchBolt, Committer):
         self.managed = managed
         kinds: tuple[Any, ...] = (KeyedState, SinkTable, MapState, Outlet)
         self.tables = [one for kind in kinds for one in found_tables(bolt, kind)]
-        self.external = managed is not None and managed.provider is not None
+        self.external = managed is not None and managed.provider is not None  # type: ignore[misc]  # per object
         self.current: Tuple | None = None
+        self.caught: list[tuple[int, BaseException]] | None = None
         self._place = place
         self._hint = place.one_field
         self._shared = bool(bolt.shared)
@@ -95,7 +97,7 @@ class StatefulCommitter(BatchBolt, Committer):
         self._context, self._attempt = context, attempt
         self._collector = AnchoringCollector(collector)
         self._tuples: list[Tuple] = []
-        self.execute = self._tuples.append  # type: ignore[method-assign]  # one call less for each tuple
+        self.execute = self._tuples.append  # type: ignore[assignment, method-assign]  # saves a call
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Keep a tuple until the turn of the transaction."""
@@ -111,11 +113,7 @@ class StatefulCommitter(BatchBolt, Committer):
         bolt.init_state(outside if table is None else table)
         if table is not None and self._hint is not None:
             table.prefetch(one[self._hint] for one in self._tuples)
-        execute = bolt.execute
-        for one in self._tuples:
-            self.current = one
-            execute(one)
-        self.current = None
+        self._execute_all()
         if self._collector.failed is not None:
             msg = f"{context.component}[{context.task}] failed {self._collector.failed!r}"
             raise FailedException(msg)
@@ -124,6 +122,22 @@ class StatefulCommitter(BatchBolt, Committer):
             table.flush()
         if turn is not None:
             turn.prepare()
+
+    def _execute_all(self) -> None:
+        execute = self.bolt.execute
+        if self.caught is None:
+            for one in self._tuples:
+                self.current = one
+                execute(one)
+        else:
+            for place, one in enumerate(self._tuples):
+                try:
+                    execute(one)
+                except Exception as error:  # noqa: BLE001 - user code; the first error is raised below
+                    self.caught.append((place, error))
+            if self.caught:
+                raise self.caught[0][1]
+        self.current = None
 
     def _turn(self) -> BoltTurn | None:
         """Return the handle for state and hooks outside of the tables; None if there are none, as in a replay."""

@@ -245,6 +245,11 @@ class StatefulTarget(ExternalTarget):
         """Whether a provider keeps the states, and not a table of the topology."""
         return self.managed.provider is not None
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it keeps what is published: hooks alone leave nothing behind, and may come and go."""
+        return self.has_states
+
     def where(self, task: int) -> str:
         """Return the name of the state of a task, for messages."""
         return f"state {self._namespace(task)!r}"
@@ -267,7 +272,8 @@ class StatefulTarget(ExternalTarget):
             TableCorrupt: a state has more or less than the ledger says.
             BlockedError: a store cannot be reached.
         """
-        self.make_directory()
+        if self.managed.decides:
+            self.make_directory()
         self.last = committed
         self._epoch = epoch
         decided = {one.txid for intent in live for one in intent.txids if _touches(intent, self.ref.uri)}

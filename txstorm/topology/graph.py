@@ -83,6 +83,13 @@ class Component:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     external: bool = False
 
+    def under(self, settings: Settings) -> Component:
+        """Return the component under other settings; only a managed bolt differs."""
+        if not hasattr(self.object, "under"):
+            return self
+        made = self.object.under(settings)
+        return replace(self, object=made, external=made.external)
+
     @property
     def timers(self) -> bool:
         """Whether it is a committer that calls `TaskContext.wake_at`."""
@@ -173,10 +180,7 @@ class Topology:
         settings = self.settings.updated(changes)
         if all(getattr(settings, name) == getattr(self.settings, name) for name in PROVIDING):
             return replace(self, settings=settings)
-        components = tuple(
-            replace(one, object=one.object.under(settings)) if hasattr(one.object, "under") else one
-            for one in self.components
-        )
+        components = tuple(one.under(settings) for one in self.components)
         return replace(self, settings=settings, components=components)
 
     def fingerprint(self) -> str:

@@ -93,7 +93,7 @@ class ExternalStores:
 
         This is the txid of the mark; without a mark, it is the last txid known to be written.
         """
-        return {uri: one.last for uri, one in self._stored.items()}
+        return {uri: one.last for uri, one in self._stored.items() if one.keeps_rows}
 
     def groups(self) -> dict[str, Unpublished[Any]]:
         """Create the groups of unpublished rows, keyed by ``maps/…`` or ``outlets/…``."""

@@ -43,6 +43,11 @@ class ExternalTarget(ABC):
         self.path = data_dir / ref.uri
         self.last = 0
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it keeps what is published, so that the ledger records its last txid."""
+        return True
+
     def make_directory(self) -> None:
         """Create the staging directory; called in P0 (take-over)."""
         (self.path / STAGED).mkdir(parents=True, exist_ok=True)
