@@ -411,7 +411,7 @@ else:
     ),
     Mutant(
         "times_go_back_with_the_clock",
-        "Planning.plan",
+        "Planning._plan",
         "max(self._clock(), 0 if previous is None else previous.stamp)",
         "self._clock()",
     ),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txstorm.api.attempt import TransactionAttempt
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
     from txstorm.api.composite import CompositeSpout
-    from txstorm.api.context import TaskContext
+    from txstorm.api.context import SourceFacts, TaskContext
     from txstorm.api.external import (
         MapBackend,
         MapMark,
@@ -75,6 +75,7 @@ _HOME = {
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",
     "CompositeSpout": "txstorm.api.composite",
+    "SourceFacts": "txstorm.api.context",
     "TaskContext": "txstorm.api.context",
     "MapBackend": "txstorm.api.external",
     "MapMark": "txstorm.api.external",

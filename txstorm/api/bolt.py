@@ -11,6 +11,9 @@ from txstorm.api.names import StormNames
 from txstorm.api.output import Collector, OutputFieldsDeclarer, declared
 from txstorm.api.tuples import Tuple
 
+EVERYWHERE = "everywhere"
+"""Stream of a map-side stage whose tuples go to all tasks of its bolt."""
+
 
 class Component(StormNames):
     """Base class of spouts and bolts: declares output streams.
@@ -75,6 +78,23 @@ class BatchBolt(Component):
         "finishBatch": "finish_batch",
         "executeBatch": "execute_batch",
     }
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the part of this bolt that runs in the tasks of `source`, before its tuples are distributed.
+
+        Such a part parses, extracts or pre-aggregates, in the processing phase unless `source` is itself downstream of
+        a committer. What it emits to its default stream is distributed by the grouping of the input, so it must have
+        the grouping fields; what it emits to the stream `EVERYWHERE`, if it declares that, goes to every task.
+
+        Args:
+            source: the component that the input reads from.
+            stream: the stream it reads.
+            fields: the fields of that stream.
+
+        Returns:
+            A bolt that is copied for every task and batch; None (the default): tuples come as the source emits them.
+        """
+        return None
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch; called first. Keep references to what `execute` and `finish_batch` need."""

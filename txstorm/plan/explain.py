@@ -120,7 +120,10 @@ def _writer(table: KeyedState | SinkTable) -> str:
 
 
 def _headline(component: Component) -> str:
-    about = f"{kind_word(component.kind, external=component.external)}, {counted(component.parallelism, 'task')}"
+    kind = kind_word(component.kind, external=component.external)
+    if component.part_of is not None:
+        kind = f"map-side stage of {printable(component.part_of)}"
+    about = f"{kind}, {counted(component.parallelism, 'task')}"
     return f"{printable(component.id)}: {about}"
 
 

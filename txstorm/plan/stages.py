@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from txstorm.api.grouping import Grouping
+from txstorm.plan.map_side import with_map_sides
 from txstorm.topology.graph import Component, Input, Topology
 
 
@@ -56,7 +57,7 @@ class Plan:
     """A compiled topology; created by `compile_plan`.
 
     Attributes:
-        topology: the compiled topology.
+        topology: the compiled topology, with map-side stages as components.
         stages: the processing phase: one chain of stages, run as one job however deep the graph is.
         commit: the components of the commit phase, in topological order.
         edges: all edges, numbered in the order of their targets, then of the targets' inputs.
@@ -95,6 +96,7 @@ def compile_plan(topology: Topology) -> Plan:
     through an exchange; the spout is on level 0. Commit-phase components (committers and all components downstream
     of them) have no level.
     """
+    topology = with_map_sides(topology)
     edges = _edges(topology)
     levels = _levels(topology, edges)
     depth = max(levels.values()) + 1
@@ -118,7 +120,8 @@ def _edge(topology: Topology, index: int, target: Component, read: Input) -> Edg
         grouping=read.grouping,
         sources=source.parallelism,
         targets=target.parallelism,
-        local=not commits and _same_task(source.parallelism, target.parallelism, read.grouping),
+        local=target.part_of is not None
+        or (not commits and _same_task(source.parallelism, target.parallelism, read.grouping)),
         boundary=commits and source.id not in topology.commit_phase,
     )
 

@@ -72,6 +72,7 @@ class Component:
         streams: output streams, name → declaration.
         configuration: the component's own configuration, set by `add_configuration`.
         external: whether its commit phase has effects outside the transaction.
+        part_of: for a map-side stage in a plan, the bolt that it belongs to.
     """
 
     id: str
@@ -82,6 +83,17 @@ class Component:
     streams: Mapping[str, StreamDeclaration]
     configuration: Mapping[str, Any] = field(default_factory=dict)
     external: bool = False
+    part_of: str | None = None
+
+    @property
+    def timers(self) -> bool:
+        """Whether it is a committer that calls `TaskContext.wake_at`."""
+        return self.kind == "committer" and bool(getattr(self.object, "timers", False))
+
+    @property
+    def pins(self) -> bool:
+        """Whether it pins a value for each transaction: its class defines ``pin``."""
+        return callable(getattr(self.object, "pin", None))
 
     def under(self, settings: Settings) -> Component:
         """Return the component under other settings; only a managed bolt differs."""

@@ -85,22 +85,33 @@ class CommitRun(PhaseRun):
         is needed to find the tuples that it cannot handle.
         """
         for name, task in [] if self.diversion is not None else list(self.arrivals):
-            component = self._begin(name, task)
-            try:
-                run = component.begin(component.spec.fresh())
-                run.execute(self.arrivals.pop((name, task)))
-            except RAISED as error:
-                raise CommitFailed(component.failure(error)) from error
-            self._begun[name, task] = run
+            self._execute(name, task)
+
+    def _execute(self, name: str, task: int) -> None:
+        """Have a task execute its input so far."""
+        component, key = self._begin(name, task), (name, task)
+        try:
+            run = self._begun.get(key) or component.begin(component.spec.fresh())
+            self._begun[key] = run
+            run.execute(self.arrivals.pop(key, ()))
+        except RAISED as error:
+            raise CommitFailed(component.failure(error)) from error
 
     def run(self) -> None:
-        """Run the commit phase, or the rest of it after `execute`; raises `CommitFailed` if user code raises."""
+        """Run the commit phase, or the rest of it after `execute`; raises `CommitFailed` if user code raises.
+
+        All tasks of a component execute their input before the first of them finishes the batch.
+        """
         for name in self.program.commit:
             if name in self._elsewhere:
                 for one in self._elsewhere[name]:
                     self._sort_in(one)
                 continue
-            for task in range(self.program.components[name].parallelism):
+            tasks = range(self.program.components[name].parallelism)
+            if self.diversion is None:  # else all input of a task is needed at once
+                for task in tasks:
+                    self._execute(name, task)
+            for task in tasks:
                 self.run_task(name, task)
 
     @property

@@ -99,7 +99,7 @@ class ComponentRun:
         committer = self.spec.kind == "committer"
         return TaskContext(
             topology=self.phase.program.topology,
-            component=self.spec.id,
+            component=self.spec.name,
             task=self.task,
             parallelism=self.spec.parallelism,
             settings=self.spec.task_settings(),
@@ -175,9 +175,10 @@ class ComponentRun:
             phase.observe(id, self.task, phase.input.attempt, sent.emitted)
         for edge, target, batch in sent.routed:
             phase.send(edge, self.task, target, batch)
-        phase.counts[id] = phase.counts.get(id, 0) + sent.collector.count
-        phase.reported += [f"{id}[{self.task}]: {error!r}" for error in sent.collector.errors]
+        if self.spec.part_of is None:
+            phase.counts[id] = phase.counts.get(id, 0) + sent.collector.count
+        phase.reported += [f"{self.spec.name}[{self.task}]: {error!r}" for error in sent.collector.errors]
 
     def failure(self, error: BaseException, *, trace: bool = True) -> ErrorRow:
         """Build the error row for an exception raised by the component's code."""
-        return error_row(self.spec.id, self.task, self.phase.level, error, self.phase.at.input, trace=trace)
+        return error_row(self.spec.name, self.task, self.phase.level, error, self.phase.at.input, trace=trace)

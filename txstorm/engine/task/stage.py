@@ -115,7 +115,7 @@ class StageTask:
             faults.point("p3.before")
             with seldom_collected():
                 for spec in self._specs:
-                    current = spec.id
+                    current = spec.name
                     run.run_component(spec)
             if txid_input is self.pack.inputs[-1]:
                 current = self.program.spout
@@ -186,7 +186,8 @@ class TxidRun(PhaseRun):
         """Run one component on its input, and send its output downstream."""
         run = ComponentRun(self, spec, self._task.task)
         sent = self._emit(run) if spec.kind == "spout" else run.run(self.arrivals.pop((spec.id, run.task), []))
-        self.counts[spec.id] = 0
+        if spec.part_of is None:
+            self.counts[spec.id] = 0
         if sent is not None:
             run.hand_on(sent)
 

@@ -1,0 +1,52 @@
+"""Map-side stages: parts of bolts that run in the tasks of their sources, before their tuples are distributed.
+
+Each becomes a component of its own in the plan, between a source and the bolt. It does not appear in the topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from txstorm.api.bolt import EVERYWHERE, BatchBolt
+from txstorm.api.grouping import Grouping
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.topology.graph import Component, Input, Topology
+
+
+def with_map_sides(topology: Topology) -> Topology:
+    """Return `topology` with the map-side stages of its bolts as components; `topology` itself if there are none."""
+    components = [one for component in topology.components for one in _divided(topology, component)]
+    return topology if len(components) == len(topology.components) else replace(topology, components=tuple(components))
+
+
+def _divided(topology: Topology, bolt: Component) -> Iterator[Component]:
+    """Yield the map-side stages of `bolt`, one per input that has one, followed by the bolt, which reads from them."""
+    inputs: list[Input] = []
+    for read in bolt.inputs:
+        source = topology.component(read.component)
+        part = None
+        if isinstance(bolt.object, BatchBolt):
+            part = bolt.object.map_side(source.id, read.stream, source.streams[read.stream].fields)
+        if part is None:
+            inputs.append(read)
+            continue
+        made = OutputFieldsDeclarer()
+        part.declare_output_fields(made)
+        stream = "" if read.stream == DEFAULT_STREAM else f"/{read.stream}"
+        stage = Component(
+            id=f"{bolt.id} (from {source.id}{stream})",
+            kind="batch",
+            object=part,
+            parallelism=source.parallelism,
+            inputs=(Input(source.id, read.stream, Grouping("local_or_shuffle")),),
+            streams=made.streams,
+            configuration=bolt.configuration,
+            part_of=bolt.id,
+        )
+        yield stage
+        inputs.append(Input(stage.id, DEFAULT_STREAM, read.grouping))
+        if EVERYWHERE in made.streams:
+            inputs.append(Input(stage.id, EVERYWHERE, Grouping("all")))
+    yield replace(bolt, inputs=tuple(inputs)) if inputs else bolt
