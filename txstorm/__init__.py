@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
+    from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
+    from txstorm.windows.forms import Count, Duration
+    from txstorm.windows.window import TupleWindow
 
 # A library does not configure its host's logging; the command line does.
 logging.getLogger("txstorm").addHandler(logging.NullHandler())
@@ -130,6 +133,11 @@ _HOME = {
     "StatefulBolt": "txstorm.stateful.bolt",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
+    "BaseWindowedBolt": "txstorm.windows.bolt",
+    "WindowedBolt": "txstorm.windows.bolt",
+    "Count": "txstorm.windows.forms",
+    "Duration": "txstorm.windows.forms",
+    "TupleWindow": "txstorm.windows.window",
 }
 
 _EXTRA = {"SqlAlchemyBackend"}

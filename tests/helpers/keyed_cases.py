@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from store_cases import intent_of, open_store, record
 
 from txstorm.api.state import CollectionState, KeyedState
@@ -36,9 +37,16 @@ class Shown:
     seen: dict[Any, tuple[Any, int]] = field(default_factory=dict)
     events: dict[Any, list[Row]] = field(default_factory=dict)
     recent: list[tuple[int, int, int]] = field(default_factory=list)
+    bound: int = -1
 
     def copy(self) -> Shown:
-        return Shown(dict(self.seen), {user: list(rows) for user, rows in self.events.items()}, list(self.recent))
+        events = {user: list(rows) for user, rows in self.events.items()}
+        return Shown(dict(self.seen), events, list(self.recent), self.bound)
+
+    def evict(self, bound: int) -> None:
+        """Drop the events of all users below the higher one of `bound` and all earlier ones."""
+        self.bound = max(self.bound, bound)
+        self.events = {user: [row for row in rows if row[0] >= self.bound] for user, rows in self.events.items()}
 
     def at(self, stamp: int) -> tuple[dict[Any, Any], dict[Any, list[Row]], list[Row]]:
         """Return the part of the model that has not expired at `stamp`."""
@@ -56,10 +64,11 @@ def play(draw: random.Random, resources: Any, now: Shown, stamp: int) -> None:
     """Run one txid of random reads and writes on both the handles and the model `now`; check that each read agrees."""
     seen = resources.state("count", 0, "seen")
     events, recent = (resources.collection("count", 0, name) for name in ("events", "recent"))
+    bound, cuts = -1, dict.fromkeys(USERS, -1)
     for _ in range(draw.randrange(1, 6)):
         user, n, at = draw.choice(USERS), draw.randrange(100), draw.randrange(12)
         there = now.at(stamp)
-        action = draw.choice(["put", "update", "remove", "append", "append", "cut", "expiring"])
+        action = draw.choice(["put", "update", "remove", "append", "append", "cut", "expiring", "evict", "bound"])
         if action == "put":
             seen.put(user, {"n": n, "by": "put"})
             now.seen[user] = {"n": n, "by": "put"}, stamp
@@ -75,7 +84,16 @@ def play(draw: random.Random, resources: Any, now: Shown, stamp: int) -> None:
             events.append_many(rows)
             for user, at, *values in rows:
                 now.events.setdefault(user, []).append((at, *values))
+                now.events[user] = [row for row in now.events[user] if row[0] >= cuts[user]]
                 now.events[user].sort(key=place)
+            now.evict(-1)
+        elif action == "evict":
+            events.evict_batch(pa.table({"user": pa.array([user], pa.string()), "at": [at]}))
+            cuts[user] = max(cuts[user], at)
+            now.events[user] = [row for row in now.events.get(user, []) if row[0] >= at]
+        elif action == "bound" and draw.random() < 0.3:
+            events.evict_before(at // 2)
+            bound = max(bound, at // 2)
         elif action == "cut":
             keep = [row for row in now.events.get(user, []) if not at <= row[0] <= at + 4]
             assert events.remove(user, at, at + 4) == len(now.events.get(user, [])) - len(keep)
@@ -84,6 +102,7 @@ def play(draw: random.Random, resources: Any, now: Shown, stamp: int) -> None:
             recent.append((), at, n)
             now.recent = sorted([*now.recent, (at, n, stamp)], key=place)
         check(resources, now, stamp, at)
+    now.evict(bound)
 
 
 def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
@@ -100,6 +119,11 @@ def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
         assert handle.scan_many(USERS, at, at + 4, limit=limit, reverse=reverse) == wanted
     rows = [{"user": user, "at": at, "kind": kind, "n": n} for user in part for at, kind, n in part[user]]
     assert handle.scan_table(part, at, at + 4).to_pylist() == rows
+    by_key = sorted(rows, key=lambda row: (row["user"] is not None, row["user"] or ""))
+    assert handle.scan_table(None, at, at + 4).to_pylist() == by_key
+    for user in events:
+        rows = [(user, *row) for row in events[user] if row[0] <= at][-3:]
+        assert [tuple(row.values()) for row in handle.scan_table([user], end=at, last=3).to_pylist()] == rows
     handle = resources.collection("count", 0, "recent")
     assert handle.scan(()) == recent
     assert handle.scan((), limit=2, reverse=True) == recent[::-1][:2]

@@ -60,8 +60,8 @@ class CommitResources(Protocol):
     def state(self, component: str, task: int, name: str) -> StateHandle:
         """Return the handle of the state `name` declared by `component`."""
 
-    def collection(self, component: str, task: int, name: str) -> CollectionHandle:
-        """Return the handle of the collection state `name` declared by `component`."""
+    def collection(self, component: str, task: int, name: str, tasks: int = 1) -> CollectionHandle:
+        """Return the handle of the collection state `name` declared by `component`, which has `tasks` tasks."""
 
     def sink(self, component: str, task: int, name: str) -> SinkHandle:
         """Return the handle of the sink `name` declared by `component`."""
@@ -167,7 +167,8 @@ class TaskContext:
 
     def collection(self, name: str) -> CollectionHandle:
         """Return the handle of this committer's `CollectionState` named `name`; usable in `finish_batch` only."""
-        return self._resources("state", name).collection(self.component, self.task, name)
+        resources = self._resources("state", name)
+        return resources.collection(self.component, self.task, name, self.parallelism)
 
     def sink(self, name: str) -> SinkHandle:
         """Return the handle of this committer's `SinkTable` or `Outlet` named `name`; usable in `finish_batch` only."""

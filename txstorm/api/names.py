@@ -34,6 +34,11 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def map_side_id(bolt: str, source: str, stream: str) -> str:
+    """Return the id of the map-side stage of `bolt` in the tasks of `source`, which no component of a user can have."""
+    return f"{bolt} (from {source}{'' if stream == DEFAULT_STREAM else f'/{stream}'})"
+
+
 def near(word: str, known: list[str]) -> str:
     """Return a hint such as ``" (did you mean 'x'?)"`` with words of `known` similar to `word`; empty if none is."""
     from difflib import get_close_matches

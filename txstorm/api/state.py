@@ -178,11 +178,24 @@ class CollectionHandle(Protocol):
     ) -> dict[Any, list[tuple[Any, ...]]]:
         """Return ``{key: rows}`` for `keys` with rows from `start` to `end`; rows, limit and order as in `scan`."""
 
-    def scan_table(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> pa.Table:
-        """Return the rows of `keys` from `start` to `end` as an Arrow table: keys in the given order, rows sorted.
+    def scan_table(
+        self,
+        keys: Iterable[Any] | pa.RecordBatch | pa.Table | None = None,
+        start: Any = None,
+        end: Any = None,
+        *,
+        last: int | None = None,
+    ) -> pa.Table:
+        """Return the rows of `keys` from `start` to `end` as an Arrow table, without a Python object per row.
 
-        It has the columns that `append_batch` takes: key, order, values. Rows read from disk are converted to columns
-        in bulk, without a Python object per row.
+        It has the columns that `append_batch` takes: key, order, values. The keys are in the given order, the rows of
+        each key ascend.
+
+        Args:
+            keys: the keys, or a record batch or table with the key columns; None: all keys, sorted, None first.
+            start: the lowest value of the order column; None: open.
+            end: the highest value, included; None: open.
+            last: return only the last `last` rows of each key (at least 1) that are not above `end`.
         """
 
     def remove(self, key: Any, start: Any = None, end: Any = None) -> int:
@@ -190,6 +203,25 @@ class CollectionHandle(Protocol):
 
     def remove_many(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> int:
         """Remove the rows of `keys` from `start` to `end` of the order column; return their number."""
+
+    def evict_before(self, place: Any, key: Any = None) -> None:
+        """Evict the rows of `key`, or of all keys, whose order column is below `place`, for good.
+
+        The cost does not depend on the number of rows: readers of this txid and later ones leave them out, and
+        compaction frees their space. A place below an earlier one changes nothing.
+
+        With a `key`: the rows appended up to this txid, at once also for the reads of this task.
+
+        Without a key (None): the rows of all keys, also those that later transactions append below the place. The
+        lowest place that the component's tasks give in this txid counts, from the next txid on; if any task gives none,
+        nothing is evicted.
+        """
+
+    def evict_batch(self, batch: Any) -> None:
+        """Evict the rows of many keys, as `evict_before` with a key does for each of them.
+
+        `batch`: a `pyarrow.RecordBatch` or `Table` with the key columns, and each key's place in the order column.
+        """
 
 
 class SinkHandle(Protocol):

@@ -23,12 +23,14 @@ class RewoundTable:
         as_of: the txid that the table is as of afterwards; for ``state/…`` it may be earlier than the rewind's.
         removes: files to remove from the table: those with later rows only, and those that `adds` replace.
         adds: files of the restored version and, if a group extends beyond the txid, its rows up to the txid.
+        bound: the eviction bound that the restored version of a collection state's table has; None if it has none.
     """
 
     uri: str
     as_of: int
     removes: tuple[str, ...]
     adds: tuple[DataFile, ...]
+    bound: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +85,7 @@ class Rewind:
 
 def _table_from(found: Mapping[str, Any]) -> RewoundTable:
     adds = tuple(DataFile(**{**one, "path": checked_path(one["path"])}) for one in found["adds"])
-    return RewoundTable(found["uri"], found["as_of"], tuple(map(checked_path, found["removes"])), adds)
+    removes, bound = tuple(map(checked_path, found["removes"])), found.get("bound")
+    if bound is not None and not isinstance(bound, int):
+        raise ValueError(f"expected a bound that is an int, got {bound!r}")
+    return RewoundTable(found["uri"], found["as_of"], removes, adds, bound)

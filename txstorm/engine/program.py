@@ -26,10 +26,7 @@ class ComponentSpec:
         settings: the topology's settings, overridden by the component's own configuration.
         nested: names of the settings whose values are lists, dicts or sets.
         timers: whether it calls `TaskContext.wake_at`.
-<<<<<<< HEAD
-=======
         part_of: for a map-side stage, the bolt that it belongs to, in whose name it reports.
->>>>>>> core
         blob: the pickled user object, unpickled for every task and batch.
     """
 
@@ -40,10 +37,7 @@ class ComponentSpec:
     settings: Mapping[str, Any]
     nested: tuple[str, ...] = field(repr=False)
     timers: bool
-<<<<<<< HEAD
-=======
     part_of: str | None
->>>>>>> core
     blob: bytes = field(repr=False)
 
     @property
@@ -158,10 +152,7 @@ def _spec(component: Component, settings: Mapping[str, Any]) -> ComponentSpec:
         settings=together,
         nested=tuple(name for name, value in together.items() if isinstance(value, dict | list | tuple | set)),
         timers=component.timers,
-<<<<<<< HEAD
-=======
         part_of=component.part_of,
->>>>>>> core
         blob=cloudpickle.dumps(component.object),
     )
 

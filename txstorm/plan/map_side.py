@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.grouping import Grouping
-from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.topology.graph import Component, Input, Topology
 
@@ -34,9 +34,8 @@ def _divided(topology: Topology, bolt: Component) -> Iterator[Component]:
             continue
         made = OutputFieldsDeclarer()
         part.declare_output_fields(made)
-        stream = "" if read.stream == DEFAULT_STREAM else f"/{read.stream}"
         stage = Component(
-            id=f"{bolt.id} (from {source.id}{stream})",
+            id=map_side_id(bolt.id, source.id, read.stream),
             kind="batch",
             object=part,
             parallelism=source.parallelism,

@@ -11,7 +11,9 @@ from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.storage.rows.eviction import NO_BOUND, is_placed
 from txstorm.storage.rows.schema import TXID, in_order
+from txstorm.storage.tables.as_of import bound_as_of
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity, key_names_of, table_ref
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.rewrite import FILE_ROWS, folded
@@ -65,8 +67,18 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIden
     since = savepoint.txid if ref.kind in (STATE, CHANGES) else open_table(source, ref).since()
     made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about, since)
     files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now, ref.bounded))
-    if files:
-        _fill(made, files, savepoint)
+    bound = _bound(source, savepoint, ref, old)
+    if files or bound > NO_BOUND:
+        _fill(made, files, savepoint, bound)
+
+
+def _bound(source: Path, savepoint: Savepoint, ref: TableRef, handle: DeltaHandle) -> int:
+    """Return the eviction bound of all collections of a state as of the savepoint; `NO_BOUND` if there is none."""
+    saved = _changes_of(savepoint, ref) if ref.kind == STATE else None
+    if saved is None or not is_placed(key_names_of(handle.properties)):
+        return NO_BOUND
+    changes = DeltaHandle.open(source / TableRef(CHANGES, ref.name).uri, saved.version)
+    return bound_as_of(handle, changes, savepoint.tables[ref.uri].as_of or 0, savepoint.txid)
 
 
 def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> Iterator[DataFile]:
@@ -82,7 +94,7 @@ def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> I
         yield DataFile(path, len(data), now, column_stats(part, column))
 
 
-def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint) -> None:
+def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint, bound: int) -> None:
     owner = table.owner
     info = {
         "topology": owner.topology,
@@ -95,6 +107,8 @@ def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint) -
         "from": {"incarnation": savepoint.incarnation, "timeline": savepoint.timeline},
     }
     apps = {table.ref.txid_app(owner): savepoint.txid, owner.epoch_app: 0}
+    if bound > NO_BOUND:
+        apps[owner.bound_app] = bound
     label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
     table.handle.commit(Commit(apps, info, files, label=label))
     table.handle.make_durable(range(1, 2))

@@ -32,6 +32,7 @@ from txstorm.errors import (
     TxstormError,
 )
 from txstorm.recovery.clone import written
+from txstorm.storage.rows.eviction import NO_BOUND
 from txstorm.storage.rows.schema import TXID, in_order
 from txstorm.storage.tables.as_of import version_as_of
 from txstorm.storage.tables.directory import TableDirectory, placed
@@ -167,14 +168,16 @@ def _state(table: TransactionalTable, txid: int) -> RewoundTable:
     if txid < table.since():
         return RewoundTable(table.ref.uri, txid, tuple(sorted(now)), ())
     version, as_of = version_as_of(table, txid)
-    then = {file.path: file for file in table.at(version).files()}
+    restored = table.at(version)
+    then = {file.path: file for file in restored.files()}
     adds = tuple(file for path, file in sorted(then.items()) if path not in now)
     for file in adds:
         if not table.has_file(file.path):
             raise _unreadable(table, file.path, "it is missing")
     if is_merged(table.log.properties):
         as_of = txid  # the txids in between changed nothing; the ledger will record this txid
-    return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
+    bound = restored.app_version(table.owner.bound_app)
+    return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds, bound)
 
 
 def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
@@ -193,6 +196,8 @@ def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch
     removes = [current[path] for path in todo.removes if path in current]
     since, until = min(table.since(), rewind.txid), table.until()
     apps = {table.ref.txid_app(owner): todo.as_of, owner.epoch_app: epoch, owner.since_app: since}
+    if todo.bound is not None or table.log.app_version(owner.bound_app) is not None:
+        apps[owner.bound_app] = NO_BOUND if todo.bound is None else todo.bound
     if until is not None:
         apps[owner.until_app] = min(until, rewind.txid)
     return Commit(apps, info, adds, removes, now, f"txstorm rewind to txid {rewind.txid}")

@@ -13,11 +13,12 @@ import pyarrow as pa
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow
 from txstorm.results.read import json_value
-from txstorm.storage.rows.schema import KEY_GROUP, OP, PREV, REMOVED, TXID
+from txstorm.storage.rows.schema import EVICTED, EVICTED_ALL, KEY_GROUP, OP, PREV, REMOVED, TXID
 
 KEPT = 1000
 """Maximum number of differing rows of a table that a verdict contains; all are counted."""
 
+_OPERATIONS = {REMOVED: "removed", EVICTED: "evicted", EVICTED_ALL: "evicted"}
 _HIDDEN = {TXID.name, KEY_GROUP.name}
 Row = Mapping[str, Any]
 
@@ -52,9 +53,9 @@ class RowDifference:
 
 
 def _without_own_columns(row: Row) -> Row:
-    """Return `row` without txstorm's own columns; ``removed`` if the row is a removal."""
-    if row.get(OP.name) == REMOVED:
-        return {OP.name: "removed"}
+    """Return `row` without txstorm's own columns; ``removed`` or ``evicted`` if it is a removal or a tombstone."""
+    if row.get(OP.name) in _OPERATIONS:
+        return {OP.name: _OPERATIONS[row[OP.name]]}
     return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
 
 

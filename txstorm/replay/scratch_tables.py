@@ -20,14 +20,16 @@ from txstorm.results.read import (
     key_names,
     list_sinks,
     list_states,
+    read_bound,
     read_changes,
     read_sink,
     read_state,
 )
 from txstorm.state.collections import CollectionGroup, state_group
 from txstorm.state.commit_group import CommitHandles, CommitTables
+from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import StateIndex
-from txstorm.state.index.ordered_index import state_index
+from txstorm.state.index.open import state_index
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
@@ -68,7 +70,7 @@ class ReplayTables:
     ) -> None:
         self._caught = caught
         self._committed = Committed(data_dir)
-        self._indexes: dict[str, StateIndex] = {}
+        self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._states: dict[str, StateGroup | CollectionGroup] = {}
         self._sinks: dict[str, SinkGroup] = {}
         states: dict[str, tuple[str, Unpublished[Any]]] = {}
@@ -90,7 +92,7 @@ class ReplayTables:
             if ref.uri in self._committed.kinds:
                 one.checked(open_table(data_dir, ref))
 
-    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex:
+    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex | CollectionIndex:
         index = self._indexes[state.name] = state_index(state)
         uri = TableRef(CHANGES, state.name).uri
         if uri in self._committed.kinds:
@@ -99,6 +101,8 @@ class ReplayTables:
             rows = read_state(data_dir, state.name, before, committed, whole=True)
             rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))
             index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(stored_fields(state)))))
+            if isinstance(index, CollectionIndex):
+                index.set_bound(read_bound(data_dir, state.name, before, committed))
         return index
 
     def prefetch(self, first: int, last: int) -> None:

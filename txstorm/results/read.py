@@ -19,7 +19,7 @@ from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.storage.rows.schema import OP, PREV, STAMP, TXID, in_order
 from txstorm.storage.rows.ttl import alive, moment, ttl_of
-from txstorm.storage.tables.as_of import check_right, too_old, version_as_of, why_not
+from txstorm.storage.tables.as_of import bound_as_of, check_right, too_old, version_as_of, why_not
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import KEYS, VALUES, TableRef, is_merged, table_ref
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
@@ -138,6 +138,17 @@ def state_parts(
     keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
     ttl = ttl_of(kept.handle.properties)
     return StateParts(kept.at(version), as_of, None if changes is None else changes.handle, wanted, keys, values, ttl)
+
+
+@reads
+def read_bound(data_dir: Path, name: str, txid: int, committed: int = 0) -> int:
+    """Read the eviction bound of all collections of a collection state as of `txid`; `NO_BOUND` if there is none.
+
+    Raises the errors of `read_state`.
+    """
+    parts = state_parts(data_dir, name, txid, committed)
+    assert parts.changes is not None  # collections always have the layout `changes`
+    return bound_as_of(parts.base, parts.changes, parts.as_of, parts.txid)
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:

@@ -13,7 +13,8 @@ from txstorm.clients.delta.handle import DeltaHandle, first_line
 from txstorm.errors import InputError
 from txstorm.results.read import Stamps, StateParts, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.results.views import checked_txid, stamps_in
-from txstorm.storage.rows.schema import OP, REMOVED, STAMP, TXID, UPDATED
+from txstorm.storage.rows.eviction import is_placed
+from txstorm.storage.rows.schema import EVICTED, EVICTED_ALL, OP, STAMP, TXID, UPDATED
 from txstorm.storage.rows.ttl import MICROSECOND
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TableRef
@@ -23,7 +24,7 @@ from txstorm.storage.tables.intent import SINK, STATE
 
 
 log = logging.getLogger("txstorm.views")
-RANK = "_rank"
+RANK, ROW, EVICTION = "_rank", "_row", "_eviction"
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,24 @@ def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
     both = f"{base} UNION ALL {later} WHERE {TXID.name} > {parts.as_of}{upper}"
     keys = f"PARTITION BY {', '.join(map(quoted, parts.keys))} " if parts.keys else ""
     ranked = f"SELECT *, row_number() OVER ({keys}ORDER BY {TXID.name} DESC) AS {RANK} FROM ({both})"
-    there = f"{RANK} = 1 AND {OP.name} <> '{REMOVED}'"
+    there = f"{RANK} = 1 AND {OP.name} = '{UPDATED}'"
+    if is_placed(parts.keys):
+        there += _not_evicted(parts, f"{_newest(parts.changes)} WHERE {TXID.name} > {parts.as_of}{upper}")
     if parts.ttl is not None:
         newest = f"SELECT max(unix_micros({STAMP.name})) FROM ({later} WHERE {TXID.name} > {parts.as_of}{upper})"
         there += f" AND {_alive(parts.ttl, stamps(parts.txid) or 0, '' if txid is not None else newest)}"
-    return f"SELECT {shown} FROM ({ranked}) WHERE {there}"
+    return f"SELECT {shown} FROM ({ranked}) {ROW} WHERE {there}"
+
+
+def _not_evicted(parts: StateParts, changes: str) -> str:
+    """Build the condition that a row of a collection has not been evicted by a tombstone among the `changes`."""
+    *owners, order, _ = map(quoted, parts.keys)
+    general = f"SELECT max({order}) FROM {changes} AND {OP.name} = '{EVICTED_ALL}'"
+    tombstones = f"SELECT * FROM {changes} AND {OP.name} = '{EVICTED}'"
+    of_key = "".join(f"{EVICTION}.{name} <=> {ROW}.{name} AND " for name in owners)
+    later = f"{EVICTION}.{TXID.name} >= {ROW}.{TXID.name} AND {EVICTION}.{order} > {ROW}.{order}"
+    evicted = f"EXISTS (SELECT 1 FROM ({tombstones}) {EVICTION} WHERE {of_key}{later})"
+    return f" AND coalesce({ROW}.{order} >= ({general}), true) AND NOT {evicted}"
 
 
 def _alive(ttl: timedelta, stamp: int, newest: str) -> str:

@@ -1,87 +1,138 @@
 """Collections: ordered rows per key, with the handles of their committers and the rows of unpublished txids.
 
 A collection is stored as a keyed state with one key per row: the collection's key, the row's position in the order, and
-a sequence number that distinguishes rows with the same position. So its rows are staged, published, compacted and read
-like those of any state; this module adds appending rows and reading them in order.
+a sequence number that distinguishes rows with the same position. So its rows are staged, published and read like those
+of any state. Here they are columns throughout (`txstorm.state.index.sorted_rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
-from txstorm.state.index.ordered_index import CollectionIndex
-from txstorm.state.index.ordered_rows import (
-    CollectionKey,
-    Columns,
-    OrderedRows,
-    Place,
-    ScanRange,
-    filled,
-    over,
-    placed_columns,
-)
+from txstorm.keys import key_groups
+from txstorm.state.index.collection_index import CollectionIndex, PublishedRows, RowForm
+from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Layers, Owners, SortedRows, Source, Span, few
 from txstorm.state.keyed import StateGroup
-from txstorm.state.unpublished import TaskWrites, TxidWrites, UnpublishedRows, WriteBatch, latest_rows
+from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.storage.rows.columns import Column, python_values, shown
-from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Value
-from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field
-from txstorm.storage.rows.update_rules import Gone, Stored
+from txstorm.storage.rows.eviction import NO_BOUND, Numbers, Tombstones, limit_of, words
+from txstorm.storage.rows.forms import Key, KeyForm, Value
+from txstorm.storage.rows.schema import (
+    COUNT_BITS,
+    EVICTED,
+    EVICTED_ALL,
+    KEY_GROUP,
+    OP,
+    PLACE,
+    PREV,
+    REMOVED,
+    SEQUENCE,
+    STAMP,
+    TOMBSTONE,
+    TXID,
+    UPDATED,
+    changes_schema,
+    order_field,
+)
+from txstorm.storage.rows.ttl import moment
 
-COUNT_BITS = 24
-"""Number of low bits of a sequence number, which count the rows of one txid in a collection; the rest is the txid."""
+
+@dataclass
+class _Buffer:
+    """Rows appended one by one, as parallel lists of keys, orders and values."""
+
+    keys: list[Key]
+    orders: list[Any]
+    values: list[Value]
 
 
-class TaskCollection(TaskWrites):
-    """Implementation of `txstorm.api.state.CollectionHandle`, for one task in one txid."""
+class TaskCollection:
+    """Implementation of `txstorm.api.state.CollectionHandle`, for one task in one txid.
+
+    Attributes:
+        active: whether `finish_batch` of this task is running; set by the commit runner.
+        tasks: number of tasks of the component.
+        bound: the place of `evict_before` without a key; `NO_BOUND` if there was no such call.
+    """
 
     def __init__(self, group: CollectionGroup, component: str, task: int, txid: int) -> None:
-        self._rows: OrderedRows[Value | None] = OrderedRows()
-        super().__init__(group.state.name, component, task, txid, self._rows)
-        self._group = group
-        self._counts: dict[CollectionKey, int] = {}
+        self.active = False
+        self.tasks = 1
+        self.bound = NO_BOUND
+        self._group, self._txid = group, txid
+        self._where = f"{component}[{task}], txid {txid}"
+        self._buffer = _Buffer([], [], [])
+        self._loose: list[SortedRows] = []
+        self._removed: list[SortedRows] = []
+        self._cuts: list[SortedRows] = []
+        self._counts = np.empty(0, np.uint64), np.empty(0, np.int64)
+
+    # -- writing ------------------------------------------------------------------------------------------------
 
     def append(self, key: Key, at: Any, *values: Any) -> None:
         """Append one row to the collection of `key`, at position `at` in its order."""
-        self.append_many([(key, at, *values)])
+        self._check_active()
+        self._buffered([(key, at, *values)])
 
     def append_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Append many rows, each a tuple ``(key, at, *values)``."""
         self._check_active()
-        group, given = self._group, list(rows)
-        width = PLACE + len(group.values.names)
-        for row in given:
-            if not isinstance(row, tuple | list) or len(row) != width:
-                names = ["key", group.order.name, *group.values.names]
-                raise self._error(f"expected rows ({', '.join(names)}), got {shown(row)}")
-        if given:
-            keys, orders, *columns = zip(*given, strict=True)
-            owners, key_arrays = group.owners.checked(list(keys), self._where)
-            places, order_array = group.order.checked(orders, lambda i: f"key {shown(keys[i])} ({self._where})")
-            self._check_placed(owners, places)
-            values, value_arrays = group.values.rows(columns, owners, self._where)
-            self._append(group.tuples(owners), places, [*key_arrays, order_array], values, value_arrays)
+        self._buffered(list(rows))
+        if len(self._buffer.keys) > 1:
+            self._flush()
 
     def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append the rows of a `pyarrow.RecordBatch` or `Table` that has the key, order and value columns."""
         self._check_active()
-        group = self._group
-        table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-        arrays = [self._taken(table, one) for one in (*group.owners.columns, group.order, *group.values.columns)]
-        if not table.num_rows:
-            return
+        group, table = self._group, _table(batch)
+        columns = (*group.owners.columns, group.order, *group.values.columns)
+        arrays = [self._taken(table, one, "append_batch") for one in columns]
+        self._flush()
         width = len(group.owners.columns)
-        *keys, orders = map(python_values, arrays[: width + 1])
-        owners = list(zip(*keys, strict=True)) if keys else [()] * table.num_rows
-        self._check_placed(owners, orders)
-        values = list(zip(*map(python_values, arrays[width + 1 :]), strict=True))
-        self._append(owners, orders, arrays[: width + 1], values, arrays[width + 1 :])
+        self._check_placed(table, arrays[width])
+        self._append(arrays[:width], words(arrays[width]), arrays[width + 1 :])
+
+    def remove(self, key: Key, start: Any = None, end: Any = None) -> int:
+        """Remove the rows of `key` from position `start` to `end`; return the number removed."""
+        return self.remove_many([key], start, end)
+
+    def remove_many(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> int:
+        """Remove the rows of many keys from position `start` to `end`; return the number removed."""
+        owners, found = self._found(keys, self._span(start, end))
+        if len(found):
+            self._removed.append(SortedRows.of_owners(owners, found))
+        return len(found)
+
+    def evict_before(self, place: Any, key: Key = None) -> None:
+        """Evict the rows of `key`, or of all collections if it is None, below `place` in the order."""
+        self._check_active()
+        (at,) = words(self._group.order.array([self._place(place, "place of evict_before")])).tolist()
+        if key is None:
+            self.bound = max(self.bound, at)
+        else:
+            self._cut(self._owners([key]), np.array([at]))
+
+    def evict_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Evict the rows of many collections: for each key in `batch`, those below its value of the order column."""
+        self._check_active()
+        group, table = self._group, _table(batch)
+        *keys, places = (self._taken(table, one, "evict_batch") for one in (*group.owners.columns, group.order))
+        self._check_placed(table, places)
+        owners, codes = Owners.distinct(keys, table.num_rows)
+        highest = np.full(len(owners), NO_BOUND)
+        np.maximum.at(highest, codes, words(places))
+        self._cut(owners, highest)
+
+    # -- reading ------------------------------------------------------------------------------------------------
 
     def scan(
         self, key: Key, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
@@ -90,8 +141,9 @@ class TaskCollection(TaskWrites):
 
         None stands for the lowest or highest position, or for no limit.
         """
-        (rows,) = self._there([key], self._span(start, end, limit, reverse=reverse)).values()
-        return self._public(rows)
+        _, found = self._found([key], self._span(start, end, limit, reverse=reverse))
+        rows = self._group.public_rows(found)
+        return rows[::-1] if reverse else rows
 
     def scan_many(
         self,
@@ -103,220 +155,438 @@ class TaskCollection(TaskWrites):
         reverse: bool = False,
     ) -> dict[Key, list[tuple[Any, ...]]]:
         """Return ``{key: rows}`` for the `keys` that have rows from position `start` to `end`; rows as from `scan`."""
-        found = self._there(keys, self._span(start, end, limit, reverse=reverse))
-        return {self._group.public(owner): self._public(rows) for owner, rows in found.items() if rows}
+        owners, found = self._found(keys, self._span(start, end, limit, reverse=reverse))
+        rows, result, begin = self._group.public_rows(found), {}, 0
+        for key, count in zip(self._group.public_keys(owners), found.counts(len(owners)).tolist(), strict=True):
+            if count:
+                part = rows[begin : begin + count]
+                result[key] = part[::-1] if reverse else part
+            begin += count
+        return result
 
-    def scan_table(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> pa.Table:
-        """Return the rows of `keys` from position `start` to `end` as a table with the columns of `append_batch`."""
-        self._check_active()
-        group, span = self._group, self._span(start, end)
-        owners = self._owners(keys)
-        found = group.columns(owners, span, self._txid)
-        if self.wrote:
-            self._spread()
-            found = found.over([self._rows.scan(owner, span) for owner in owners], group.values)
-        return group.table(owners, found)
-
-    def remove(self, key: Key, start: Any = None, end: Any = None) -> int:
-        """Remove the rows of `key` from position `start` to `end`; return the number removed."""
-        return self.remove_many([key], start, end)
-
-    def remove_many(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> int:
-        """Remove the rows of many keys from position `start` to `end`; return the number removed."""
-        found = self._there(keys, self._span(start, end))
-        gone = {(*owner, *place): value for owner, rows in found.items() for place, value in rows}
-        writes, olds = self.writes, self.olds
-        for key, value in gone.items():
-            if key not in writes:
-                olds[key] = value
-        writes.update(dict.fromkeys(gone))
-        return len(gone)
-
-    def _append(
+    def scan_table(
         self,
-        owners: Sequence[CollectionKey],
-        places: Sequence[Any],
-        key_arrays: Arrays,
-        values: list[Value],
-        made: Arrays,
-    ) -> None:
-        numbers = [self._number(owner) for owner in owners]
-        keys = [(*owner, place, number) for owner, place, number in zip(owners, places, numbers, strict=True)]
-        arrays = [*key_arrays, pa.array(numbers, SEQUENCE.type)]
-        rows = WriteBatch(keys, values, [None] * len(keys), arrays, made)
-        self._write(self._group.stamped(rows, self._txid), distinct=True)
+        keys: Iterable[Key] | pa.RecordBatch | pa.Table | None = None,
+        start: Any = None,
+        end: Any = None,
+        *,
+        last: int | None = None,
+    ) -> pa.Table:
+        """Return the rows of `keys` from position `start` to `end` as a table with the columns of `append_batch`."""
+        owners, found = self._found(keys, self._span(start, end, last, reverse=True))
+        return self._group.table(owners, found)
 
-    def _number(self, owner: CollectionKey) -> int:
-        count = self._counts[owner] = self._counts.get(owner, -1) + 1
-        if count >> COUNT_BITS:
-            raise self._error(f"key {shown(owner)} gets more than {1 << COUNT_BITS} rows in one txid; use smaller ones")
-        return self._txid << COUNT_BITS | count
+    # -- the end of the txid ------------------------------------------------------------------------------------
 
-    def _there(self, keys: Iterable[Key], span: ScanRange) -> dict[CollectionKey, list[tuple[Place, Value]]]:
-        """Return the rows of `keys` in `span`, including the task's own writes, keyed by collection."""
+    @property
+    def rows(self) -> PublishedRows:
+        """All writes of the task, except the bound of all collections; rows that were removed are still among them."""
+        self._flush()
+        return PublishedRows(_joined(self._loose), _joined(self._removed), _joined(self._cuts))
+
+    @property
+    def layers(self) -> Layers:
+        """All writes of the task as layers of a scan, except the bound of all collections."""
+        self._flush()
+        for blocks in (self._loose, self._removed, self._cuts):
+            blocks[:] = few(blocks)
+        return Layers([Source.of(block) for block in self._loose], self._removed, self._cuts)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _buffered(self, given: list[tuple[Any, ...]]) -> None:
+        group = self._group
+        width = PLACE + len(group.values.names)
+        for row in given:
+            if not isinstance(row, tuple | list) or len(row) != width:
+                names = ["key", group.order.name, *group.values.names]
+                raise self._error(f"expected rows ({', '.join(names)}), got {shown(row)}")
+        if not given:
+            return
+        keys, orders, *columns = zip(*given, strict=True)
+        owners = group.owners.canonical(list(keys), self._where)
+        places, _ = group.order.checked(orders, lambda i: f"key {shown(keys[i])} ({self._where})")
+        for key, place in zip(group.tuples(owners), places, strict=True):
+            if place is None:
+                raise self._unplaced(key)
+        values, _ = group.values.rows(columns, owners, self._where)
+        self._buffer.keys.extend(owners)
+        self._buffer.orders.extend(places)
+        self._buffer.values.extend(values)
+
+    def _flush(self) -> None:
+        """Convert the rows that were appended one by one to columns."""
+        buffer, group = self._buffer, self._group
+        if buffer.keys:
+            self._buffer = _Buffer([], [], [])
+            orders = words(group.order.array(buffer.orders))
+            values = [column.array([value[i] for value in buffer.values])
+                      for i, column in enumerate(group.values.columns)]  # fmt: skip
+            self._append(group.owners.arrays(buffer.keys), orders, values)
+
+    def _append(self, keys: Arrays, orders: Numbers, values: Arrays) -> None:
+        if not len(orders):
+            return
+        if self._group.state.ttl is not None:
+            stamp = pa.scalar(self._group.stamp(self._txid), STAMP.type)
+            values = [*values, pa.repeat(stamp, len(orders))]
+        owners, codes = Owners.distinct(keys, len(orders))
+        numbers = self._numbers(owners, codes)
+        self._loose.append(SortedRows.of_owners(owners, Found(codes, orders, numbers, values)))
+
+    def _numbers(self, owners: Owners, codes: Numbers) -> Numbers:
+        """Number the appended rows of each collection in the order of arrival, after those of earlier calls."""
+        known, counts = self._counts
+        at = np.searchsorted(known, owners.hashes)
+        there = at < len(known)
+        there[there] = known[at[there]] == owners.hashes[there]
+        before = np.zeros(len(owners), np.int64)
+        before[there] = counts[at[there]]
+        turn = np.argsort(codes, kind="stable")
+        sizes = np.bincount(codes, minlength=len(owners))
+        within = np.empty(len(codes), np.int64)
+        within[turn] = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        after = before + sizes
+        if (after > 1 << COUNT_BITS).any():
+            (key,) = self._group.key_tuples(owners.taken(np.flatnonzero(after > 1 << COUNT_BITS)[:1]))
+            raise self._error(f"key {shown(key)} gets more than {1 << COUNT_BITS} rows in one txid; use smaller ones")
+        hashes = np.concatenate([owners.hashes, known])
+        found, first = np.unique(hashes, return_index=True)
+        self._counts = found, np.concatenate([after, counts])[first]
+        return (self._txid << COUNT_BITS) + before[codes] + within
+
+    def _cut(self, owners: Owners, places: Numbers) -> None:
+        if len(owners):
+            limits = np.full(len(owners), limit_of(self._txid))
+            self._cuts.append(SortedRows.of_owners(owners, Found(np.arange(len(owners)), places, limits, ())))
+
+    def _found(self, keys: Any, span: Span) -> tuple[Owners, Found]:
+        """Return the wanted collections and their rows in `span`, with the task's own writes."""
         self._check_active()
-        owners = self._owners(keys)
-        if not self.wrote:
-            return dict(zip(owners, self._group.scan(owners, span, self._txid), strict=True))
-        self._spread()
+        return self._group.find(None if keys is None else self._owners(keys), span, self._txid, self.layers)
 
-        def read(some: Sequence[CollectionKey], part: ScanRange) -> list[list[tuple[Place, Value]]]:
-            return self._group.scan(some, part, self._txid)
+    def _owners(self, keys: Any) -> Owners:
+        group = self._group
+        if isinstance(keys, pa.RecordBatch | pa.Table):
+            table = _table(keys)
+            columns = [self._taken(table, one, "scan_table") for one in group.owners.columns]
+            return Owners.distinct(columns, table.num_rows)[0]
+        distinct = list(dict.fromkeys(group.owners.canonical(keys, self._where)))
+        return Owners.of(group.owners.arrays(distinct), len(distinct))
 
-        def settle(owner: CollectionKey, rows: list[tuple[Place, Value]], part: ScanRange) -> list[tuple[Place, Value]]:
-            return _seen(rows, self._rows.scan(owner, part), backwards=part.backwards)
-
-        return dict(zip(owners, filled(read, settle, owners, span), strict=True))
-
-    def _owners(self, keys: Iterable[Key]) -> list[CollectionKey]:
-        return list(dict.fromkeys(self._group.tuples(self._group.owners.canonical(keys, self._where))))
-
-    def _span(self, start: Any, end: Any, limit: int | None = None, *, reverse: bool = False) -> ScanRange:
+    def _span(self, start: Any, end: Any, limit: int | None = None, *, reverse: bool = False) -> Span:
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise self._error(f"expected a limit that is an int above 0, or None, got {shown(limit)}")
-        order = self._group.order
-        given, ends = (start, end), self._group.ends
-        first, last = order.canonical(given, lambda i: f"{('start', 'end')[i]} of a range ({self._where})")
-        lowest, highest = ends[0] if first is None else first, ends[1] if last is None else last
-        if lowest > highest:
+        first = ALL.first if start is None else self._bits(start, "start of a range")
+        last = ALL.last if end is None else self._bits(end, "end of a range")
+        if first > last:
             raise self._error(f"expected a range with start <= end, got {shown(start)} to {shown(end)}")
-        return ScanRange.of(lowest, highest, limit, backwards=reverse)
+        return Span(first, last, limit, reverse)
 
-    def _public(self, rows: Sequence[tuple[Place, Value]]) -> list[tuple[Any, ...]]:
-        values = self._group.values.tuples([value for _, value in rows])
-        return [(place[0], *value) for (place, _), value in zip(rows, values, strict=True)]
+    def _bits(self, place: Any, what: str) -> int:
+        return int(words(self._group.order.array([self._place(place, what)]))[0])
 
-    def _taken(self, table: pa.Table, column: Column) -> pa.Array:
+    def _place(self, place: Any, what: str) -> Any:
+        (at,) = self._group.order.canonical([place], lambda _: f"{what} ({self._where})")
+        if at is None:
+            raise self._error(f"expected a {what} of the order column {self._group.order.name!r}, got None")
+        return at
+
+    def _taken(self, table: pa.Table, column: Column, call: str) -> pa.Array:
         if table.column_names.count(column.name) != 1:
-            raise self._error(f"append_batch expected one column {column.name!r}, got {table.column_names}")
+            raise self._error(f"{call} expected one column {column.name!r}, got {table.column_names}")
         return pa.concat_arrays(column.conformed(table[column.name], self._where).chunks or [column.array([])])
 
-    def _check_placed(self, owners: Sequence[Key], places: Sequence[Any]) -> None:
-        for owner, place in zip(owners, places, strict=True):
-            if place is None:
-                name = self._group.order.name
-                raise self._error(f"key {shown(owner)}: expected a value of the order column {name!r}, got None")
+    def _check_placed(self, table: pa.Table, places: pa.Array) -> None:
+        if places.null_count:
+            (row,) = table.filter(places.is_null()).slice(0, 1).to_pylist()
+            raise self._unplaced(tuple(row[name] for name in self._group.owners.names))
+
+    def _unplaced(self, key: Key) -> StateError:
+        name = self._group.order.name
+        return self._error(f"key {shown(key)}: expected a value of the order column {name!r}, got None")
+
+    def _check_active(self) -> None:
+        if not self.active:
+            msg = (
+                f"state {self._group.state.name!r} of {self._where} used outside finish_batch; state is read and "
+                "written in finish_batch of a committer only: collect in execute, write there"
+            )
+            raise StateError(msg)
 
     def _error(self, what: str) -> StateError:
-        return StateError(f"state {self._name!r} ({self._where}): {what}")
+        return StateError(f"state {self._group.state.name!r} ({self._where}): {what}")
 
 
-class CollectionGroup(UnpublishedRows[TaskCollection]):
-    """Writes of unpublished txids to a collection state, as an overlay on its index.
+@dataclass(frozen=True)
+class _Ended:
+    """Changes of one ended txid."""
+
+    txid: int
+    changes: PublishedRows
+
+
+class CollectionGroup(Unpublished[TaskCollection]):
+    """Writes of unpublished txids to a collection state, as layers over its index.
 
     Attributes:
+        state: the state.
         owners: the converter for the keys of the collections.
+        keys, values: the converters for the keys and values of rows.
         order: the order column.
-        ends: the lowest and the highest possible value of the order column.
     """
 
     accessor = "collection"
     holds = "collections"
-    state: CollectionState
 
     def __init__(self, state: CollectionState, index: CollectionIndex) -> None:
-        super().__init__(state, index)
+        super().__init__(changes_schema(state))
+        self.state = state
         self.owners = KeyForm(KeyedState(state.name, state.key, state.value))
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))
-        self.ends = _ends(self.order.field.type)
-        self._placed = index
+        self._form = RowForm(state)
+        self.keys, self.values = self._form.keys, self._form.values
+        self._index = index
+        self._stamps: dict[int, datetime] = {}
+        self._ended: tuple[_Ended, ...] = ()
+        self._last = 0
 
-    def tuples(self, keys: Sequence[Key]) -> list[CollectionKey]:
-        """Convert collection keys to canonical tuples of their column values."""
-        return [(key,) for key in keys] if len(self.owners.columns) == 1 else list(keys)
+    def begin(self, txid: int, stamp: int) -> None:
+        """Begin the turn of `txid`; record `stamp` (UTC microseconds), which determines which rows have expired."""
+        self._stamps[txid] = moment(stamp)
 
-    def public(self, owner: CollectionKey) -> Key:
-        """Convert a collection's key from its canonical tuple to the form that users see."""
-        return owner[0] if len(self.owners.columns) == 1 else owner
+    def stamp(self, txid: int) -> datetime:
+        """Return the stamp of `txid`, whose turn it is."""
+        return self._stamps[txid]
 
-    def scan(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> list[list[tuple[Place, Value]]]:
-        """Read positions and values of the rows in `span` of each of `owners` before `txid`, which is the next to end.
+    def find(self, owners: Owners | None, span: Span, txid: int, own: Layers) -> tuple[Owners, Found]:
+        """Find the rows of `owners` (None: of all collections, sorted by key) in `span`, as `txid` sees them.
+
+        `own`: the writes of a task in `txid`, which is the next to end.
 
         Raises:
             StateError: a row was written by a txid later than `txid`.
         """
-        overlay = self._ordered  # read before the index, as in `before`
+        later = Layers()
+        for ended in self._ended:  # before the index: what moves there meanwhile is found in one of the two
+            later = later.over(ended.changes.layers)
+        form = self._form
 
-        def settle(
-            owner: CollectionKey, rows: list[tuple[Place, Stored]], part: ScanRange
-        ) -> list[tuple[Place, Value]]:
-            found: list[tuple[Place, Stored | Gone]] = [*rows]
-            if overlay:
-                found = over(found, overlay.scan(owner, part), backwards=part.backwards)
-            return self._as_of(found, txid)
+        def ask(layers: Layers) -> tuple[Owners, Found]:
+            wanted = layers.owners(span, form.names, form.no_keys) if owners is None else owners
+            return wanted, layers.find(wanted, span, lambda rows: self._living(rows, txid), form.no_values)
 
-        return filled(self._placed.scan, settle, owners, span)
+        wanted, found = self._index.ask(later.over(own), ask)
+        if len(found) and (newest := int(found.numbers.max()) >> COUNT_BITS) > txid:
+            msg = (
+                f"state {self.state.name!r}: state is ahead: expected rows of txid {txid} or earlier, got one of txid "
+                f"{newest}; another topology, or an older run of this one, wrote this table: use another state name or "
+                "data directory"
+            )
+            raise StateError(msg)
+        return wanted, found
 
-    def columns(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> Columns:
-        """Like `scan`, but return columns; `span` must not have a row limit."""
-        overlay = self._ordered
-        found = self._placed.columns(owners, span)
-        if found is None or self._index.last_txid >= txid:  # rows may already carry `txid` or a later txid
-            return placed_columns(self.scan(owners, span, txid), self.values)
-        later = [[(place, row[0]) for place, row in overlay.scan(owner, span)] for owner in owners]
-        return self._living(found.over(later, self.values), txid)
-
-    def table(self, owners: Sequence[CollectionKey], rows: Columns) -> pa.Table:
+    def table(self, owners: Owners, rows: Found) -> pa.Table:
         """Convert the `rows` of `owners` to a table with the columns that users see."""
-        numbers, kind = pa.array(rows.owners), self.order.field.type
-        keys = [array.take(numbers) for array in self.owners.arrays([self.public(owner) for owner in owners])]
-        columns = [*keys, pa.array(rows.orders).cast(kind), *rows.values[: len(self.values.columns)]]
+        numbers = pa.array(rows.owners)
+        keys = [column.take(numbers) for column in owners.keys]
+        columns = [*keys, self._orders(rows.orders), *rows.values[: len(self.values.columns)]]
         return pa.table(columns, names=[*self.owners.names, self.order.name, *self.values.names])
 
-    def _living(self, rows: Columns, txid: int) -> Columns:
-        """Drop the rows that have expired as of the stamp of `txid`."""
-        if self.state.ttl is None:
-            return rows
-        over = pa.scalar(self._stamps[txid] - self.state.ttl, STAMP.type)
-        return rows.taken(pc.greater(rows.values[-1], over).to_numpy(zero_copy_only=False))
+    def public_rows(self, rows: Found) -> list[tuple[Any, ...]]:
+        """Convert `rows` to the tuples that users see."""
+        columns = [self._orders(rows.orders), *rows.values[: len(self.values.columns)]]
+        return list(zip(*map(python_values, columns), strict=True))
 
-    @property
-    def _ordered(self) -> OrderedRows[Stored | Gone]:
-        overlay = self._overlay
-        assert isinstance(overlay, OrderedRows)
-        return overlay
+    def key_tuples(self, owners: Owners) -> list[tuple[Any, ...]]:
+        """Convert the keys of `owners` to tuples of column values."""
+        if not owners.keys:
+            return [()] * len(owners)
+        return list(zip(*map(python_values, owners.keys), strict=True))
 
-    def _as_of(self, rows: Sequence[tuple[Place, Stored | Gone]], txid: int) -> list[tuple[Place, Value]]:
-        if self._index.last_txid >= txid:
-            values = [self._base(place, row, txid) for place, row in rows]
-        else:
-            values = [row[0] for _, row in rows]
-        there = zip(rows, self.alive(values, txid), strict=True)
-        return [(place, value) for (place, _), value in there if value is not None]
+    def public_keys(self, owners: Owners) -> list[Key]:
+        """Convert the keys of `owners` to the form that users see."""
+        return python_values(owners.keys[0]) if len(owners.keys) == 1 else self.key_tuples(owners)
 
-    def claims(self, handle: TaskCollection) -> set[Key]:
-        """Return the keys of the collections changed by a task; no other task may change them in the same txid."""
-        return {key[:-PLACE] for key in handle.writes}
+    def tuples(self, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+        """Convert collection keys to tuples of their column values."""
+        return [(key,) for key in keys] if len(self.owners.columns) == 1 else list(keys)
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
         return TaskCollection(self, component, task, txid)
 
-    def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        return OrderedRows(latest_rows(ended))
+    def end_txid(self, txid: int) -> None:
+        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> TxidWrites | None:
-        writers = [handle for handle in tasks.values() if handle.wrote]
-        claims = [self.claims(handle) for handle in writers] if len(writers) > 1 else []
-        if claims and len(set().union(*claims)) < sum(map(len, claims)):
-            raise StateError(self.two_writers(txid, tasks))
-        return super()._together(txid, tasks)
+        Raises:
+            StateError: two tasks changed the same collection, or this txid or a later one has ended already.
+        """
+        with self._lock:
+            if txid <= self._last:
+                msg = (
+                    f"state {self.state.name!r}: expected a txid after {self._last} to end, got {txid}; "
+                    f"drop_from({txid}) before it runs again"
+                )
+                raise StateError(msg)
+            tasks = self._open.get(txid, {})
+            for handle in tasks.values():
+                handle.active = False
+            changes = self._together(txid, tasks)
+            if changes is not None:
+                self._ended = (*self._ended, _Ended(txid, changes))
+            self._open.pop(txid, None)
+            self._stamps.pop(txid, None)
+            self._last = txid
+
+    def _drop_ended(self, txid: int) -> None:
+        self._ended = tuple(ended for ended in self._ended if ended.txid < txid)
+        self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
+        self._last = min(self._last, txid - 1)
+
+    def changes(self, first: int, last: int) -> pa.Table | None:
+        """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
+        with self._lock:
+            ended = [one for one in self._ended if first <= one.txid <= last]
+        return pa.concat_tables([self._change_rows(one) for one in ended]) if ended else None
+
+    def apply(self, last: int) -> None:
+        """Move the rows of txids up to `last` into the index; called once they are published."""
+        with self._lock:
+            published = [ended for ended in self._ended if ended.txid <= last]
+            if published:
+                self._index.apply([ended.changes for ended in published], published[-1].txid)
+            self._ended = tuple(ended for ended in self._ended if ended.txid > last)
+
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> PublishedRows | None:
+        """Combine the writes of the tasks in `txid`; None if there are none."""
+        written = {place: handle.rows for place, handle in tasks.items()}
+        self._check_claims(txid, written)
+        known = max([self._index.bound, *(ended.changes.bound for ended in self._ended)])
+        bound = self._bound(list(tasks.values()))
+        valid = max(known, bound)
+        rows, removed, tombstones = (_joined([getattr(part, name) for part in written.values()])
+                                     for name in ("rows", "removed", "tombstones"))  # fmt: skip
+        if removed is not None and rows is not None:  # appended and then removed in the same txid: no change
+            rows = _without(rows, removed)
+        if removed is not None:
+            removed = removed.taken(removed.numbers < txid << COUNT_BITS)
+        if tombstones is not None:
+            tombstones = tombstones.taken(tombstones.orders > valid)
+            rows = None if rows is None else _uncut(rows, tombstones)
+        if rows is not None and rows.least < valid:
+            rows = rows.taken(rows.orders >= valid)
+        rows, removed, tombstones = (one if one is not None and len(one) else None
+                                     for one in (rows, removed, tombstones))  # fmt: skip
+        if rows is removed is tombstones is None and bound <= known:
+            return None
+        return PublishedRows(rows, removed, tombstones, bound if bound > known else NO_BOUND)
+
+    def _bound(self, handles: Sequence[TaskCollection]) -> int:
+        """Return the lowest bound that the tasks have given; `NO_BOUND` if any has given none."""
+        given = [handle.bound for handle in handles if handle.bound > NO_BOUND]
+        return min(given) if given and len(given) >= max(handle.tasks for handle in handles) else NO_BOUND
+
+    def _check_claims(self, txid: int, written: Mapping[tuple[str, int], PublishedRows]) -> None:
+        """Raise `StateError` if several tasks have changed the same collection."""
+        claims = {place: [one.keys for one in (part.rows, part.removed, part.tombstones) if one is not None]
+                  for place, part in written.items()}  # fmt: skip
+        claims = {place: owners for place, owners in claims.items() if owners}
+        if len(claims) < 2:
+            return
+        parts = [owner for owners in claims.values() for owner in owners]
+        tasks = np.repeat(np.repeat(np.arange(len(claims)), list(map(len, claims.values()))), list(map(len, parts)))
+        columns = [pa.concat_arrays([part.keys[i] for part in parts]) for i in range(len(self.owners.columns))]
+        distinct, codes = Owners.distinct(columns, sum(map(len, parts)))
+        pairs = np.unique(codes * len(claims) + tasks) // len(claims)
+        twice = np.flatnonzero(np.bincount(pairs, minlength=len(distinct)) > 1)
+        if len(twice):
+            names = {place: {key for one in owners for key in self.key_tuples(one)} for place, owners in claims.items()}
+            raise StateError(written_twice(self.state.name, txid, self.owners.names, dict(sorted(names.items()))))
+
+    def _living(self, rows: Found, txid: int) -> Found:
+        """Drop the rows that have expired as of the stamp of `txid`."""
+        if self.state.ttl is None or not len(rows):
+            return rows
+        over = pa.scalar(self._stamps[txid] - self.state.ttl, STAMP.type)
+        return rows.taken(pc.greater(rows.values[-1], over).to_numpy(zero_copy_only=False))
+
+    def _orders(self, orders: Numbers) -> pa.Array:
+        return pa.array(orders).cast(self.order.field.type)
+
+    def _change_rows(self, ended: _Ended) -> pa.Table:
+        """Build the change rows of one txid, sorted by key, None first."""
+        form, changes = self._form, ended.changes
+        parts = [(op, block) for op, block in ((UPDATED, changes.rows), (REMOVED, changes.removed),
+                                               (EVICTED, changes.tombstones)) if block is not None]  # fmt: skip
+        owners = Owners.united([block.keys for _, block in parts], form.names, form.no_keys)
+        tables = [] if changes.bound == NO_BOUND else [self._bound_row(ended.txid, changes.bound)]
+        if parts:
+            tables.append(_arranged([self._part(ended.txid, op, block, owners) for op, block in parts]))
+        return pa.concat_tables(tables).select(self.schema.names).cast(self.schema)
+
+    def _part(self, txid: int, op: str, block: SortedRows, owners: Owners) -> tuple[Numbers, pa.Table]:
+        """Return the change rows of `block`, and the number of each row's collection in `owners`."""
+        numbers, count = block.numbers if op != EVICTED else np.full(len(block), TOMBSTONE), len(block)
+        codes = owners.numbers_of(block.keys)[block.owner_numbers]
+        picked, struct = pa.array(codes), self.schema.field(PREV).type
+        nothing = [pa.nulls(count, column.field.type) for column in self.values.stored]
+        prev = pa.nulls(count, struct)
+        if op == REMOVED:
+            prev = pa.StructArray.from_arrays(list(block.values), fields=list(struct))
+        groups = key_groups(owners.keys, len(owners)).astype(np.int32)[codes]
+        columns = {
+            **dict(zip(self.owners.names, (column.take(picked) for column in owners.keys), strict=True)),
+            self.order.name: self._orders(block.orders),
+            SEQUENCE.name: pa.array(numbers, SEQUENCE.type),
+            **dict(zip((column.name for column in self.values.stored), block.values if op == UPDATED else nothing,
+                       strict=True)),
+            TXID.name: pa.repeat(pa.scalar(txid, TXID.type), count),
+            PREV: prev,
+            OP.name: pa.repeat(pa.scalar(op, OP.type), count),
+            KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),
+        }  # fmt: skip
+        return codes, pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _bound_row(self, txid: int, bound: int) -> pa.Table:
+        """Return the change row of the bound of all collections."""
+        row = {name: [None] for name in self.schema.names}
+        row |= {SEQUENCE.name: [TOMBSTONE], TXID.name: [txid], OP.name: [EVICTED_ALL], KEY_GROUP.name: [0]}
+        columns = {name: pa.array(cells, self.schema.field(name).type) for name, cells in row.items()}
+        columns[self.order.name] = self._orders(np.array([bound]))
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
 
 def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
-    """Create the group of unpublished rows of `state`; `index`: see `txstorm.state.index.ordered_index.state_index`."""
+    """Create the group of unpublished rows of `state`; `index`: its index, see `txstorm.state.index.open`."""
     return CollectionGroup(state, index) if isinstance(state, CollectionState) else StateGroup(state, index)
 
 
-def _seen(
-    rows: list[tuple[Place, Value]], own: list[tuple[Place, Value | None]], *, backwards: bool
-) -> list[tuple[Place, Value]]:
-    """Overlay `rows` with a task's own writes, dropping the rows that it has removed."""
-    merged: list[tuple[Place, Value | None]] = over([*rows], own, backwards=backwards)
-    return [(place, value) for place, value in merged if value is not None]
+def _table(batch: pa.RecordBatch | pa.Table) -> pa.Table:
+    return batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
 
 
-def _ends(kind: pa.DataType) -> tuple[Any, Any]:
-    if pa.types.is_timestamp(kind):
-        return datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-    highest = (1 << (kind.bit_width - 1)) - 1
-    return -highest - 1, highest
+def _joined(blocks: Sequence[SortedRows | None]) -> SortedRows | None:
+    there = [block for block in blocks if block is not None]
+    return SortedRows.joined(there) if there else None
+
+
+def _without(rows: SortedRows, removed: SortedRows) -> SortedRows:
+    """Drop the rows that are among the `removed` ones."""
+    gone = removed.find(rows.keys, ALL)
+    own = Found(rows.owner_numbers, rows.orders, rows.numbers, [pa.array(np.arange(len(rows)))])
+    return rows.taken(np.asarray(own.without(gone).values[0]))
+
+
+def _uncut(rows: SortedRows, tombstones: SortedRows) -> SortedRows:
+    """Drop the rows that `tombstones` remove."""
+    cuts = tombstones.find(rows.keys, ALL)
+    hidden = Tombstones(cuts.owners, cuts.orders, cuts.numbers).hide(rows.owner_numbers, rows.orders, rows.numbers)
+    return rows.taken(~hidden) if hidden.any() else rows
+
+
+def _arranged(parts: Sequence[tuple[Numbers, pa.Table]]) -> pa.Table:
+    """Concatenate change rows in the order of their collections, then of order and sequence number."""
+    codes, table = np.concatenate([one for one, _ in parts]), pa.concat_tables([one for _, one in parts])
+    orders, numbers = (words(table[table.column_names.index(SEQUENCE.name) + i]) for i in (-1, 0))
+    turn = np.lexsort((numbers, orders, codes))
+    return table if (turn[1:] > turn[:-1]).all() else table.take(pa.array(turn))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from txstorm.api.names import near
 from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 from txstorm.errors import StateError
+from txstorm.state.collections import TaskCollection
 from txstorm.state.keyed import StateGroup
 from txstorm.state.parallel import together
 from txstorm.state.pending_table import PendingTable
@@ -67,9 +68,13 @@ class CommitHandles:
         handle: StateHandle = self._handle("state", component, task, name, self._tables.states)
         return handle
 
-    def collection(self, component: str, task: int, name: str) -> CollectionHandle:
-        """Return the handle of the collection state `name`; raise `StateError` unless `component` declares it."""
-        handle: CollectionHandle = self._handle("collection", component, task, name, self._tables.states)
+    def collection(self, component: str, task: int, name: str, tasks: int = 1) -> CollectionHandle:
+        """Return the handle of the collection state `name`; raise `StateError` unless `component` declares it.
+
+        `tasks`: the number of tasks of the component, all of which have to agree on a bound for all keys.
+        """
+        handle: TaskCollection = self._handle("collection", component, task, name, self._tables.states)
+        handle.tasks = tasks
         return handle
 
     def sink(self, component: str, task: int, name: str) -> SinkHandle:

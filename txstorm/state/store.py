@@ -20,6 +20,7 @@ from txstorm.state.collections import state_group
 from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.registry import ExternalStores
 from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
 from txstorm.state.parallel import together
@@ -126,7 +127,7 @@ class StateStore:
         self._tables: CommitTables | None = None
         self._loading = threading.Lock()
         self._members: dict[str, PendingTable] = {}
-        self._indexes: dict[str, StateIndex] = {}
+        self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
         self._merged: list[tuple[int, Path]] = []
         self._late: Mapping[str, int] = {}  # tables that are not in the ledger yet → the txid after which they begin

@@ -478,18 +478,22 @@ class UnpublishedRows(Unpublished[W]):
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
         """Return the error message for a txid in which several tasks have changed the same key."""
-        claims = {place: self.claims(handle) for place, handle in sorted(tasks.items())}
-        written = Counter(chain.from_iterable(claims.values()))
-        twice = [key for key, times in written.items() if times > 1]
-        key = min(twice, key=repr)
-        names = [f"{component}[{task}]" for (component, task), claimed in claims.items() if key in claimed]
-        more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
-        return (
-            f"state {self.state.name!r}, txid {txid}: key {shown(key)}{more} was changed by {len(names)} tasks "
-            f"({', '.join(names)}), expected one task per key: use fields_grouping on the state's key "
-            f"{self.keys.names[: self.keys.grouped]} in front of the committer"
-        )
+        claims = {place: handle.writes for place, handle in sorted(tasks.items())}
+        return written_twice(self.state.name, txid, self.keys.names, claims)
 
-    def claims(self, handle: W) -> Collection[Key]:
-        """Return the keys changed through `handle`, which no other task may change in the same txid."""
-        return handle.writes
+
+def written_twice(state: str, txid: int, key_names: Sequence[str], claims: Mapping[Any, Collection[Key]]) -> str:
+    """Return the error message for a txid in which several tasks have changed the same key.
+
+    `claims`: the keys that each task, by component and number, has changed.
+    """
+    written = Counter(chain.from_iterable(claims.values()))
+    twice = [key for key, times in written.items() if times > 1]
+    key = min(twice, key=repr)
+    names = [f"{component}[{task}]" for (component, task), claimed in claims.items() if key in claimed]
+    more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
+    return (
+        f"state {state!r}, txid {txid}: key {shown(key)}{more} was changed by {len(names)} tasks "
+        f"({', '.join(names)}), expected one task per key: use fields_grouping on the state's key "
+        f"{list(key_names)} in front of the committer"
+    )

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from txstorm.api.assembly import AssembledBolt
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
+from txstorm.topology.assembly import inspect_all
 from txstorm.topology.checks.validate import Report, validate
-from txstorm.topology.components import ComponentInfo, ManagedBolt, inspect
+from txstorm.topology.components import ComponentInfo
 from txstorm.topology.declarers import BoltDeclarer, Declaration, Role, SpoutDeclarer
 from txstorm.topology.graph import Topology, topological
 from txstorm.topology.settings import Settings
+
+AnyBolt = BasicBolt | BatchBolt | AssembledBolt
 
 
 class TransactionalTopologyBuilder:
@@ -36,14 +40,12 @@ class TransactionalTopologyBuilder:
         self._declarations = [Declaration(spout_id, spout, parallelism, "spout")]
         self._settings: dict[str, Any] = {}
 
-    def set_bolt(
-        self, id: str, bolt: BasicBolt | BatchBolt | ManagedBolt, parallelism: int | None = None
-    ) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: AnyBolt, parallelism: int | None = None) -> BoltDeclarer:
         """Add a bolt (a committer if it has the `Committer` marker); return the declarer of its inputs."""
         return self._add(id, bolt, parallelism, "bolt")
 
     def set_committer_bolt(
-        self, id: str, bolt: BatchBolt | ManagedBolt, parallelism: int | None = None, *, external: bool | None = None
+        self, id: str, bolt: BatchBolt, parallelism: int | None = None, *, external: bool | None = None
     ) -> BoltDeclarer:
         """Add a batch bolt as a committer: its `finish_batch` runs in strict txid order. Return its declarer.
 
@@ -68,7 +70,7 @@ class TransactionalTopologyBuilder:
 
     def validate(self) -> Report:
         """Return all faults and warnings of the topology as declared so far, without changing anything."""
-        return self._checked(self._inspected())
+        return self._checked(inspect_all(self._declarations))
 
     def build_topology(self) -> Topology:
         """Check the topology and build the frozen graph; warnings are logged when it is run.
@@ -76,16 +78,12 @@ class TransactionalTopologyBuilder:
         Raises:
             TopologyError: the topology has faults; lists all of them at once.
         """
-        inspected = self._inspected()
+        inspected = inspect_all(self._declarations)
         report = self._checked(inspected)
         if report.faults:
             raise TopologyError(str(self._id), report.faults)
         components = topological([one.component() for one in inspected])
         return Topology(self._id, components, Settings.parse(self._settings), report.warnings)
-
-    def _inspected(self) -> list[ComponentInfo]:
-        settings, _ = Settings.read(self._settings)
-        return [inspect(one, settings) for one in self._declarations]
 
     def _checked(self, inspected: list[ComponentInfo]) -> Report:
         report = validate(self._id, inspected)

@@ -66,6 +66,7 @@ class ComponentInfo:
         kind: kind of component; None if the object is not a spout or bolt, as `faults` explains.
         streams: the declared output streams; None if `declare_output_fields` raised an error, which is in `faults`.
         faults: faults of the object itself, one sentence each.
+        warnings: possible mistakes in the object itself, one sentence each.
     """
 
     id: Any
@@ -82,6 +83,7 @@ class ComponentInfo:
     configuration: dict[str, Any]
     external: bool
     faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def component(self) -> Component:
         """Return the frozen component; call only if validation has found no faults."""

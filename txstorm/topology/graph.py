@@ -102,16 +102,6 @@ class Component:
         made = self.object.under(settings)
         return replace(self, object=made, external=made.external)
 
-    @property
-    def timers(self) -> bool:
-        """Whether it is a committer that calls `TaskContext.wake_at`."""
-        return self.kind == "committer" and bool(getattr(self.object, "timers", False))
-
-    @property
-    def pins(self) -> bool:
-        """Whether it pins a value for each transaction: its class defines ``pin``."""
-        return callable(getattr(self.object, "pin", None))
-
 
 @dataclass(frozen=True, eq=False)
 class Topology:

@@ -3,26 +3,16 @@
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from keyed_cases import EVENTS, FEW, begun, committed, opened
-from store_cases import INCARNATION
+from keyed_cases import EVENTS, begun, opened
 
 from txstorm.api.state import CollectionState
-from txstorm.clients.rocksdb import KeyStore
 from txstorm.errors import StateError
 from txstorm.state.collections import CollectionGroup
-from txstorm.state.index.disk import RowStores, belonging
-from txstorm.state.index.index import Bounds
-from txstorm.state.index.ordered_index import CollectionIndex
-from txstorm.state.index.ordered_rows import ScanRange
-from txstorm.state.index.row_codec import RowCodec
+from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.storage.rows.schema import changes_schema
 
 VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
@@ -33,11 +23,10 @@ AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Bench:
-    """One collection state with its group and its index; the index is on disk if a path is given."""
+    """One collection state with its group and its index, in memory."""
 
-    def __init__(self, state, path=None, bounds=FEW):
-        make = RowStores(path, state, belonging(state, INCARNATION, 0)).make if path else None
-        self.index = CollectionIndex(state, make, bounds=bounds)
+    def __init__(self, state):
+        self.index = CollectionIndex(state)
         self.group = CollectionGroup(state, self.index)
 
     def open(self, txid, task=0):
@@ -53,12 +42,12 @@ class Bench:
         return result
 
 
-@pytest.fixture(params=["memory", "disk", "unpublished"])
-def bench(request, tmp_path):
-    """Return a function that creates a bench; its committed rows are in memory, on disk, or not yet in any index."""
+@pytest.fixture(params=["published", "unpublished"])
+def bench(request):
+    """Return a function that creates a bench; its committed rows are in the index, or not yet."""
 
     def make(state):
-        made = Bench(state, tmp_path if request.param == "disk" else None, Bounds(kept_from=1, behind=1, seconds=1e9))
+        made = Bench(state)
         commit = made.commit
         made.commit = lambda txid, work: commit(txid, work, request.param != "unpublished")
         return made
@@ -214,6 +203,121 @@ def test_removed_rows_may_be_appended_again(bench):
     assert handle.scan("a") == [(1, "again", 1), (2, "k", 2), (3, "k", 3)]
 
 
+# --- eviction ---------------------------------------------------------------------------------------------------------
+
+
+def ats(handle, *keys):
+    return {key: [at for at, *_ in rows] for key, rows in handle.scan_many(keys).items()}
+
+
+def test_rows_below_the_bound_of_a_key_are_evicted_at_once(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
+    handle = made.open(2)
+    handle.append("a", 2, "own", 1)
+    handle.evict_before(4, "a")
+    handle.append("a", 3, "own", 1)
+    assert ats(handle, "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
+    made.commit(2, lambda h: h.evict_before(1, "a"))
+    assert ats(made.open(3), "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_later_txid_may_append_below_the_bound_of_a_key(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: [h.append("a", at, "k", 1) for at in range(6)])
+    made.commit(2, lambda h: h.evict_before(5, "a"))
+    made.commit(3, lambda h: h.append_many([("a", 3, "late", 1), ("a", 1, "late", 1)]))
+    made.commit(4, lambda h: h.evict_before(2, "a"))
+    assert made.open(5).scan("a") == [(3, "late", 1), (5, "k", 1)]
+
+
+def test_a_bound_for_all_keys_holds_from_the_next_txid_on_for_good(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
+    handle = made.open(2)
+    handle.evict_before(4)
+    assert len(handle.scan("a")) == 6
+    handle.append_many([("a", 3, "own", 1), ("c", 4, "own", 1)])
+    made.commit(2, lambda h: None)
+    made.commit(3, lambda h: [h.append("b", 3, "late", 1), h.append("b", 7, "new", 1), h.evict_before(2)])
+    handle = made.open(4)
+    assert ats(handle, "a", "b", "c") == {"a": [4, 5], "b": [4, 5, 7], "c": [4]}
+    assert handle.scan_table(None, end=4).to_pylist() == [
+        {"user": user, "at": 4, "kind": kind, "n": 1} for user, kind in (("a", "k"), ("b", "k"), ("c", "own"))
+    ]
+    handle.append("a", 1, "late", 1)
+    assert handle.scan("a", end=4) == [(4, "k", 1)]
+
+
+@pytest.mark.parametrize(("places", "bound"), [((4, 2), 2), ((4, 4), 4), ((4, None), 0), ((None, None), 0)])
+def test_the_lowest_place_that_the_tasks_give_is_the_bound_if_all_give_one(places, bound):
+    made = Bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(6)]))
+    for task, place in enumerate(places):
+        handle = made.open(2, task)
+        handle.tasks = len(places)
+        if place is not None:
+            handle.evict_before(place)
+    made.group.end_txid(2)
+    assert [at for at, *_ in made.open(3).scan("a")] == list(range(bound, 6))
+
+
+def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in ("a", None) for at in range(50)]))
+    handle = made.open(2)
+    handle.evict_before(40)
+    handle.evict_batch(pa.table({"user": ["a", None, "a"], "at": [45, 48, 43]}))
+    made.group.end_txid(2)
+    rows = made.group.changes(2, 2).select(["user", "at", "_seq", "kind", "n", "_txid", "_prev", "_op"]).to_pylist()
+    nothing = {"_seq": -1, "kind": None, "n": None, "_txid": 2, "_prev": None}
+    assert rows == [
+        {"user": None, "at": 40, "_op": "a", **nothing},
+        {"user": None, "at": 48, "_op": "e", **nothing},
+        {"user": "a", "at": 45, "_op": "e", **nothing},
+    ]
+    assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
+
+
+def test_an_eviction_that_evicts_nothing_new_writes_nothing():
+    made = Bench(EVENTS)
+    made.commit(1, lambda h: [h.append("a", 9, "k", 1), h.evict_before(5)])
+    made.commit(2, lambda h: [h.evict_before(5), h.evict_before(4, "a"), h.append("a", 1, "late", 1)])
+    assert made.group.changes(2, 2) is None
+
+
+def test_a_discarded_bound_leaves_no_trace(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(6)]))
+    handle = made.open(2)
+    handle.evict_before(3)
+    handle.evict_before(5, "a")
+    made.group.end_txid(2)
+    made.group.drop_from(2)
+    made.commit(2, lambda h: h.append("a", 0, "again", 1))
+    assert ats(made.open(3), "a") == {"a": [0, 0, 1, 2, 3, 4, 5]}
+
+
+def test_two_tasks_evicting_from_one_collection_fail_the_batch():
+    made = Bench(EVENTS)
+    made.open(1, 0).append("a", 1, "k", 1)
+    made.open(1, 1).evict_before(1, "a")
+    with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks"):
+        made.group.end_txid(1)
+
+
+def test_the_last_rows_at_or_before_a_place(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", i) for user in "ab" for i, at in enumerate((1, 5, 5, 9))]))
+    handle = made.open(2)
+    handle.append("b", 3, "own", 0)
+    table = handle.scan_table(["b", "a", "c"], end=5, last=2)
+    assert [(row["user"], row["at"], row["n"]) for row in table.to_pylist()] == [
+        ("b", 5, 1), ("b", 5, 2), ("a", 5, 1), ("a", 5, 2)]  # fmt: skip
+    keys = pa.table({"user": ["b", "b"]})
+    assert handle.scan_table(keys, end=4, last=9)["at"].to_pylist() == [1, 3]
+
+
 def test_a_row_appended_and_removed_in_one_txid_leaves_no_trace():
     made = Bench(EVENTS)
     made.commit(1, lambda h: [h.append("a", 1, "k", 1), h.remove("a")])
@@ -270,85 +374,18 @@ def test_values_read_are_copies(bench):
     assert made.open(2).scan(1) == [(1, [1])]
 
 
-@settings(max_examples=20)
-@given(st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))))
-def test_encoded_keys_sort_by_collection_and_position(keys):
-    codec = RowCodec(EVENTS)
-    pairs = list(zip(codec.keys(keys), keys, strict=True))
-    assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
-    for owner, at, number in keys:
-        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), ScanRange.of(at, at))
-        (found,) = codec.keys([(owner, at, number)])
-        assert first <= found <= last
-        assert (first[:-16], first[-16:-8]) == (found[:-16], found[-16:-8])
-    owners = [key[0] for _, key in sorted(pairs)]
-    assert len([1 for one, other in pairwise(owners) if one != other]) == max(len(set(owners)) - 1, 0)
-    for owner in set(owners):
-        assert [key for _, key in sorted(pairs) if key[0] == owner] == sorted(key for key in keys if key[0] == owner)
-
-
-def test_collections_are_found_by_keys_of_every_type(tmp_path):
+def test_collections_are_found_by_keys_of_every_type():
     kinds = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal, "w": pa.int16()}
     wide = CollectionState("wide", key=kinds, order={"at": pa.int32()}, value={"n": int})
     full = ("ä", -1, True, b"\0", AT.replace(year=1905), date(1905, 1, 1), Decimal("1.50"), -7)
     keys = [full, (None,) * len(kinds), *((*full[:1], i, *full[2:]) for i in range(60))]
-    made = Bench(wide, tmp_path, Bounds(kept_from=1, behind=1, seconds=1e9))
+    made = Bench(wide)
     made.commit(1, lambda h: h.append_many([(key, at, i) for i, key in enumerate(keys) for at in (3, -3)]))
     handle = made.open(2)
     every = {key: [(-3, i), (3, i)] for i, key in enumerate(keys)}
     assert handle.scan_many(keys) == every
     assert {key: handle.scan(key) for key in keys} == every
     assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
-
-
-# --- cost: rows read --------------------------------------------------------------------------------------------------
-
-
-def test_a_scan_reads_the_rows_of_its_range_and_appending_reads_nothing(tmp_path, monkeypatch):
-    read = []
-    for name in ("get", "scan"):
-        method = getattr(KeyStore, name)
-        monkeypatch.setattr(KeyStore, name, lambda *a, method=method, **k: read.append(method(*a, **k)) or read[-1])
-    made = Bench(EVENTS, tmp_path, Bounds(kept_from=100, behind=100, seconds=1e9))
-    for txid in range(1, 11):
-        made.commit(txid, lambda h, txid=txid: h.append_many([(f"u{i}", txid, "k", i) for i in range(200)]))
-    assert read == []
-    assert made.open(11).scan("u7", 4, 6) == [(at, "k", 7) for at in (4, 5, 6)]
-    assert [len(one) for one in read] == [3]
-    read.clear()
-    assert made.open(11).scan("u7", limit=2, reverse=True) == [(10, "k", 7), (9, "k", 7)]
-    assert [len(one) for one in read] == [2]
-    made.open(11).remove("u7", 9, 10)
-    read.clear()
-    assert made.open(11).scan("u7", limit=2, reverse=True) == [(8, "k", 7), (7, "k", 7)]
-    assert [len(one) for one in read] == [2, 4]  # continues after the two removed rows, four at a time
-    read.clear()
-    assert made.open(11).scan_table(["u7", "u8"], 4, 6)["at"].to_pylist() == [4, 5, 6] * 2
-    assert [len(one) for one in read] == [3, 3]
-
-
-def test_rows_waiting_for_the_disk_are_found(tmp_path):
-    made = Bench(EVENTS, tmp_path, Bounds(kept_from=3, behind=10**6, seconds=1e9))
-    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(4)]))
-    made.index.flush()
-    made.commit(2, lambda h: [h.append("a", 1, "new", 2), h.remove("a", 2)])
-    assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
-    made.index.flush()
-    assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
-
-
-def test_an_unreadable_index_is_rebuilt_during_a_run(tmp_path, caplog):
-    store = opened(tmp_path, create=True)
-    for txid in range(1, 4):
-        rows = [("ann", at, "k", txid) for at in range(9)]
-        committed(store, txid, 0, lambda r, rows=rows: r.collection("count", 0, "events").append_many(rows))
-    index = store._indexes["events"]
-    index.flush()
-    index._disk._store.close()
-    handle = begun(store.group(4), 4, 0).collection("count", 0, "events")
-    assert handle.scan("ann", 8) == [(8, "k", txid) for txid in (1, 2, 3)]
-    assert "rebuilt from the tables" in caplog.text
-    assert len(list(Path(tmp_path / "index/events").iterdir())) == 1
 
 
 # --- misuse -----------------------------------------------------------------------------------------------------------
@@ -389,6 +426,19 @@ MISUSE = {
         ),
         "expected a value of the order column 'at', got None",
     ),
+    "an eviction before nothing": (lambda h: h.evict_before(None), "expected a place of evict_before .*got None"),
+    "an eviction before another type": (lambda h: h.evict_before(5), "place of evict_before .*expected datetime, got"),
+    "an eviction of a key of another type": (lambda h: h.evict_before(AT, ("a", "b")), "'shop', .*expected int, got"),
+    "evictions without places": (
+        lambda h: h.evict_batch(pa.table({"user": ["a"], "shop": [1]})),
+        r"evict_batch expected one column 'at', got \['user', 'shop'\]",
+    ),
+    "an eviction batch with a null": (
+        lambda h: h.evict_batch(
+            pa.table({"user": ["a"], "shop": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
+        ),
+        "expected a value of the order column 'at', got None",
+    ),
     "a batch with naive times": (
         lambda h: h.append_batch(
             pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([0], pa.timestamp("us"))})
@@ -418,6 +468,8 @@ def test_a_handle_works_in_finish_batch_only():
         lambda: handle.scan_many([]),
         lambda: handle.scan_table([]),
         lambda: handle.remove("a"),
+        lambda: handle.evict_before(1),
+        lambda: handle.evict_batch(pa.table({})),
     ):
         with pytest.raises(StateError, match="used outside finish_batch"):
             use()

@@ -60,7 +60,7 @@ class Schedule:
             self.store.close()
         else:
             for index in self.store._indexes.values():
-                if index._disk is not None:
+                if getattr(index, "_disk", None) is not None:
                     index._disk._store.close()
         if how == "lost":
             shutil.rmtree(self.path / "index", ignore_errors=True)

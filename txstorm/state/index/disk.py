@@ -17,13 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.clients.rocksdb import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
-from txstorm.state.index.ordered_rows import CollectionKey, Columns, Place, ScanRange
 from txstorm.state.index.row_codec import FORMAT, RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED, UPDATED, changes_schema
@@ -107,18 +105,6 @@ class RowStore:
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
 
-    def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Read the positions and rows in `span` of each collection in `owners`; raise `KeyStoreError` on failure."""
-        found = self._scanned(owners, span)
-        rows = iter(self._decoded([row for part in found for row in part]))
-        return [list(islice(rows, len(part))) for part in found]
-
-    def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
-        """Like `scan`, but return the rows as columns; raise `KeyStoreError` on failure."""
-        found = self._scanned(owners, span)
-        of = np.repeat(np.arange(len(found)), [len(part) for part in found])
-        return self._codec.columns(of, [row for part in found for row in part])
-
     def expire(self, upto: datetime, most: int) -> None:
         """Check the next `most` rows and delete those with a stamp up to `upto`; raise `KeyStoreError` on failure.
 
@@ -157,19 +143,6 @@ class RowStore:
         except KeyStoreError as error:
             log.warning("%s", error)
         remove_store(self.path)
-
-    def _scanned(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[bytes, bytes]]]:
-        scan, ranges = self._store.scan, self._codec.ranges(owners, span)
-        return [
-            scan(first, last + b"\0", span.most, backwards=span.backwards) if first <= last else []
-            for first, last in ranges
-        ]
-
-    def _decoded(self, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[Place, Stored]]:
-        if not found:
-            return []
-        keys, rows = zip(*found, strict=True)
-        return list(zip(self._codec.places(keys), self._codec.decode(rows), strict=True))
 
     def _put(self, rows: Sequence[tuple[Key, Stored]]) -> None:
         if not rows:

@@ -1,8 +1,6 @@
 """Key codec: encode the keys of a state as bytes, whole columns at a time.
 
-A key is encoded as its key group (two bytes, big-endian) and its canonical bytes (`txstorm.keys.canonical`). In a
-collection these are followed by the row's position in the order and its sequence number, eight bytes each, big-endian
-with the sign bit flipped, so that the rows of a collection are adjacent and in order.
+A key is encoded as its key group (two bytes, big-endian) and its canonical bytes (`txstorm.keys.canonical`).
 """
 
 from __future__ import annotations
@@ -17,10 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.keys import canonical, canonical_value, hash_rows, key_groups
-from txstorm.state.index.ordered_rows import Place
+from txstorm.keys import canonical, hash_rows, key_groups
 from txstorm.storage.rows.columns import python_values
-from txstorm.storage.rows.schema import PLACE
 
 NOTHING = pa.scalar(b"", pa.binary())
 _NULL_KEY = pa.scalar(canonical([None]), pa.binary())
@@ -28,8 +24,6 @@ _TEXT_TAGS = ((pa.types.is_string, b"s"), (pa.types.is_binary, b"b"))
 _WORD_TAGS = ((pa.types.is_integer, b"i"), (pa.types.is_boolean, b"t"), (pa.types.is_date32, b"d"),
               (pa.types.is_timestamp, b"T"))  # fmt: skip
 _HEAD = np.dtype([("tag", "S1"), ("size", "<u4")])
-_SIGN = np.uint64(1 << 63)
-_PLACE_BYTES = 8 * PLACE
 _WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
 
 
@@ -91,32 +85,6 @@ def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
     parts = chain.from_iterable(map(_canonical_parts, columns))
     made: list[bytes] = pc.binary_join_element_wise(binary(groups), *parts, NOTHING).to_pylist()
     return made
-
-
-def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
-    """Like `key_bytes`, for rows of collections, whose last key columns hold the row's position."""
-    owners = key_bytes(columns[:-PLACE], rows)
-    words = np.stack([_whole_numbers(column).view(np.uint64) ^ _SIGN for column in columns[-PLACE:]], axis=1)
-    places = words.astype(">u8").tobytes()
-    return [owner + places[i * _PLACE_BYTES : (i + 1) * _PLACE_BYTES] for i, owner in enumerate(owners)]
-
-
-def place_bytes(place: Place) -> bytes:
-    """Encode the position of one row as in `placed_bytes`, where it forms the end of the key."""
-    words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
-    return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
-
-
-def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
-    """Decode the positions at the end of keys from `placed_bytes`; `order`: the type of the order column."""
-    orders, numbers = place_words(keys)
-    return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
-
-
-def place_words(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Decode the positions at the end of keys from `placed_bytes` as order values (64 bits) and sequence numbers."""
-    words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
-    return words.view(np.int64).reshape(-1, PLACE).T
 
 
 def _canonical_parts(column: pa.Array) -> Sequence[pa.Array]:

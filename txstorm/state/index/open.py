@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from txstorm.api.state import KeyedState
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import TableCorrupt
+from txstorm.state.index.collection_index import CollectionIndex, RowForm, memory_share
 from txstorm.state.index.disk import RowStore, RowStores, belonging
 from txstorm.state.index.index import Bounds, Fillable, StateIndex
-from txstorm.state.index.ordered_index import state_index
+from txstorm.state.index.row_groups import Opened, TableFiles
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
@@ -23,10 +24,11 @@ INDEX = "index"
 
 def opened_index(
     data_dir: Path, state: KeyedState, kept: DeltaTableState, changes: DeltaTableState | None, bounds: Bounds
-) -> StateIndex:
+) -> StateIndex | CollectionIndex:
     """Open the index of `state` as of the last txid in its tables.
 
-    Called at startup, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
+    Called at startup, by the only run of the data directory. Nothing is loaded for a collection state, whose rows are
+    read from the tables when they are needed. For other states, the store in ``index/…`` is used if it belongs to this
     state and is not ahead of its table; then only later changes are read from the tables. Otherwise the index is
     rebuilt from the tables.
 
@@ -42,13 +44,17 @@ def opened_index(
     """
     as_of, last = kept.last_txid(), (changes or kept).last_txid()
     _check_not_ahead(kept, changes or kept, as_of, last)
+    if isinstance(state, CollectionState):
+        assert changes is not None  # collections always have the layout `changes`
+        files = TableFiles(RowForm(state), data_dir, Opened(kept, changes), memory_share(bounds))
+        return CollectionIndex(state, files, bounds)
     owner = belonging(state, kept.owner.incarnation, kept.owner.timeline)
     stores = RowStores(data_dir / INDEX / state.name, state, owner)
 
     def refill(disk: Fillable) -> None:
         _refill(disk, data_dir, kept, changes)
 
-    index = state_index(state, stores.make, refill, bounds, _in_background)
+    index = StateIndex(state, stores.make, refill, bounds, _in_background)
     found = _nearer(stores.find(last), kept, changes, as_of)
     if found is not None:
         index.resume(found)
@@ -61,6 +67,11 @@ def opened_index(
             index.load(table)
     index.loaded(last)
     return index
+
+
+def state_index(state: KeyedState) -> StateIndex | CollectionIndex:
+    """Create an empty index of `state` in memory."""
+    return CollectionIndex(state) if isinstance(state, CollectionState) else StateIndex(state)
 
 
 def _nearer(

@@ -15,28 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.state import CollectionState, KeyedState
-from txstorm.keys import canonical, key_group
-from txstorm.state.index.key_codec import (
-    NOTHING,
-    PackedKeys,
-    binary,
-    key_bytes,
-    packed_keys,
-    place_bytes,
-    place_words,
-    placed_bytes,
-    places_of,
-)
-from txstorm.state.index.ordered_rows import CollectionKey, Columns, Place, ScanRange
+from txstorm.api.state import KeyedState
+from txstorm.state.index.key_codec import NOTHING, PackedKeys, binary, key_bytes, packed_keys
 from txstorm.storage.rows.columns import python_values
 from txstorm.storage.rows.forms import KeyForm, Value, ValueForm
-from txstorm.storage.rows.schema import PLACE
 from txstorm.storage.rows.update_rules import Stored
 
 FORMAT = 1
-_FEW = 50
-"""Maximum number of keys for which encoding them one by one is faster than encoding them as columns."""
 
 
 class RowCodec:
@@ -45,7 +30,6 @@ class RowCodec:
     def __init__(self, state: KeyedState) -> None:
         self._keys = KeyForm(state)
         self._values = ValueForm(state)
-        self._key_bytes = placed_bytes if isinstance(state, CollectionState) else key_bytes
         kinds = [column.field.type for column in self._values.stored]
         self._slots = [_Slot(f"{part}{i}", kind) for part in "vp" for i, kind in enumerate(kinds)]
         bits = len(self._slots) + 1  # the last one: no value before
@@ -84,21 +68,7 @@ class RowCodec:
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
         """Encode canonical keys as bytes."""
-        return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
-
-    def ranges(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[tuple[bytes, bytes]]:
-        """Return the lowest and the highest encoded key that `span` allows in each of the collections `owners`."""
-        if len(owners) <= _FEW:
-            begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
-        else:
-            columns = zip(self._keys.columns, zip(*owners, strict=True), strict=False)
-            begins = key_bytes([column.array(values) for column, values in columns], len(owners))
-        first, last = place_bytes(span.first), place_bytes(span.last)
-        return [(begin + first, begin + last) for begin in begins]
-
-    def places(self, keys: Sequence[bytes]) -> list[Place]:
-        """Decode the positions from the encoded keys of a collection's rows."""
-        return places_of(keys, self._keys.columns[-PLACE].field.type)
+        return key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
 
     def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
         """Encode rows, given their canonical values, their txids and their previous values."""
@@ -108,7 +78,7 @@ class RowCodec:
     def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
         """Encode the keys and rows of a state or changes table; ignore the encoded rows of removed keys."""
         keys, txids, columns, absent = self._columns_of(table)
-        return self._key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
+        return key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
 
     def _columns_of(
         self, table: pa.Table
@@ -169,26 +139,6 @@ class RowCodec:
             for value, txid, old, gone in zip(values, record["txid"].tolist(), before, absent, strict=True)
         ]
 
-    def columns(self, owners: npt.NDArray[np.int64], found: Sequence[tuple[bytes, bytes]]) -> Columns:
-        """Decode keys and rows of collections into columns of their current values.
-
-        Fixed-width values are decoded as whole columns, without an object per value. `owners`: the index of each row's
-        collection.
-        """
-        rows = [row for _, row in found]
-        width, data = self.record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
-        record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
-        nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
-        ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
-        start = np.concatenate([[0], ends[:-1]])[: len(rows)] + width
-        arrays = []
-        for i, slot in enumerate(self._slots[: len(self._values.stored)]):
-            arrays.append(slot.array(data, record[slot.name], start, nulls[:, i]))
-            if slot.is_long:
-                start = start + record[slot.name]
-        orders, numbers = place_words([key for key, _ in found])
-        return Columns(owners, orders, numbers, arrays)
-
 
 class _Slot:
     """One column's encoding: inline in the record or, if of variable length, after it with its length in the record."""
@@ -237,38 +187,6 @@ class _Slot:
             return values
         return [None if null else value for null, value in zip(nulls.tolist(), values, strict=True)]
 
-    def array(
-        self,
-        data: npt.NDArray[np.uint8],
-        stored: npt.NDArray[Any],
-        start: npt.NDArray[Any],
-        nulls: npt.NDArray[np.bool_],
-    ) -> pa.Array:
-        """Decode the column as an Arrow array; `start`: the offset in `data` of this column's content for each row."""
-        if self.is_long:
-            return self._long_array(data, stored, start, nulls)
-        if pa.types.is_boolean(self._kind):
-            return pa.array(stored.astype(bool), mask=nulls)
-        content = pa.py_buffer(np.ascontiguousarray(stored))
-        return pa.Array.from_buffers(self._kind, len(stored), [_validity(nulls), content])
-
-    def _long_array(
-        self,
-        data: npt.NDArray[np.uint8],
-        sizes: npt.NDArray[Any],
-        start: npt.NDArray[Any],
-        nulls: npt.NDArray[np.bool_],
-    ) -> pa.Array:
-        if pa.types.is_string(self._kind) or pa.types.is_binary(self._kind):
-            offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-            content = data[np.repeat(start - offsets[:-1], sizes) + np.arange(offsets[-1])]
-            wide = pa.large_string() if pa.types.is_string(self._kind) else pa.large_binary()
-            buffers = [_validity(nulls), pa.py_buffer(offsets), pa.py_buffer(content)]
-            return pa.Array.from_buffers(wide, len(sizes), buffers).cast(self._kind)
-        parts = [data[begin:end] for begin, end in zip(start.tolist(), (start + sizes).tolist(), strict=True)]
-        arrays = [pa.ipc.read_record_batch(pa.py_buffer(part), self._schema())[0] for part in parts]
-        return pa.concat_arrays(arrays) if arrays else pa.array([], self._kind)
-
     def _present(self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any]) -> list[Any]:
         if not self.is_long:
             data = pa.py_buffer(np.ascontiguousarray(stored))
@@ -288,10 +206,6 @@ class _Slot:
 
     def _schema(self) -> pa.Schema:
         return pa.schema([pa.field("value", self._kind)])
-
-
-def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
 
 
 def _plain_type(kind: pa.DataType) -> Any:

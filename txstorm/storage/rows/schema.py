@@ -1,8 +1,9 @@
 """Arrow schemas of declared states and sinks, and their comparison with existing tables.
 
 A *changes* table has the key columns, the value columns, then ``_txid``, ``_prev`` (struct of the previous values; null
-if there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key group). A *state* table has the same
-columns except ``_op``, and one row per key. A *sink* table has the declared columns and ``_txid``.
+if there was no row), ``_op`` (``u`` updated, ``d`` removed; for ``e`` and ``a`` see `txstorm.storage.rows.eviction`)
+and ``_kg`` (key group). A *state* table has the same columns except ``_op``, and one row per key. A *sink* table has
+the declared columns and ``_txid``.
 
 A collection is a state whose key ends with the position of the row: the order column, then ``_seq``. If keys have a
 time to live, an additional value column, ``_stamp``, records when the row was written.
@@ -22,6 +23,12 @@ from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import StateError
 
 UPDATED, REMOVED = "u", "d"
+EVICTED, EVICTED_ALL = "e", "a"
+"""Operations of tombstones of collections: rows below a place are removed from one collection, or from all of them."""
+TOMBSTONE = -1
+"""Sequence number of a tombstone; those of rows are 0 or greater."""
+COUNT_BITS = 24
+"""Number of low bits of a sequence number, which count the rows of one txid in a collection; the rest is the txid."""
 PREV = "_prev"
 TXID = pa.field("_txid", pa.int64())
 OP = pa.field("_op", pa.string())

@@ -14,8 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from txstorm.clients.delta.entry import LogEntry
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
-from txstorm.storage.tables.identity import is_merged
+from txstorm.storage.rows.eviction import NO_BOUND, split_changes
+from txstorm.storage.rows.schema import OP, PLACE, SEQUENCE, TXID
+from txstorm.storage.tables.identity import INCARNATION, TopologyIdentity, is_merged, key_names_of
 from txstorm.storage.tables.intent import LETTERS
 from txstorm.storage.tables.merge_layout import check_group_end
 from txstorm.storage.tables.table_log import (
@@ -80,6 +83,21 @@ def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False
             return entry.version, txid
         oldest = txid
     raise too_old(table.ref.name, wanted, oldest)
+
+
+def bound_as_of(base: DeltaHandle, changes: DeltaHandle, as_of: int, txid: int) -> int:
+    """Return the bound of all collections of a collection state as of `txid`; `NO_BOUND` if there is none.
+
+    Args:
+        base: the state table, at a version that is as of txid `as_of`.
+        changes: the changes table.
+        as_of: see `base`.
+        txid: the transaction.
+    """
+    owner = TopologyIdentity("", base.properties.get(INCARNATION, ""))
+    known, order = base.app_version(owner.bound_app), key_names_of(base.properties)[-PLACE]
+    later = changes.batches((TXID.name, as_of), (TXID.name, txid), [order, SEQUENCE.name, TXID.name, OP.name])
+    return max([NO_BOUND if known is None else known, *(split_changes(part).bound for part in later)])
 
 
 def why_not(table: TransactionalTable, txid: int | None) -> str | None:

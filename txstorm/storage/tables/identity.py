@@ -19,6 +19,7 @@ from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, 
 
 FORMAT = "1"
 KEYS, VALUES, LAYOUT, TASKS = "txstorm.keys", "txstorm.values", "txstorm.layout", "txstorm.tasks"
+INCARNATION = "txstorm.incarnation"
 
 
 class TopologyIdentity(NamedTuple):
@@ -53,6 +54,11 @@ class TopologyIdentity(NamedTuple):
         return f"txstorm/{self.incarnation}/since"
 
     @property
+    def bound_app(self) -> str:
+        """The Delta app id under which the table of a collection state records the bound of all collections."""
+        return f"txstorm/{self.incarnation}/bound"
+
+    @property
     def until_app(self) -> str:
         """The Delta app id under which a dropped table records the last txid up to which it is complete."""
         return f"txstorm/{self.incarnation}/until"
@@ -62,7 +68,7 @@ class TopologyIdentity(NamedTuple):
         return {
             "txstorm.format": FORMAT,
             "txstorm.topology": self.topology,
-            "txstorm.incarnation": self.incarnation,
+            INCARNATION: self.incarnation,
         }
 
 
@@ -103,7 +109,7 @@ def is_merged(properties: Mapping[str, str]) -> bool:
 
 def check_owner(table: Path | str, properties: Mapping[str, str], owner: TopologyIdentity) -> None:
     """Raise `DataDirectoryError` unless a table with these `properties` belongs to `owner` and has a known format."""
-    if "txstorm.incarnation" not in properties:
+    if INCARNATION not in properties:
         msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"
         raise DataDirectoryError(msg)
     if properties.get("txstorm.format") != FORMAT:
@@ -112,10 +118,10 @@ def check_owner(table: Path | str, properties: Mapping[str, str], owner: Topolog
             "use the txstorm that wrote it, or a newer one"
         )
         raise DataDirectoryError(msg)
-    if properties["txstorm.incarnation"] != owner.incarnation:
+    if properties[INCARNATION] != owner.incarnation:
         msg = (
             f"table {table}: belongs to topology {properties.get('txstorm.topology')!r}, incarnation "
-            f"{properties['txstorm.incarnation']}; expected {owner.topology!r}, incarnation {owner.incarnation}; one "
+            f"{properties[INCARNATION]}; expected {owner.topology!r}, incarnation {owner.incarnation}; one "
             "data directory belongs to one topology: use another one"
         )
         raise DataDirectoryError(msg)

@@ -21,6 +21,7 @@ from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.keys import KEY_GROUPS
+from txstorm.storage.rows.eviction import is_placed, remaining, split_changes
 from txstorm.storage.rows.schema import KEY_GROUP, OP, REMOVED, STAMP, TXID
 from txstorm.storage.rows.ttl import alive, ttl_of
 from txstorm.storage.tables.intent import STAGED
@@ -189,6 +190,14 @@ def counted(rows: pa.Table) -> Counts:
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = True) -> pa.Table:
     """Apply the `later` changes to `base`, the rows of a state, and drop removed keys; the result is unordered."""
+    if is_placed(keys):
+        later, tombstones, bound = split_changes(later)
+        rows = _folded(base, later, keys, threads=threads) if later.num_rows else base
+        return remaining(rows, tombstones, bound, keys)
+    return _folded(base, later, keys, threads=threads)
+
+
+def _folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool) -> pa.Table:
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])

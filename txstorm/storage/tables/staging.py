@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,13 @@ from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.files import make_directories, read_whole, sync_file, write_synced
 from txstorm.errors import TableCorrupt
+from txstorm.storage.rows.schema import SEQUENCE
 from txstorm.storage.tables.intent import STAGED, Staged
 
 _FIELDS = 6
 _SMALL = 2_000
+PLACED_ROWS = 1 << 16
+"""Maximum number of rows of a row group in a file with rows of collections."""
 _REPEATED = ("_txid", "_op")
 
 
@@ -92,11 +95,22 @@ def column_stats(rows: pa.Table, column: str) -> str:
 
 
 def encoded(rows: pa.Table) -> memoryview:
-    """Encode `rows` as a Parquet file with page checksums."""
+    """Encode `rows` as a Parquet file with page checksums.
+
+    Rows of collections, which are read by ranges of the order column, get small row groups.
+    """
     sink = pa.BufferOutputStream()
-    repeated = [name for name in _REPEATED if name in rows.column_names]
-    dictionary = repeated if rows.num_rows <= _SMALL else True  # with few rows, dictionaries cost space and time
-    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, use_dictionary=dictionary)
+    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+    if SEQUENCE.name in rows.column_names:
+        at = rows.column_names.index(SEQUENCE.name)
+        deltas = rows.column_names[at - 1 : at + 1]  # the order column and the sequence number
+        flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+        options["use_dictionary"] = [name for name in flat if name not in deltas]
+        options["column_encoding"] = dict.fromkeys(deltas, "DELTA_BINARY_PACKED")
+        options["row_group_size"] = PLACED_ROWS
+    elif rows.num_rows <= _SMALL:  # with few rows, dictionaries cost space and time
+        options["use_dictionary"] = [name for name in _REPEATED if name in rows.column_names]
+    pq.write_table(rows, sink, **options)
     return memoryview(sink.getvalue())
 
 

@@ -32,6 +32,8 @@ class RewriteFiles:
         base, as_of: the txids that the table is as of before and after the commit; None: its rows do not change.
         floor: rows up to this txid are removed from the table; None: no rows are removed.
         about: further fields of the commit info, if the table moves to `as_of`.
+        bound: the eviction bound of all collections, if the table holds collections; recorded if it is higher than the
+            recorded one.
     """
 
     adds: Sequence[DataFile]
@@ -41,6 +43,7 @@ class RewriteFiles:
     as_of: int | None = None
     floor: int | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    bound: int | None = None
 
 
 def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
@@ -564,6 +567,9 @@ class TransactionalTable(ABC):
         if files.floor is not None:
             info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
             apps[self.owner.floor_app] = max(files.floor, self.floor())
+        known = self._log.app_version(self.owner.bound_app)
+        if files.bound is not None and (known is None or files.bound > known):
+            apps[self.owner.bound_app] = files.bound
         change = files.as_of is not None or files.floor is not None
         return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
 

@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from txstorm import faults
+from txstorm.storage.rows.eviction import is_placed
 from txstorm.storage.rows.schema import KEY_GROUP, TXID
 from txstorm.storage.tables.identity import key_names_of
 from txstorm.storage.tables.rewrite import KeyGroupRange, Rewriting, counted, group_counts
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RewriteFiles
+from txstorm.storage.upkeep.collection_rewrite import CollectionRewriting
 from txstorm.storage.upkeep.growth import Growth
 from txstorm.storage.upkeep.thinning import Versions
 
+BATCH_ROWS = 100_000
+"""Number of change rows of a collection state that are read at once."""
 WINDOW_ROWS = 1_000_000
 """Maximum number of change rows that a compaction holds in memory."""
 
@@ -60,7 +64,7 @@ class Compaction:
         self._epoch, self._now, self._stays = epoch, now, stays
         self._recent = growth.recent.between(*txids)
         self._later = self._rows = 0
-        self._files: Rewriting | None = None
+        self._files: Rewriting | CollectionRewriting | None = None
         self._versions: Versions | None = growth.versions
         self._cost = 0.0
 
@@ -85,9 +89,15 @@ class Compaction:
         if last != self._base:
             self._base, self._recent = last, None
         keys = key_names_of(table.handle.properties)
-        self._files = Rewriting(table.handle, keys, self._epoch, self._now, threads=False)
-        if self._base < self._as_of:
-            yield from self._rewrite(self._files)
+        if is_placed(keys):
+            self._files = CollectionRewriting(table.handle, keys, self._epoch, self._now)
+            if self._base < self._as_of:
+                yield from self._files.steps(self._changes)
+            self._later = self._files.later
+        else:
+            self._files = Rewriting(table.handle, keys, self._epoch, self._now, threads=False)
+            if self._base < self._as_of:
+                yield from self._rewrite(self._files)
         self._cost += time.thread_time() - cpu
         faults.point("compact.staged")
 
@@ -111,7 +121,8 @@ class Compaction:
         if done:
             removes = sorted(self._files.removes)
             about = versions.decide(removes, self._later, self._rows, now, stays=self._stays)
-            files = RewriteFiles(self._files.adds, removes, now, self._base, self._as_of, about=about)
+            bound = self._files.bound if isinstance(self._files, CollectionRewriting) else None
+            files = RewriteFiles(self._files.adds, removes, now, self._base, self._as_of, about=about, bound=bound)
             growth.versions = None  # read again next time, unless the outcome of the commit is known below
             done = table.exchange(files, self._epoch)
             if done:
@@ -122,6 +133,14 @@ class Compaction:
         growth.end(table.handle.row_count(), table.last_txid())
         growth.cost = self._cost + time.thread_time() - cpu
         return done
+
+    def _changes(self) -> Iterator[pa.Table]:
+        """Read the change rows of a collection state, in batches."""
+        if self._recent is not None:
+            yield from self._recent
+        else:
+            bounds = (TXID.name, self._base), (TXID.name, self._as_of)
+            yield from self._opened[1]().handle.batches(*bounds, rows=BATCH_ROWS)
 
     def _rewrite(self, files: Rewriting) -> Iterator[None]:
         if self._recent is None:

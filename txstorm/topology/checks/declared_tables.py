@@ -125,7 +125,8 @@ def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iter
     """Yield a warning if two tasks of a committer may change the same key in one txid, which makes the batch fail."""
     if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
         return
-    for state in one.states:
+    internal = getattr(one.object, "internal_states", ())
+    for state in (state for state in one.states if state.name not in internal):
         key = [str(name) for name in state.key] if isinstance(state.key, Mapping) else []
         for given in one.inputs:
             if not one_task_per_key(given, key):

@@ -44,7 +44,7 @@ def validate(topology: Any, components: Sequence[ComponentInfo]) -> Report:
         *map_faults(components),
         *(fault for one in components for fault in shipping_faults(one)),
     ]
-    warnings = [warning for one in components for warning in key_warnings(one, known)]
+    warnings = [warning for one in components for warning in (*one.warnings, *key_warnings(one, known))]
     warnings += map_warnings(components)
     return Report(tuple(dict.fromkeys(faults)), tuple(dict.fromkeys(warnings)))
 

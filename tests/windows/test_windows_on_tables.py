@@ -1,0 +1,158 @@
+"""Random schedules of windowed bolts on real tables, with failures, replays and restarts, against the naive model.
+
+``SEED=n`` starts with that schedule; a failure names the seed of its schedule. ``TABLE_SCHEDULES`` is the number of
+them.
+"""
+
+import os
+import random
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "windows"))
+
+from test_firing_against_model import schedule, some_rules
+from windows_machine import duration, extent
+from windows_model import INF, Fired, Model
+
+from txstorm import TransactionalTopologyBuilder, WindowedBolt
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "60"))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIELDS = ("unit", "part", "at", "id")
+
+
+def time(micros):
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def micros(moment):
+    return None if moment is None else (moment - EPOCH) // timedelta(microseconds=1)
+
+
+class ByUnit:
+    def prepare(self, component, stream, targets):
+        self.targets = targets
+
+    def choose_tasks(self, source_task, values):
+        return [values[0]]
+
+
+class Report(WindowedBolt):
+    fields = ("unit", "start", "end", "content", "new", "expired", "first", "final")
+
+    def prepare(self, context, collector):
+        self.context, self.collector = context, collector
+
+    def execute(self, window):
+        unit = self.context.task if window.key is None else window.key
+        ids = [[one["id"] for one in some] for some in (window.get(), window.get_new(), window.get_expired())]
+        assert [one["id"] for one in window] == ids[0]
+        assert window.table.column("id").to_pylist() == ids[0]
+        assert window.new_table.column("id").to_pylist() == ids[1]
+        assert window.expired_table.column("id").to_pylist() == ids[2]
+        assert all(one.source_component == "feed" and one["unit"] == unit for one in window)
+        self.collector.emit(unit, micros(window.start), micros(window.end), *ids, window.first, window.final)
+
+
+def bolt_of(rules, rng):
+    bolt = Report()
+    if rules.gap is not None:
+        gap = rules.gap
+        bolt.with_session_window(lambda one: duration(gap(one["id"])))
+    elif rules.trigger is not None:
+        trigger = rules.trigger
+        bolt.with_window(extent(rules.length), lambda one: trigger(one["id"]))
+    else:
+        bolt.with_window(extent(rules.length), extent(rules.slide))
+    if not rules.processing_time:
+        if rng.random() < 0.7:
+            bolt.with_timestamp_field("at")
+        else:
+            bolt.with_timestamp_extractor(lambda one: one["at"])
+        bolt.with_lag(duration(rules.lag)).with_watermark_interval(duration(rules.interval))
+        bolt.with_watermark_policy(rules.policy).with_partition_field("part").with_late_tuple_stream("late")
+        if rules.idle is not None:
+            bolt.with_idle_timeout(duration(rules.idle))
+    if rules.keyed:
+        bolt.with_key("unit", ttl=None if rules.ttl is None else duration(rules.ttl))
+    if rules.early is not None:
+        bolt.with_early_results(duration(rules.early))
+    if rng.random() < 0.5:
+        bolt.with_columns({"unit": str if rules.keyed else int, "part": str, "at": datetime, "id": int})
+    return bolt
+
+
+def topology_of(rules, rng):
+    spout = FeedSpout({f"s{i}": FIELDS for i in range(rules.inputs)}, opaque=rng.random() < 0.5)
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    declarer = builder.set_bolt("w", bolt_of(rules, rng), rng.choice([1, 2, 3]) if rules.keyed else 2)
+    for i in range(rules.inputs):
+        if rules.keyed:
+            declarer.fields_grouping("feed", f"s{i}", ["unit"])
+        else:
+            declarer.custom_grouping("feed", f"s{i}", ByUnit())
+    return builder.build_topology()
+
+
+def feed(driver, rules, rows, stamp, end):
+    if end:
+        return driver.end_of_input(at=time(stamp))
+    if not rows:
+        return driver.heartbeat(at=time(stamp))
+    streams = {f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)}
+    return driver.feed(streams, at=time(stamp))
+
+
+def fired_in(driver, txid):
+    emitted = driver.emitted("w", txid)
+    return [Fired(unit, start, end, *ids, first, final) for unit, start, end, *ids, first, final in emitted]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_schedules_with_failures_fire_what_the_model_fires(part, tmp_path):
+    for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
+        run_schedule(seed, tmp_path / str(seed))
+
+
+def run_schedule(seed, directory):
+    rng = random.Random(seed)
+    rules = some_rules(rng)
+    steps = list(schedule(rng, rules))
+    topology = topology_of(rules, rng)
+    model = Model(rules)
+    with TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100))) as driver:
+        for number, stamp, rows, more in steps:
+            end = more["end"]
+            rows = [] if end else sorted(rows, key=lambda row: row[1])
+            txid = feed(driver, rules, rows, stamp, end)
+            assert txid == number
+            if rng.random() < 0.25:
+                rows = disturb(rng, driver, rules, txid, rows, stamp, end)
+            driver.commit(txid)
+            expected = model.transaction(txid, stamp, rows, end=end)
+            where = f"SEED={seed}, txid {txid}, {rules}"
+            got = sorted(fired_in(driver, txid), key=lambda one: (not one.final, one.end, str(one.unit)))
+            assert got == expected[1], where
+            if not rules.processing_time:
+                assert sorted(one[-1] for one in driver.emitted("w", txid, stream="late")) == sorted(expected[0]), where
+            assert not (end and model.w != INF), where
+
+
+def disturb(rng, driver, rules, txid, rows, stamp, end):
+    """Fail the transaction in one of its phases, or restart; an opaque feed is repeated with other tuples."""
+    kind = rng.choice(["processing", "committing", "restart"])
+    if kind == "committing":
+        driver.ack(txid)
+    if kind == "restart":
+        driver.restart()
+    else:
+        driver.fail(txid)
+    if txid not in driver.active:
+        rows = [row for row in rows if rng.random() < 0.7]
+        assert feed(driver, rules, rows, stamp, end) == txid
+    return rows

@@ -1,0 +1,68 @@
+"""Assembled bolts: bolts that the builder turns into a committer of the framework's, which calls the user's code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from txstorm.api.bolt import BatchBolt, Component
+
+
+@dataclass(frozen=True)
+class SiteInput:
+    """One input of an assembled bolt: a stream of a component.
+
+    Attributes:
+        fields: the fields of the stream; None if it is not declared, which is a fault of its own.
+        sources: the sources whose tuples reach it.
+        grouping: the kind of the grouping.
+        grouped_by: the grouping fields.
+    """
+
+    component: str
+    stream: str
+    fields: tuple[str, ...] | None
+    sources: frozenset[str]
+    grouping: str
+    grouped_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """The place of an assembled bolt in its topology.
+
+    Attributes:
+        id: the component's id.
+        parallelism: number of its tasks.
+        inputs: its subscriptions, in the order of their declaration.
+        tables: the states, sinks, maps and outlets that it declares as attributes.
+    """
+
+    id: str
+    parallelism: int
+    inputs: tuple[SiteInput, ...]
+    tables: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The committer that an assembled bolt becomes.
+
+    Attributes:
+        committer: takes the place of the bolt, with its id, inputs and parallelism.
+        faults: faults of the bolt's own declaration, one sentence each.
+        warnings: possible mistakes, one sentence each.
+    """
+
+    committer: BatchBolt
+    faults: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class AssembledBolt(Component, ABC):
+    """Base class of bolts that the builder assembles, such as windowed bolts."""
+
+    @abstractmethod
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that does the work of this bolt; never raises for faults of its declaration."""

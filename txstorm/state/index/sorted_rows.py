@@ -1,0 +1,467 @@
+"""Sorted rows of collections as columns: blocks of rows, look-ups of many collections in them, and merged results.
+
+There is no Python object per row: rows are found with binary searches over all wanted collections at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.keys import groups_of, hash_rows
+from txstorm.storage.rows.eviction import Mask, Numbers, Tombstones, bisected, row_codes, whole
+from txstorm.storage.rows.schema import in_order
+
+Arrays = Sequence[pa.Array]
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+_FIRST_ROWS = 16
+"""Number of rows per collection that a scan with a row limit reads at least."""
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Distinct collections, by key.
+
+    Attributes:
+        keys: the key columns.
+        hashes: the hash of each key.
+    """
+
+    keys: Arrays
+    hashes: npt.NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @cached_property
+    def groups(self) -> Numbers:
+        """The key groups of the collections, sorted."""
+        return np.sort(groups_of(self.hashes))
+
+    @classmethod
+    def of(cls, keys: Arrays, rows: int) -> Owners:
+        """Create the collections with the given keys, which must be distinct."""
+        return cls(keys, hash_rows(keys, rows))
+
+    @classmethod
+    def distinct(cls, keys: Arrays, rows: int) -> tuple[Owners, Numbers]:
+        """Return the distinct collections of rows, by first appearance, and the number of each row's collection."""
+        _, first, codes = np.unique(row_codes(keys, rows), return_index=True, return_inverse=True)
+        turn = np.argsort(first)
+        places = np.empty(len(first), np.int64)
+        places[turn] = np.arange(len(first))
+        picked = pa.array(first[turn])
+        return cls.of([column.take(picked) for column in keys], len(first)), places[codes]
+
+    @classmethod
+    def united(cls, parts: Sequence[Owners], names: Sequence[str], none: Arrays) -> Owners:
+        """Return the collections that occur in any of `parts`, sorted by key, None first; `none`: empty key columns."""
+        columns = [pa.concat_arrays([part.keys[i] for part in parts] or [one]) for i, one in enumerate(none)]
+        owners, _ = cls.distinct(columns, sum(map(len, parts)))
+        if not names or len(owners) < 2:
+            return owners
+        table = pa.table(list(owners.keys), names=list(names))
+        keys = [whole(column) for column in in_order(table, names).columns]
+        return cls.of(keys, len(owners))
+
+    def numbers_of(self, others: Owners) -> Numbers:
+        """Return the number of each of `others`, all of which must be among these collections."""
+        turn = np.argsort(self.hashes, kind="stable")
+        return turn[located(self.taken(turn), others)]
+
+    def taken(self, which: Any) -> Owners:
+        """Select collections by number."""
+        picked = pa.array(which)
+        return Owners([column.take(picked) for column in self.keys], self.hashes[which])
+
+
+@dataclass(frozen=True)
+class Span:
+    """Range, row limit and direction of a scan; orders are 64-bit integers.
+
+    Attributes:
+        first, last: the lowest and the highest order, inclusive.
+        most: maximum number of rows per collection, at least 1; None: no limit.
+        backwards: whether the scan starts at the highest order.
+    """
+
+    first: int = LOWEST
+    last: int = HIGHEST
+    most: int | None = None
+    backwards: bool = False
+
+
+ALL = Span()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of wanted collections as columns of equal length.
+
+    Attributes:
+        owners: the number of each row's collection among the wanted ones.
+        orders, numbers: order and sequence number of each row.
+        values: the value columns.
+    """
+
+    owners: Numbers
+    orders: Numbers
+    numbers: Numbers
+    values: Arrays
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def taken(self, which: Any) -> Found:
+        """Select rows by position or by a Boolean mask."""
+        picked = np.flatnonzero(which) if np.asarray(which).dtype == bool else which
+        values = [column.take(pa.array(picked)) for column in self.values]
+        return Found(self.owners[picked], self.orders[picked], self.numbers[picked], values)
+
+    @classmethod
+    def merged(cls, parts: Sequence[Found]) -> Found:
+        """Merge `parts`, at least one, into one sorted result; a row that occurs in several parts is kept once."""
+        filled = [part for part in parts if len(part)] or parts[:1]
+        if len(filled) == 1:
+            return filled[0]
+        owners, orders, numbers = (
+            np.concatenate([getattr(part, name) for part in filled]) for name in ("owners", "orders", "numbers")
+        )
+        values = [pa.concat_arrays(list(columns)) for columns in zip(*(part.values for part in filled), strict=True)]
+        both = cls(owners, orders, numbers, values)
+        if _is_sorted(owners, orders, numbers):
+            return both
+        turn = np.lexsort((numbers, orders, owners))
+        return both.taken(turn[~_repeated(owners[turn], orders[turn], numbers[turn])])
+
+    def without(self, others: Found) -> Found:
+        """Drop the rows that occur in `others`."""
+        if not len(self) or not len(others):
+            return self
+        owners, orders, numbers = (
+            np.concatenate([getattr(others, name), getattr(self, name)]) for name in ("owners", "orders", "numbers")
+        )
+        turn = np.lexsort((numbers, orders, owners))  # stable: of two equal rows that of `others` is first
+        twice = np.zeros(len(owners), bool)
+        twice[turn[_repeated(owners[turn], orders[turn], numbers[turn])]] = True
+        return self.taken(~twice[len(others) :])
+
+    def limited(self, span: Span) -> Found:
+        """Return only as many rows of each collection as `span` allows."""
+        if span.most is None:
+            return self
+        after = np.searchsorted(self.owners, self.owners, side="right") - np.arange(len(self)) - 1
+        before = np.arange(len(self)) - np.searchsorted(self.owners, self.owners)
+        return self.taken((after if span.backwards else before) < span.most)
+
+    def counts(self, owners: int) -> Numbers:
+        """Return the number of rows of each of the collections, of which there are `owners`."""
+        return np.bincount(self.owners, minlength=owners)
+
+
+def _repeated(*columns: npt.NDArray[Any]) -> Mask:
+    """Return which rows equal the row before them."""
+    same = np.zeros(len(columns[0]), bool)
+    same[1:] = np.all([column[1:] == column[:-1] for column in columns], axis=0)
+    return same
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Block of rows, sorted by the hash of their collection, then by order and sequence number.
+
+    Attributes:
+        keys: the collections, sorted by hash.
+        starts: where the rows of each collection begin, followed by the number of rows.
+        orders, numbers: order and sequence number of each row.
+        values: the value columns; for tombstones, none.
+        least, most: the lowest and the highest order.
+    """
+
+    keys: Owners
+    starts: Numbers
+    orders: Numbers
+    numbers: Numbers
+    values: Arrays
+    least: int
+    most: int
+
+    def __len__(self) -> int:
+        return len(self.orders)
+
+    @classmethod
+    def of(cls, keys: Arrays, orders: Numbers, numbers: Numbers, values: Arrays) -> SortedRows:
+        """Sort rows, given as columns, into a block."""
+        owners, codes = Owners.distinct(keys, len(orders))
+        return cls.of_owners(owners, Found(codes, orders, numbers, values))
+
+    @classmethod
+    def of_owners(cls, owners: Owners, rows: Found) -> SortedRows:
+        """Sort rows whose collections are known into a block."""
+        owners, places = _by_hash(owners, rows.owners)
+        rows = Found(places[rows.owners], rows.orders, rows.numbers, rows.values)
+        if not _is_sorted(*_places(rows)):
+            rows = rows.taken(np.lexsort((rows.numbers, rows.orders, rows.owners)))
+        return cls._of_sorted(owners, rows)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[SortedRows]) -> SortedRows:
+        """Merge `blocks`, at least one, into one block; a row that occurs in several blocks is kept once."""
+        if len(blocks) == 1:
+            return blocks[0]
+        columns = [pa.concat_arrays(list(parts)) for parts in zip(*(one.keys.keys for one in blocks), strict=True)]
+        owners, codes = Owners.distinct(columns, sum(len(one.keys) for one in blocks))
+        owners, places = _by_hash(owners, codes)
+        parts, begin, codes = [], 0, places[codes]
+        for one in blocks:
+            parts.append(Found(codes[begin + one.owner_numbers], one.orders, one.numbers, one.values))
+            begin += len(one.keys)
+        return cls._of_sorted(owners, Found.merged(parts))
+
+    @classmethod
+    def _of_sorted(cls, owners: Owners, rows: Found) -> SortedRows:
+        starts = np.searchsorted(rows.owners, np.arange(len(owners) + 1))
+        ends = (int(rows.orders.min()), int(rows.orders.max())) if len(rows) else (HIGHEST, LOWEST)
+        return cls(owners, starts, rows.orders, rows.numbers, rows.values, *ends)
+
+    @property
+    def owner_numbers(self) -> Numbers:
+        """The number of each row's collection among `keys`."""
+        return np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+
+    @property
+    def rows(self) -> Found:
+        """All rows, with the numbers of their collections among `keys`."""
+        return Found(self.owner_numbers, self.orders, self.numbers, self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate size in memory."""
+        numbers = (self.orders, self.numbers, self.starts, self.keys.hashes)
+        return int(sum(one.nbytes for one in (*numbers, *self.values, *self.keys.keys)))
+
+    def overlaps(self, span: Span) -> bool:
+        """Whether any row may be in the range of `span`."""
+        return self.least <= span.last and self.most >= span.first
+
+    def taken(self, which: Any) -> SortedRows:
+        """Return a block with only the rows selected by position or mask, in the present order."""
+        return SortedRows.of_owners(self.keys, self.rows.taken(which))
+
+    def there(self, span: Span) -> Owners:
+        """Return the collections that have rows in the range of `span`."""
+        low, high = self._ranges(np.arange(len(self.keys)), span)
+        return self.keys if (low < high).all() else self.keys.taken(np.flatnonzero(low < high))
+
+    def find(self, owners: Owners, span: Span) -> Found:
+        """Return the rows of `owners` in `span`, sorted by collection, order and sequence number."""
+        at = located(self.keys, owners) if self.overlaps(span) else np.empty(0, np.int64)
+        wanted = np.flatnonzero(at >= 0) if len(at) else at
+        low, high = self._ranges(at[wanted], span)
+        if span.most is not None:
+            low, high = (np.maximum(low, high - span.most), high) if span.backwards else (
+                low, np.minimum(high, low + span.most))  # fmt: skip
+        sizes = high - low
+        total = int(sizes.sum())
+        if len(wanted) == 1:  # the usual case of one collection per task: no copy
+            begin, end = int(low[0]), int(high[0])
+            values: Arrays = [column.slice(begin, total) for column in self.values]
+            return Found(np.full(total, wanted[0]), self.orders[begin:end], self.numbers[begin:end], values)
+        rows = np.repeat(low - (np.cumsum(sizes) - sizes), sizes) + np.arange(total)
+        picked = pa.array(rows)
+        values = [column.take(picked) for column in self.values]
+        return Found(np.repeat(wanted, sizes), self.orders[rows], self.numbers[rows], values)
+
+    def _ranges(self, at: Numbers, span: Span) -> tuple[Numbers, Numbers]:
+        low, high = self.starts[at], self.starts[at + 1]
+        if span.first > self.least:
+            low = bisected(self.orders, low, high, span.first)
+        if span.last < self.most:
+            high = bisected(self.orders, low, high, span.last, after=True)
+        return low, high
+
+
+def few(blocks: Sequence[SortedRows]) -> list[SortedRows]:
+    """Merge the last ones of `blocks` until each is more than twice as large as the next, so that there are few."""
+    made = list(blocks)
+    while len(made) > 1 and len(made[-2]) <= 2 * len(made[-1]):
+        made[-2:] = [SortedRows.joined(made[-2:])]
+    return made
+
+
+def located(among: Owners, owners: Owners) -> Numbers:
+    """Return the number of each of `owners` in `among`, which is sorted by hash; -1 if it is not there."""
+    own = among.hashes
+    at = np.searchsorted(own, owners.hashes)
+    result = np.full(len(owners), -1, np.int64)
+    rest = np.arange(len(owners))
+    while True:  # more than once only if two keys have the same hash
+        rest = rest[at[rest] < len(own)]
+        rest = rest[own[at[rest]] == owners.hashes[rest]]
+        if not len(rest):
+            return result
+        equal = _equal(among.keys, at[rest], owners.keys, rest)
+        result[rest[equal]] = at[rest[equal]]
+        rest = rest[~equal]
+        at[rest] += 1
+
+
+def _by_hash(owners: Owners, used: Numbers) -> tuple[Owners, Numbers]:
+    """Return those of `owners` that are `used`, sorted by hash, and the new number of each."""
+    there = np.zeros(len(owners), bool)
+    there[used] = True
+    turn = np.argsort(owners.hashes, kind="stable")
+    turn = turn[there[turn]]
+    places = np.zeros(len(owners), np.int64)
+    places[turn] = np.arange(len(turn))
+    return owners.taken(turn), places
+
+
+def _equal(one: Arrays, at: Numbers, other: Arrays, there: Numbers) -> Mask:
+    """Return which of the keys at positions `at` of `one` equal those at positions `there` of `other`."""
+    if len(at) == 1:
+        i, j = int(at[0]), int(there[0])
+        return np.array([all(left[i].as_py() == right[j].as_py() for left, right in zip(one, other, strict=True))])
+    result = np.ones(len(at), bool)
+    for left, right in zip(one, other, strict=True):
+        a, b = left.take(pa.array(at)), right.take(pa.array(there))
+        same = pc.or_(pc.fill_null(pc.equal(a, b), False), pc.and_(a.is_null(), b.is_null()))
+        result &= same.to_numpy(zero_copy_only=False)
+    return result
+
+
+def _is_sorted(codes: Numbers, orders: Numbers, numbers: Numbers) -> bool:
+    step, rise = np.diff(codes), orders[1:] >= orders[:-1]
+    tie = orders[1:] == orders[:-1]
+    return bool(((step > 0) | ((step == 0) & rise & (~tie | (numbers[1:] > numbers[:-1])))).all())
+
+
+@dataclass(frozen=True)
+class Source:
+    """Block of rows that is read when it is needed.
+
+    Attributes:
+        least, most: the lowest and the highest order of its rows.
+        read: returns the block.
+        may_have: returns whether any of some collections may be in it.
+    """
+
+    least: int
+    most: int
+    read: Callable[[], SortedRows]
+    may_have: Callable[[Owners], bool] = lambda owners: True
+
+    @classmethod
+    def of(cls, block: SortedRows) -> Source:
+        """Return a block in memory as a source."""
+        return cls(block.least, block.most, lambda: block)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Rows of collections from several sources, and the removals that apply to them.
+
+    Attributes:
+        sources: the rows.
+        removed: blocks of removed rows.
+        tombstones: blocks of range tombstones: the order is the place, the number the limit; see `Tombstones`.
+        bound: rows of all collections with a lower order are removed.
+    """
+
+    sources: Sequence[Source] = ()
+    removed: Sequence[SortedRows] = ()
+    tombstones: Sequence[SortedRows] = ()
+    bound: int = LOWEST
+
+    def over(self, later: Layers) -> Layers:
+        """Return these layers with `later` ones over them."""
+        return Layers(
+            [*self.sources, *later.sources],
+            [*self.removed, *later.removed],
+            [*self.tombstones, *later.tombstones],
+            max(self.bound, later.bound),
+        )
+
+    def owners(self, span: Span, names: Sequence[str], none: Arrays) -> Owners:
+        """Return all collections that may have rows in `span`, sorted by key; `none`: empty key columns."""
+        span = self._bounded(span)
+        parts = [source.read().there(span) for source in self.sources if _reaches(source, span)]
+        return Owners.united(parts, names, none)
+
+    def find(self, owners: Owners, span: Span, living: Callable[[Found], Found], none: Arrays) -> Found:
+        """Return the rows of `owners` in `span` that are not removed, sorted by collection, order and sequence number.
+
+        Args:
+            owners: the wanted collections.
+            span: the range to scan.
+            living: drops further rows, such as expired ones.
+            none: empty value columns.
+        """
+        span = self._bounded(span)
+        empty = np.empty(0, np.int64)
+        nothing = Found(empty, empty, empty, none)
+        if span.first > span.last or not len(owners):
+            return nothing
+        wanted = span.most
+        step = None if wanted is None else max(wanted, _FIRST_ROWS)
+        while True:
+            part = replace(span, most=step)
+            read = Found.merged([nothing, *self._read(owners, part)]).limited(part)
+            rows = living(self._there(read, owners, span))
+            if wanted is None or step is None:
+                return rows
+            short = (rows.counts(len(owners)) < wanted) & (read.counts(len(owners)) >= step)
+            if not short.any():
+                return rows.limited(span)
+            step *= 4
+
+    def _bounded(self, span: Span) -> Span:
+        return replace(span, first=max(span.first, self.bound)) if self.bound > span.first else span
+
+    def _read(self, owners: Owners, span: Span) -> list[Found]:
+        """Read the rows of `owners` in `span`, nearest sources first if there is a row limit, until it is reached."""
+        there = [source for source in self.sources if _reaches(source, span) and source.may_have(owners)]
+        if span.most is None:
+            return [source.read().find(owners, span) for source in there]
+        there.sort(key=lambda one: -one.most if span.backwards else one.least)
+        found: list[Found] = []
+        for source in there:
+            if found and _is_beyond(source, found[0], len(owners), span):
+                break
+            found = [Found.merged([*found, source.read().find(owners, span)]).limited(span)]
+        return found
+
+    def _there(self, rows: Found, owners: Owners, span: Span) -> Found:
+        if self.tombstones and len(rows):
+            cuts = Found.merged([one.find(owners, ALL) for one in self.tombstones])
+            hidden = Tombstones(cuts.owners, cuts.orders, cuts.numbers).hide(*_places(rows))
+            rows = rows.taken(~hidden) if hidden.any() else rows
+        if self.removed and len(rows):
+            wide = replace(span, most=None)
+            gone = [Found(*_places(found), ()) for found in (one.find(owners, wide) for one in self.removed)]
+            rows = rows.without(Found.merged(gone))
+        return rows
+
+
+def _places(rows: Found) -> tuple[Numbers, Numbers, Numbers]:
+    return rows.owners, rows.orders, rows.numbers
+
+
+def _reaches(source: Source, span: Span) -> bool:
+    return source.least <= span.last and source.most >= span.first
+
+
+def _is_beyond(source: Source, found: Found, owners: int, span: Span) -> bool:
+    """Whether every collection has as many rows as `span` allows nearer than any row of `source`."""
+    if not (found.counts(owners) == span.most).all():
+        return False
+    if span.backwards:
+        return bool(source.most < found.orders.min())
+    return bool(source.least > found.orders.max())

@@ -1,0 +1,84 @@
+"""Assembly: inspects all declarations of a topology, and replaces assembled bolts by the committers they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from txstorm.api.assembly import AssembledBolt, Site, SiteInput
+from txstorm.api.composite import CompositeSpout
+from txstorm.api.external import MapState, Outlet
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.topology.components import ComponentInfo, inspect
+from txstorm.topology.declarers import Declaration
+from txstorm.topology.graph import Input, found_tables
+from txstorm.user_code import misfits
+
+
+def inspect_all(declarations: Sequence[Declaration]) -> list[ComponentInfo]:
+    """Inspect all declarations of a topology, in order; an assembled bolt becomes its committer."""
+    inspection = _Inspection(declarations)
+    return [inspection.info(one) for one in declarations]
+
+
+class _Inspection:
+    """Inspection of one topology; the streams of an assembled bolt can depend on those of its inputs."""
+
+    def __init__(self, declarations: Sequence[Declaration]) -> None:
+        self._by_id = {one.id: one for one in reversed(declarations) if isinstance(one.id, str)}
+        self._done: dict[int, ComponentInfo] = {}
+        self._under_way: set[int] = set()
+
+    def info(self, declaration: Declaration) -> ComponentInfo:
+        """Return the inspected component of a declaration."""
+        at = id(declaration)
+        if at not in self._done:
+            self._under_way.add(at)
+            assembled = isinstance(declaration.object, AssembledBolt) and declaration.role != "spout"
+            self._done[at] = self._assembled(declaration) if assembled else inspect(declaration)
+            self._under_way.discard(at)
+        return self._done[at]
+
+    def _assembled(self, declaration: Declaration) -> ComponentInfo:
+        bolt: AssembledBolt = declaration.object
+        inputs = tuple(self._input(one) for one in declaration.inputs)
+        tables = tuple(one for kind in (KeyedState, SinkTable, MapState, Outlet) for one in found_tables(bolt, kind))
+        tasks = declaration.parallelism if type(declaration.parallelism) is int else 1
+        made = bolt.assemble(Site(str(declaration.id), tasks, inputs, tables))
+        info = inspect(replace(declaration, object=made.committer, role="committer"))
+        info.faults += [f"component {declaration.id!r}: {one}" for one in (*misfits(bolt, _base(bolt)), *made.faults)]
+        info.warnings += [f"component {declaration.id!r}: {one}" for one in made.warnings]
+        return info
+
+    def _input(self, one: Input) -> SiteInput:
+        source = self._by_id.get(one.component)
+        streams = None
+        if source is not None and id(source) not in self._under_way:
+            streams = self.info(source).streams
+        stream = (streams or {}).get(one.stream)
+        return SiteInput(
+            str(one.component),
+            str(one.stream),
+            None if stream is None else tuple(stream.fields),
+            self._sources(one, frozenset()),
+            str(one.grouping.kind),
+            tuple(one.grouping.fields),
+        )
+
+    def _sources(self, one: Input, seen: frozenset[str]) -> frozenset[str]:
+        """Return the names of the sources whose tuples can reach an input."""
+        declaration = self._by_id.get(one.component)
+        if declaration is None or one.component in seen:
+            return frozenset()
+        if declaration.role != "spout":
+            further = (self._sources(given, seen | {one.component}) for given in declaration.inputs)
+            return frozenset[str]().union(*further)
+        spout = declaration.object
+        if not isinstance(spout, CompositeSpout):
+            return frozenset({one.component})
+        return frozenset(name for name in spout.sources if one.stream in spout.streams_of(name).values())
+
+
+def _base(bolt: AssembledBolt) -> type:
+    """Return the class of the framework that the user's bolt derives from."""
+    return next(one for one in type(bolt).__mro__ if one.__module__.startswith("txstorm."))

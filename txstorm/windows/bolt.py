@@ -1,0 +1,334 @@
+"""Windowed bolt: the base class of the user's, with the methods that declare its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, ClassVar, Self
+
+from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.context import TaskContext
+from txstorm.api.names import name_fault, near
+from txstorm.api.output import Collector
+from txstorm.errors import InputError
+from txstorm.windows.committer import WindowCommitter
+from txstorm.windows.event_time import UNITS, WatermarkRule
+from txstorm.windows.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
+from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
+from txstorm.windows.window import TupleWindow
+
+POLICIES = ("min", "max")
+ONE_TASK_PER_KEY = ("fields", "global", "custom", "direct")
+"""Groupings that can give all tuples of a key to one task; what a custom one does is the user's affair."""
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """Options of a windowed bolt, as its ``with_…`` methods have set them; durations in microseconds."""
+
+    form: WindowForm | None = None
+    time: TimeSource = field(default_factory=TimeSource)
+    lag: int = 0
+    idle: int | None = None
+    policy: str = "min"
+    interval: int = 0
+    late_stream: str | None = None
+    key: tuple[str, ...] | None = None
+    ttl: int | None = None
+    early: int | None = None
+    evictor: Callable[[Any], Any] | None = None
+    columns: Mapping[str, Any] | None = None
+    in_memory: int | None = None
+
+
+class WindowedBolt(AssembledBolt):
+    """A bolt that is called for windows of tuples; each window is evaluated in exactly one committed transaction.
+
+    Declare the windows with its ``with_…`` methods, which return the bolt, and override `execute`::
+
+        class Sum(WindowedBolt):
+            fields = ("end", "sum")
+            def prepare(self, context, collector):
+                self.collector = collector
+            def execute(self, window):
+                self.collector.emit(window.end, sum(t["value"] for t in window.get()))
+
+        bolt = Sum().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts")
+        builder.set_bolt("sum", bolt, 2).fields_grouping("numbers", ["sensor"])
+
+    It is a committer. A new object is made for each task and transaction that fires; states and sinks declared as
+    attributes can be used in all three methods, and keep what is to outlive a transaction.
+
+    Attributes:
+        options: what the ``with_…`` methods have declared.
+        transient: names of attributes that `execute` may set although they are lost after the transaction.
+    """
+
+    options: WindowOptions = WindowOptions()
+    transient: ClassVar[tuple[str, ...]] = ()
+
+    def prepare(self, context: TaskContext, collector: Collector) -> None:
+        """Set up for the windows of one task and transaction; keep the collector if `execute` emits."""
+
+    def execute(self, window: TupleWindow) -> None:
+        """Evaluate one window."""
+        msg = f"{type(self).__name__} does not override execute(window)"
+        raise TypeError(msg)
+
+    def cleanup(self) -> None:
+        """Finish the windows of one task and transaction."""
+
+    # -- which windows -------------------------------------------------------------------------------------------------
+
+    def with_window(self, length: Any, slide: Any = None) -> Self:
+        """Declare windows of `length`, each `slide` after the one before.
+
+        Args:
+            length: a `Duration` or `Count`.
+            slide: a `Duration`, a `Count`, or a function of a tuple that returns whether the tuple fires a window;
+                None: every tuple does.
+
+        Raises:
+            InputError: (every ``with_…`` method) an argument is wrong, or contradicts an earlier call.
+        """
+        return self._form(sliding(length, slide))
+
+    def with_tumbling_window(self, length: Any) -> Self:
+        """Declare windows of `length`, a `Duration` or `Count`, without gaps and overlaps."""
+        return self._form(tumbling(length))
+
+    def with_session_window(self, gap: Any) -> Self:
+        """Declare sessions: a session ends when nothing has come for `gap`, a `Duration` or a function of a tuple."""
+        return self._form(sessions(gap))
+
+    def with_key(self, field: str, *fields: str, ttl: Duration | timedelta | None = None) -> Self:
+        """Declare windows per key instead of per task.
+
+        Args:
+            field: the first field of the key; the bolt must be grouped by fields of the key.
+            *fields: its other fields.
+            ttl: the time without tuples, by stamps of transactions, after which a key is dropped.
+        """
+        names = (field, *fields)
+        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+            msg = f"with_key: expected the names of different fields, got {names!r}"
+            raise InputError(msg)
+        return self._set(key=names, ttl=None if ttl is None else duration(ttl, "with_key: ttl").microseconds)
+
+    def with_early_results(self, every: Duration | timedelta) -> Self:
+        """Also evaluate open windows that got tuples, `every` so often; their `final` is False."""
+        return self._set(early=duration(every, "with_early_results").microseconds)
+
+    def with_evictor(self, function: Callable[[Any], Any]) -> Self:
+        """Let a function choose, before each evaluation, which tuples of a window stay: list of tuples → those."""
+        if not callable(function):
+            msg = f"with_evictor: expected a function of a list of tuples, got {function!r}"
+            raise InputError(msg)
+        return self._set(evictor=function)
+
+    # -- event time ----------------------------------------------------------------------------------------------------
+
+    def with_timestamp_field(self, name: str, unit: str = "ms") -> Self:
+        """Take timestamps from a field: an int in `unit` (``s``, ``ms`` or ``us`` since 1970), or an aware datetime."""
+        if not isinstance(name, str) or not name:
+            msg = f"with_timestamp_field: expected the name of a field, got {name!r}"
+            raise InputError(msg)
+        if unit not in UNITS:
+            msg = f"with_timestamp_field: expected the unit {', '.join(map(repr, UNITS))}, got {unit!r}"
+            raise InputError(msg)
+        self._check_first_timestamp()
+        return self._set(time=replace(self.options.time, field=name, unit=unit))
+
+    def with_timestamp_extractor(self, function: Callable[[Any], Any]) -> Self:
+        """Take timestamps from a function of the tuple: ints in milliseconds, or aware datetimes."""
+        if not callable(function):
+            msg = f"with_timestamp_extractor: expected a function of a tuple, got {function!r}"
+            raise InputError(msg)
+        self._check_first_timestamp()
+        return self._set(time=replace(self.options.time, extractor=function))
+
+    def with_partition_field(self, name: str) -> Self:
+        """Keep the newest timestamp per value of a field, and let the watermark follow the slowest of them."""
+        if not isinstance(name, str) or not name:
+            msg = f"with_partition_field: expected the name of a field, got {name!r}"
+            raise InputError(msg)
+        return self._set(time=replace(self.options.time, partition=name))
+
+    def with_lag(self, lag: Duration | timedelta) -> Self:
+        """Expect tuples to be out of order by at most `lag`."""
+        return self._set(lag=duration(lag, "with_lag", zero=True).microseconds)
+
+    def with_watermark_interval(self, interval: Duration | timedelta) -> Self:
+        """Advance the watermark only after `interval` has passed, by stamps of transactions."""
+        return self._set(interval=duration(interval, "with_watermark_interval", zero=True).microseconds)
+
+    def with_watermark_policy(self, policy: str) -> Self:
+        """Let the watermark follow the slowest (``min``, the default) or the fastest (``max``) input."""
+        if policy not in POLICIES:
+            msg = f"with_watermark_policy: expected 'min' or 'max', got {policy!r}"
+            raise InputError(msg)
+        return self._set(policy=policy)
+
+    def with_idle_timeout(self, timeout: Duration | timedelta) -> Self:
+        """Leave out inputs and partitions without data for `timeout`, by stamps of transactions."""
+        return self._set(idle=duration(timeout, "with_idle_timeout").microseconds)
+
+    def with_late_tuple_stream(self, stream: str) -> Self:
+        """Emit late tuples, with all their fields, to `stream`."""
+        fault = name_fault("with_late_tuple_stream: stream", stream)
+        if fault:
+            raise InputError(fault)
+        return self._set(late_stream=stream)
+
+    # -- buffered tuples -----------------------------------------------------------------------------------------------
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Self:
+        """Buffer tuples in typed columns, field → type, instead of as text: smaller, faster, and easier to read."""
+        if not isinstance(columns, Mapping) or not columns:
+            msg = f"with_columns: expected field → type, such as {{'value': int}}, got {columns!r}"
+            raise InputError(msg)
+        return self._set(columns=dict(columns))
+
+    def _form(self, form: WindowForm) -> Self:
+        if self.options.form is not None:
+            msg = (
+                f"{type(self).__name__}: its windows are declared twice, as {self.options.form} and {form}; do it once"
+            )
+            raise InputError(msg)
+        return self._set(form=form)
+
+    def _check_first_timestamp(self) -> None:
+        if self.options.time.is_event_time:
+            msg = f"{type(self).__name__}: a second timestamp; give one field or one extractor"
+            raise InputError(msg)
+
+    def _set(self, **changes: Any) -> Self:
+        self.options = replace(self.options, **changes)
+        return self
+
+    # -- assembly ------------------------------------------------------------------------------------------------------
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that buffers tuples and calls this bolt."""
+        options = self.options
+        inputs = tuple(InputPlan(one.component, one.stream, one.fields or (), one.sources) for one in site.inputs)
+        plan = WindowPlan(
+            id=site.id,
+            parallelism=site.parallelism,
+            form=options.form or sliding(Count(1)),
+            rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
+            time=options.time,
+            inputs=inputs,
+            key=options.key,
+            ttl=options.ttl,
+            columns=options.columns,
+            late_stream=options.late_stream,
+            early=options.early,
+            evictor=options.evictor,
+            in_memory=options.in_memory,
+            transient=frozenset(self.transient),
+        )
+        committer = WindowCommitter(plan, self, site.tables)
+        return Assembly(committer, tuple(_faults(self, plan, site)), tuple(_warnings(plan)))
+
+    # Storm's names of the same methods.
+    withWindow = with_window  # noqa: N815
+    withTumblingWindow = with_tumbling_window  # noqa: N815
+    withSessionWindow = with_session_window  # noqa: N815
+    withKey = with_key  # noqa: N815
+    withEarlyResults = with_early_results  # noqa: N815
+    withEvictor = with_evictor  # noqa: N815
+    withTimestampField = with_timestamp_field  # noqa: N815
+    withTimestampExtractor = with_timestamp_extractor  # noqa: N815
+    withPartitionField = with_partition_field  # noqa: N815
+    withLag = with_lag  # noqa: N815
+    withWatermarkInterval = with_watermark_interval  # noqa: N815
+    withWatermarkPolicy = with_watermark_policy  # noqa: N815
+    withIdleTimeout = with_idle_timeout  # noqa: N815
+    withLateTupleStream = with_late_tuple_stream  # noqa: N815
+    withColumns = with_columns  # noqa: N815
+
+
+BaseWindowedBolt = WindowedBolt
+"""Storm's name of the same class."""
+
+
+def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
+    """Return the faults of a declaration that only show in its topology."""
+    options, faults = bolt.options, []
+    if options.form is None:
+        faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
+    if type(bolt).execute is WindowedBolt.execute:
+        faults.append(f"{type(bolt).__name__} does not override execute(window)")
+    if not plan.event_time:
+        given = {
+            "with_late_tuple_stream": options.late_stream,
+            "with_lag": options.lag,
+            "with_idle_timeout": options.idle,
+            "with_watermark_interval": options.interval,
+            "with_partition_field": options.time.partition,
+            "with_watermark_policy": None if options.policy == "min" else options.policy,
+        }
+        faults += [
+            f"{name} needs timestamps; call with_timestamp_field or with_timestamp_extractor too"
+            for name, value in given.items()
+            if value
+        ]
+    if plan.early is not None and not plan.form.is_session and plan.form.step is None:
+        faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
+    return [*faults, *_field_faults(plan, site), *_key_faults(plan, site)]
+
+
+def _field_faults(plan: WindowPlan, site: Site) -> list[str]:
+    needed = {
+        "with_timestamp_field": (plan.time.field,),
+        "with_partition_field": (plan.time.partition,),
+        "with_key": plan.key or (),
+    }
+    faults = []
+    for one in site.inputs:
+        if one.fields is None:
+            continue
+        where = f"stream {one.stream!r} of {one.component!r}"
+        for method, names in needed.items():
+            for name in names:
+                if name is not None and name not in one.fields:
+                    hint = near(name, list(one.fields))
+                    faults.append(f"{method}: {where} has no field {name!r}{hint}; it has {', '.join(one.fields)}")
+        if plan.columns is not None:
+            missing = [name for name in one.fields if name not in plan.columns]
+            faults += [f"with_columns: no type for field {name!r} of {where}; add it" for name in missing]
+        faults += [
+            f"{where}: field {name!r} starts with 'window_', as columns of the buffer do; rename it"
+            for name in one.fields
+            if name.startswith("window_") and plan.columns is not None
+        ]
+    if plan.columns is not None and all(one.fields is not None for one in site.inputs):
+        extra = [name for name in plan.columns if name not in plan.union]
+        faults += [f"with_columns: no input has a field {name!r}{near(name, list(plan.union))}" for name in extra]
+    return faults
+
+
+def _key_faults(plan: WindowPlan, site: Site) -> list[str]:
+    if plan.key is None or site.parallelism == 1:
+        return []
+    faults = []
+    for one in site.inputs:
+        by_key = one.grouping != "fields" or set(one.grouped_by) <= set(plan.key)
+        if one.grouping not in ONE_TASK_PER_KEY or not by_key:
+            how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
+            faults.append(
+                f"with_key: its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
+                f"use fields_grouping({one.component!r}, {list(plan.key)})"
+            )
+    return faults
+
+
+def _warnings(plan: WindowPlan) -> list[str]:
+    if plan.key is not None and plan.ttl is None and plan.form.span is None and not plan.form.is_session:
+        return [
+            "windows of the last tuples per key keep the tuples of every key forever; "
+            "give with_key a ttl after which keys without tuples are dropped"
+        ]
+    return []

@@ -1,0 +1,238 @@
+"""Tuple buffer: the tuples of a windowed component in its state `<component>-tuples`, by unit and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.state import CollectionHandle, CollectionState, arrow_type
+from txstorm.api.tuples import Origin, Tuple
+from txstorm.errors import InputError
+from txstorm.tagged import text_of, value_of
+from txstorm.windows.event_time import END, Times
+from txstorm.windows.firing import ARRIVAL_BITS, Place, Rows
+from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.plan import WindowPlan
+
+UNIT, TIME, ARRIVAL, SOURCE, FIRES, VALUES = (
+    f"window_{name}" for name in ("unit", "time", "arrival", "source", "fires", "values")
+)
+"""Columns of the buffer: task or key, timestamp, arrival, input and source task, trigger, values."""
+TASK_BITS = 16
+"""Number of low bits of a source that hold the source task; the rest is the index of the input."""
+
+
+def buffer_state(plan: WindowPlan) -> CollectionState:
+    """Declare the buffer of a component."""
+    fires = {FIRES: bool} if plan.form.trigger is not None else {}
+    values = {VALUES: str} if plan.columns is None else dict(plan.columns)
+    return CollectionState(
+        f"{plan.id}-tuples",
+        key={UNIT: str},
+        value={ARRIVAL: int, SOURCE: int, **fires, **values},
+        order={TIME: int},
+    )
+
+
+class TupleBuffer:
+    """The buffered tuples of one task, in one transaction."""
+
+    def __init__(self, plan: WindowPlan, handle: CollectionHandle, intake: Intake) -> None:
+        self._plan = plan
+        self._handle = handle
+        self._intake = intake
+        self._origins: dict[tuple[int, int], Origin] = {}
+
+    def append(self, rows: pa.Table) -> None:
+        """Append rows made by `columns`."""
+        if rows.num_rows:
+            self._handle.append_batch(rows)
+
+    def columns(self, chunk: Chunk, units: list[str], times: Times, arrivals: Times) -> pa.Table:
+        """Convert the tuples of a chunk to rows of the buffer."""
+        source = chunk.number << TASK_BITS | chunk.task
+        made: dict[str, Any] = {
+            UNIT: pa.array(units, pa.string()),
+            TIME: pa.array(times, pa.int64()),
+            ARRIVAL: pa.array(arrivals, pa.int64()),
+            SOURCE: pa.array(np.full(len(chunk), source, np.int64)),
+        }
+        if chunk.fires is not None:
+            made[FIRES] = pa.array(chunk.fires, pa.bool_())
+        if self._plan.columns is None:
+            made[VALUES] = pa.array([text_of(list(row), "of a buffered tuple") for row in chunk.rows()], pa.string())
+        else:
+            made.update(self._typed(chunk))
+        return pa.table(made)
+
+    def _typed(self, chunk: Chunk) -> Iterator[tuple[str, pa.Array]]:
+        fields = self._plan.inputs[chunk.number].fields
+        lists = dict(zip(fields, zip(*chunk.values, strict=True), strict=True)) if _is_list(chunk) else {}
+        for name, declared in (self._plan.columns or {}).items():
+            kind = arrow_type(declared)
+            if name not in fields:
+                yield name, pa.nulls(len(chunk), kind)
+                continue
+            try:
+                given = pa.array(lists[name], kind) if name in lists else chunk.values.column(name).cast(kind)  # type: ignore[union-attr]
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                msg = (
+                    f"{self._plan.id}: field {name!r} of a tuple does not fit the type {kind} that with_columns "
+                    f"declares ({error}); declare a type that holds all its values, or leave with_columns out"
+                )
+                raise InputError(msg) from None
+            yield name, given
+
+    def scan(self, units: Sequence[str], low: Place, high: Place | None) -> pa.Table:
+        """Return the rows of `units` of the times from `low` to `high`, including rows of these times outside both."""
+        start = None if low.time <= -END else low.time
+        end = None if high is None or high.time >= END else high.time
+        if start is not None and end is not None and start > end:
+            start = end
+        return self._handle.scan_table(list(units), start, end)
+
+    def range(self, unit: str, low: Place, high: Place) -> TupleRange:
+        """Return the tuples of `unit` from place `low` up to `high`, excluded."""
+        table = self.scan([unit], low, high)
+        rows = rows_of(table)
+        first, last = position(rows, low), position(rows, high)
+        return TupleRange(
+            self, table.slice(first, last - first), Rows(rows.times[first:last], rows.arrivals[first:last])
+        )
+
+    def oldest(self, unit: str, low: Place, number: int) -> Rows:
+        """Return the first `number` rows of `unit` from place `low` on."""
+        start = None if low.time <= -END else low.time
+        # Rows of the same time as `low`, but before it, come first; how many there are is not known.
+        limit, found = number, Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        while True:
+            given = self._handle.scan(unit, start, None, limit=limit)
+            found = Rows(np.array([row[0] for row in given], np.int64), np.array([row[1] for row in given], np.int64))
+            first = position(found, low)
+            if len(given) < limit or len(given) - first >= number:
+                return Rows(found.times[first : first + number], found.arrivals[first : first + number])
+            limit *= 2
+
+    def evict(self, needed: Mapping[str, Place]) -> None:
+        """Evict the tuples of units that come before a place, but for those of its time; unit → place."""
+        if needed:
+            places = [place.time for place in needed.values()]
+            self._handle.evict_batch(pa.table({UNIT: list(needed), TIME: pa.array(places, pa.int64())}))
+
+    def clear(self, units: Sequence[str]) -> None:
+        """Remove all tuples of `units`."""
+        self._handle.remove_many(units)
+
+    def tuples(self, table: pa.Table) -> list[Tuple]:
+        """Convert rows to tuples as the user's code sees them."""
+        sources = table.column(SOURCE).to_pylist()
+        txids = (_numpy(table.column(ARRIVAL)) >> ARRIVAL_BITS).tolist()
+        origins = [self._origin(source, txid) for source, txid in zip(sources, txids, strict=True)]
+        return [Tuple(values, origin) for values, origin in zip(self._values(table, sources), origins, strict=True)]
+
+    def user_table(self, table: pa.Table) -> pa.Table:
+        """Convert rows to an Arrow table with the fields of all inputs, None where an input has no such field."""
+        plan = self._plan
+        if plan.columns is not None:
+            return table.select(list(plan.columns))
+        fields = [self._plan.inputs[source >> TASK_BITS].fields for source in table.column(SOURCE).to_pylist()]
+        texts = table.column(VALUES).to_pylist()
+        rows = [dict(zip(names, value_of(text), strict=True)) for names, text in zip(fields, texts, strict=True)]
+        made = {}
+        for name in plan.union:
+            try:
+                made[name] = pa.array([row.get(name) for row in rows])
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                msg = f"{plan.id}: the values of field {name!r} have no common Arrow type ({error}); use get()"
+                raise InputError(msg) from None
+        return pa.table(made)
+
+    def _values(self, table: pa.Table, sources: list[int]) -> Iterator[tuple[Any, ...]]:
+        if self._plan.columns is None:
+            return (tuple(value_of(text)) for text in table.column(VALUES).to_pylist())
+        return self._typed_values(table, sources)
+
+    def _typed_values(self, table: pa.Table, sources: list[int]) -> Iterator[tuple[Any, ...]]:
+        lists = {name: table.column(name).to_pylist() for name in self._plan.columns or {}}
+        inputs = [[lists[name] for name in one.fields] for one in self._plan.inputs]
+        if len(inputs) == 1:
+            return zip(*inputs[0], strict=True)
+        return (tuple(column[row] for column in inputs[source >> TASK_BITS]) for row, source in enumerate(sources))
+
+    def _origin(self, source: int, txid: int) -> Origin:
+        origin = self._origins.get((source, txid))
+        if origin is None:
+            number, task = source >> TASK_BITS, source & ((1 << TASK_BITS) - 1)
+            origin = self._intake.origin(number, task, TransactionAttempt(txid, 0))
+            self._origins[source, txid] = origin
+        return origin
+
+
+class TupleRange:
+    """Consecutive tuples of a unit, loaded from the buffer; slices of it share the tuples that are made once."""
+
+    def __init__(self, buffer: TupleBuffer, table: pa.Table, rows: Rows) -> None:
+        self._buffer = buffer
+        self._table = table
+        self._rows = rows
+        self._tuples: list[Tuple] | None = None
+
+    def bounds(self, low: Place, high: Place) -> tuple[int, int]:
+        """Return the indices of the tuples between two places."""
+        first = position(self._rows, low)
+        return first, max(first, position(self._rows, high))
+
+    def tuples(self, low: Place, high: Place) -> list[Tuple]:
+        """Return the tuples between two places."""
+        if self._tuples is None:
+            self._tuples = self._buffer.tuples(self._table)
+        first, last = self.bounds(low, high)
+        return self._tuples[first:last]
+
+    def table(self, low: Place, high: Place) -> pa.Table:
+        """Return the tuples between two places as an Arrow table."""
+        first, last = self.bounds(low, high)
+        return self._buffer.user_table(self._table.slice(first, last - first))
+
+
+def rows_of(table: pa.Table) -> Rows:
+    """Return the places of rows of one unit, and which of them fire."""
+    fires = None
+    if FIRES in table.column_names:
+        fires = pc.fill_null(table.column(FIRES), False).combine_chunks().to_numpy(zero_copy_only=False).astype(bool)
+    return Rows(_numpy(table.column(TIME)), _numpy(table.column(ARRIVAL)), fires)
+
+
+def position(rows: Rows, place: Place) -> int:
+    """Return the index of the first of sorted rows that is not before `place`."""
+    if place.time >= END:
+        return len(rows.times)
+    first = int(np.searchsorted(rows.times, place.time, "left"))
+    last = int(np.searchsorted(rows.times, place.time, "right"))
+    return first + int(np.searchsorted(rows.arrivals[first:last], place.arrival, "left"))
+
+
+def by_unit(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each unit of a table, whose rows are sorted by unit, with its rows."""
+    if not table.num_rows:
+        return
+    column = table.column(UNIT).combine_chunks()
+    changes = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
+    for first, last in pairwise(starts):
+        yield column[first].as_py(), table.slice(first, last - first)
+
+
+def _numpy(column: pa.ChunkedArray) -> Times:
+    array: Times = column.combine_chunks().to_numpy(zero_copy_only=False)
+    return array.astype(np.int64, copy=False)
+
+
+def _is_list(chunk: Chunk) -> bool:
+    return isinstance(chunk.values, list)

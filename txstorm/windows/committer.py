@@ -1,0 +1,274 @@
+"""Window committer: buffers tuples, fires windows, and calls the user's windowed bolt for each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.names import counted
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.state import KeyedState
+from txstorm.api.tuples import Tuple
+from txstorm.errors import StateError
+from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
+from txstorm.windows.event_time import END, Progress, Times, instant, late
+from txstorm.windows.firing import ARRIVAL_BITS, Moment
+from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.newest import NewestTimes
+from txstorm.windows.plan import WindowPlan
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.units import Fired, Stores, Units, queue_state
+from txstorm.windows.window import TupleWindow, UnitWindows
+
+log = logging.getLogger(__name__)
+SHOWN_LATE = 3
+"""Number of late tuples that the log line of a transaction shows."""
+
+
+@dataclass(frozen=True)
+class LateTuple:
+    """A late tuple: its input (component, stream), timestamp, the watermark that it is behind, and its values."""
+
+    input: tuple[str, str]
+    timestamp: int
+    watermark: int
+    values: tuple[Any, ...]
+
+
+class WindowCommitter(BatchBolt, Committer):
+    """Committer that takes the place of a windowed bolt.
+
+    Args:
+        plan: the plan of the component.
+        bolt: the user's bolt; every task has a copy for each transaction.
+        tables: the tables that the bolt declares.
+    """
+
+    timers: ClassVar[bool] = True
+
+    def __init__(self, plan: WindowPlan, bolt: Any, tables: tuple[Any, ...]) -> None:
+        self.plan = plan
+        self.bolt = bolt
+        self.tables = tables
+        self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
+        self.tuples = buffer_state(plan)
+        self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
+        self.queue = None if plan.key is None else queue_state(plan)
+        self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams of the user's bolt, and that of late tuples."""
+        self.bolt.declare_output_fields(declarer)
+        if self.plan.late_stream is not None and self.plan.late_stream not in declarer.streams:
+            declarer.declare_stream(self.plan.late_stream, self.plan.union)
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the stage that reports newest timestamps to all tasks; None if the only task sees all tuples."""
+        return NewestTimes(self.plan, source, stream) if self.plan.reports_newest else None
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector, self._attempt = context, collector, attempt
+        self._intake = Intake(self.plan, attempt)
+        self._chunks: list[Chunk] = []
+        self._newest: dict[tuple[int, str], int] = {}
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        number = self._intake.number(tuple.source_component, tuple.source_stream)
+        assert number is not None
+        self._add(self._intake.tuples(number, tuple.source_task, [tuple]))
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        assert self._context.source is not None
+        component, stream, task = self._context.source
+        number = self._intake.number(component, stream)
+        if number is not None:
+            self._add(self._intake.batch(number, task, batch))
+            return
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            self._observe(*values)
+
+    def _add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        if not self.plan.reports_newest:
+            for part, time in chunk.newest.items():
+                self._observe(chunk.number, part, time)
+
+    def _observe(self, number: int, part: str, time: int) -> None:
+        self._newest[number, part] = max(time, self._newest.get((number, part), time))
+
+    def finish_batch(self) -> None:
+        """Add the tuples, fire the windows, and keep what the next transaction needs."""
+        plan, context = self.plan, self._context
+        records = context.state(self.progress.name)
+        component = ComponentRecord.read(records.get(COMPONENT))
+        component.check(plan.id, plan.declared())
+        passed = component.progress.watermark
+        progress = self._advanced(component.progress)
+        moment = Moment(self._attempt.txid, passed, progress.watermark, plan.key is not None, not plan.event_time)
+        buffer = TupleBuffer(plan, context.collection(self.tuples.name), self._intake)
+        rows, gaps, lates = self._rows(buffer, moment)
+        queue = None if self.queue is None else context.collection(self.queue.name)
+        units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
+        fired = units.evaluate(rows, gaps)
+        early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
+        early_due = plan.early is not None and context.stamp - early_stamp >= plan.early
+        if early_due:
+            fired += units.early(component.early_txid)
+        if lates:
+            self._report(lates, units, moment)
+        if fired:
+            self._call(buffer, fired)
+        units.save()
+        after = replace(component, declared=plan.declared(), progress=progress, early_stamp=early_stamp)
+        if early_due:
+            after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
+        if context.task == 0:
+            records.put(COMPONENT, after.text())
+        self._wake(after, units, bool(rows.num_rows) and not early_due)
+
+    def _advanced(self, progress: Progress) -> Progress:
+        """Return the progress after this transaction; in processing time, the watermark is its stamp."""
+        context = self._context
+        if self.plan.event_time:
+            return self.plan.rule.after(progress, self._newest, context.stamp, self.plan.facts(context))
+        first = context.stamp if progress.first_stamp is None else progress.first_stamp
+        before = progress.watermark
+        reached = context.stamp if before is None else max(before, context.stamp)
+        facts = self.plan.facts(context)
+        ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
+        return Progress(END if ended or before == END else reached, context.stamp, first)
+
+    def _rows(self, buffer: TupleBuffer, moment: Moment) -> tuple[pa.Table, Times, list[tuple[Chunk, Times]]]:
+        """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples."""
+        plan = self.plan
+        tables, gaps, lates, number = [], [], [], self._attempt.txid << ARRIVAL_BITS
+        task = unit_of_task(self._context.task)
+        for chunk in self._chunks:
+            size = len(chunk)
+            times = np.full(size, self._stamped(moment), np.int64) if chunk.times is None else chunk.times
+            arrivals = np.arange(number, number + size, dtype=np.int64)
+            number += size
+            units = [task] * size if chunk.units is None else chunk.units
+            made = buffer.columns(chunk, units, times, arrivals)
+            behind = late(times, moment.passed, plan.form) if plan.event_time else np.zeros(size, bool)
+            if behind.any():
+                lates.append((chunk, np.flatnonzero(behind)))
+                made = made.filter(pa.array(~behind))
+            tables.append(made)
+            gaps.append(np.zeros(size, np.int64)[~behind] if chunk.gaps is None else chunk.gaps[~behind])
+        if not tables:
+            return pa.table({UNIT: [], TIME: [], ARRIVAL: [], SOURCE: []}), np.zeros(0, np.int64), lates
+        whole = pa.concat_tables(tables)
+        names = whole.column(UNIT).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        order = np.lexsort((whole.column(ARRIVAL).to_numpy(), whole.column(TIME).to_numpy(), names))
+        return whole.take(pa.array(order)).combine_chunks(), np.concatenate(gaps)[order], lates
+
+    def _stamped(self, moment: Moment) -> int:
+        """Return the time of this transaction's tuples in processing time."""
+        step = self.plan.form.step
+        end = None if step is None or moment.passed == END else moment.last_end(step)
+        return self._context.stamp if end is None else max(self._context.stamp, end + 1)
+
+    # -- late tuples ---------------------------------------------------------------------------------------------------
+
+    def _report(self, lates: Sequence[tuple[Chunk, Times]], units: Units, moment: Moment) -> None:
+        """Count the late tuples, log them, and emit them if there is a stream for them."""
+        watermark = moment.passed
+        assert watermark is not None
+        found = [one for chunk, rows in lates for one in self._late(chunk, rows, watermark)]
+        numbers: dict[int, int] = {}
+        for chunk, rows in lates:
+            numbers[chunk.number] = numbers.get(chunk.number, 0) + len(rows)
+        name = unit_of_task(self._context.task)
+        record = units.records.get(name)
+        if record is None:
+            text = self._context.state(self.progress.name).get(name)
+            record = UnitRecord() if text is None else UnitRecord.read(text)
+        units.records[name] = record.with_late(numbers)
+        shown = ", ".join(f"{one.values} of {one.input[0]} at {instant(one.timestamp)}" for one in found[:SHOWN_LATE])
+        log.info(
+            "%s[%d], txid %d: %s behind the watermark %s entered no window: %s%s",
+            self.plan.id,
+            self._context.task,
+            self._attempt.txid,
+            counted(len(found), "late tuple"),
+            instant(watermark),
+            shown,
+            ", …" if len(found) > SHOWN_LATE else "",
+            extra={"late": found, "component": self.plan.id, "attempt": self._attempt},
+        )
+        if self.plan.late_stream is not None:
+            for chunk, rows in lates:
+                self._emit_late(chunk, rows)
+
+    def _late(self, chunk: Chunk, rows: Times, watermark: int) -> Iterator[LateTuple]:
+        one, values = self.plan.inputs[chunk.number], chunk.rows()
+        assert chunk.times is not None
+        for row in rows.tolist():
+            yield LateTuple((one.component, one.stream), int(chunk.times[row]), watermark, values[row])
+
+    def _emit_late(self, chunk: Chunk, rows: Times) -> None:
+        fields, values = self.plan.inputs[chunk.number].fields, chunk.rows()
+        assert self.plan.late_stream is not None
+        for row in rows.tolist():
+            given = dict(zip(fields, values[row], strict=True))
+            self._collector.emit(*(given.get(name) for name in self.plan.union), stream=self.plan.late_stream)
+
+    # -- the user's bolt -----------------------------------------------------------------------------------------------
+
+    def _call(self, buffer: TupleBuffer, fired: Sequence[Fired]) -> None:
+        """Call the user's bolt for each window that fires."""
+        plan, bolt = self.plan, self.bolt
+        by_unit: dict[str, list[Fired]] = {}
+        for one in fired:
+            by_unit.setdefault(one.unit, []).append(one)
+        shared = {unit: UnitWindows(buffer, unit, [one.window for one in some]) for unit, some in by_unit.items()}
+        bolt.prepare(self._context, self._collector)
+        before = dict(vars(bolt))
+        for unit, window in fired:
+            made = TupleWindow(shared[unit], window, None if plan.key is None else unit, plan.evictor)
+            bolt.execute(made)
+            self._check_kept(before, made)
+        bolt.cleanup()
+
+    def _check_kept(self, before: dict[str, Any], window: TupleWindow) -> None:
+        """Raise `StateError` if `execute` has rebound an attribute: the next transaction has a new object."""
+        after = vars(self.bolt)
+        rebound = [name for name, value in after.items() if name not in before or before[name] is not value]
+        rebound = [name for name in rebound if name not in self.plan.transient]
+        if rebound:
+            names = ", ".join(f"self.{name}" for name in rebound)
+            msg = (
+                f"{self.plan.id}: execute has set {names} at {window!r}, but each transaction has a new object, so "
+                "that would be lost: keep it in a state of the bolt (KeyedState), or list attributes that need not "
+                f"outlive the transaction in its class: transient = {tuple(rebound)!r}"
+            )
+            raise StateError(msg)
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def _wake(self, after: ComponentRecord, units: Units, changed: bool) -> None:
+        context, plan = self._context, self.plan
+        if after.progress.watermark == END:
+            return
+        if plan.event_time:
+            idle = plan.rule.next_idle(after.progress, context.stamp, plan.facts(context))
+            if idle is not None and context.task == 0:
+                context.wake_at(idle)
+        else:
+            end = units.next_end()
+            if end is not None:
+                context.wake_at(end)
+        if plan.early is not None and after.early_stamp is not None and changed:
+            context.wake_at(after.early_stamp + plan.early)

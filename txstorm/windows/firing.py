@@ -1,0 +1,365 @@
+"""Firing: which windows a transaction fires, and where the content of each begins and ends.
+
+Pure. The tuples of a *unit*, a task or one of its keys, are sorted by (timestamp, arrival). The content of every window
+is then a range between two places, and so are the tuples that are new in it and those that have expired since the
+previous one. A unit's record holds what has to be known of earlier windows; only tuples that no window has covered yet
+are looked at, however many are buffered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from txstorm.windows.event_time import END, Times
+from txstorm.windows.forms import Count, WindowForm
+
+ARRIVAL_BITS = 24
+"""Number of low bits of an arrival, which number the tuples that a task receives in a txid; the rest is the txid."""
+
+
+class Place(NamedTuple):
+    """Place in the order of tuples: a timestamp, and for equal ones the arrival."""
+
+    time: int
+    arrival: int
+
+
+START = Place(-END, 0)
+"""The place before all tuples."""
+
+
+def before(time: int) -> Place:
+    """Return the place before all tuples of `time`."""
+    return Place(time, 0)
+
+
+def behind(time: int, txid: int) -> Place:
+    """Return the place behind all tuples of `time` that have arrived up to `txid`, and before later ones."""
+    return Place(time, (txid + 1) << ARRIVAL_BITS)
+
+
+class Window(NamedTuple):
+    """One window that fires: its times, and the ranges of tuples in it.
+
+    The content is [low, high); new is its part from `old_high` on; expired is [old_low, low).
+
+    Attributes:
+        start: None for windows whose length is a count.
+        first: whether it is the first one of its unit.
+        final: False for an early result.
+    """
+
+    start: int | None
+    end: int
+    low: Place
+    high: Place
+    old_low: Place
+    old_high: Place
+    first: bool
+    final: bool = True
+
+    @property
+    def new(self) -> tuple[Place, Place]:
+        """The range of tuples that were not in the previous window."""
+        return max(self.low, self.old_high), self.high
+
+
+class OpenSession(NamedTuple):
+    """A session that has not ended; `changed` is the last txid that added a tuple."""
+
+    start: int
+    end: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Record of a unit, a task or a key: what later windows have to know of earlier ones.
+
+    Attributes:
+        low: tuples before it were reported as expired, or belong to no later window.
+        high: the previous window's content ended there.
+        covered: tuples before it have been counted, or an end has passed them.
+        kept: number of tuples from `low` to `covered`; only maintained where the length is a count.
+        counted: number of tuples counted since a window fired, where the slide is a count.
+        newest: newest timestamp before `covered`; None if there is none.
+        last_end: the end of the previous window; None if none has fired.
+        open: sessions that have not ended, ascending.
+    """
+
+    low: Place = START
+    high: Place = START
+    covered: Place = START
+    kept: int = 0
+    counted: int = 0
+    newest: int | None = None
+    last_end: int | None = None
+    open: tuple[OpenSession, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The transaction that fires windows.
+
+    Attributes:
+        txid: its txid.
+        passed: the watermark (or stamp) after the previous transaction; None if it was undefined.
+        reached: the watermark (or stamp) now.
+        keyed: whether units are keys, which are dropped when a window end finds no content.
+        stamped: whether times are stamps: processing time.
+    """
+
+    txid: int
+    passed: int | None
+    reached: int | None
+    keyed: bool = False
+    stamped: bool = False
+
+    def last_end(self, step: int) -> int | None:
+        """Return the last window end that earlier transactions have passed."""
+        return self.passed if self.passed in (None, END) else _floor(self.passed, step)
+
+    def limit(self, form: WindowForm) -> Place | None:
+        """Return the place up to which this transaction counts or covers tuples; None if it cannot fire anything."""
+        if self.reached is None or self.passed == END:
+            return None
+        if form.step is None or self.reached == END:
+            return behind(self.reached, self.txid)
+        end = _floor(self.reached, form.step)
+        return None if end == self.last_end(form.step) else behind(end, self.txid)
+
+
+class Rows(NamedTuple):
+    """Sorted tuples of a unit: their timestamps and arrivals, and which of them fire (custom trigger)."""
+
+    times: Times
+    arrivals: Times
+    fires: npt.NDArray[np.bool_] | None = None
+
+    def place(self, i: int) -> Place:
+        """Return the place of the tuple at index `i`."""
+        return Place(int(self.times[i]), int(self.arrivals[i]))
+
+
+Oldest = Callable[[int], Rows]
+"""Returns the first tuples of a unit from its `low` on, that many of them."""
+
+
+def fire(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldest) -> tuple[list[Window], Unit]:
+    """Return the windows other than sessions that a unit fires, in order, and its record afterwards.
+
+    Args:
+        form: the form of the windows.
+        unit: the unit's record after the previous transaction.
+        moment: the transaction; its limit is not None.
+        rows: the unit's tuples from `unit.covered` up to the limit of the moment, those of this transaction included.
+        oldest: looks up the unit's oldest tuples.
+    """
+    limit = moment.limit(form)
+    assert limit is not None
+    covered = replace(
+        unit, covered=limit, newest=int(rows.times[-1]) if len(rows.times) else unit.newest, kept=unit.kept
+    )
+    if form.step is None:
+        return _by_count(form, unit, covered, moment, rows, oldest)
+    if form.span is None:
+        return _last_tuples(form, unit, covered, moment, rows, oldest)
+    return _time_ranges(form, unit, covered, moment, rows)
+
+
+def _time_ranges(form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows) -> tuple[list[Window], Unit]:
+    """Fire windows of a time slide whose length is a duration."""
+    assert form.step is not None and form.span is not None
+    step, span = form.step, form.span
+    windows: list[Window] = []
+    last = unit
+    passed = moment.last_end(step)
+    times = rows.times if unit.newest is None else np.concatenate(([np.int64(unit.newest)], rows.times))
+    for end in covering_ends(times, step, span, passed, moment.reached):
+        low = before(end - span + 1)
+        if moment.keyed and last.last_end != end - step:
+            # An end without content came before: the key was dropped there, and what it had is forgotten.
+            dropped = min(low, before(end - step + 1))
+            last = replace(last, low=dropped, high=dropped, last_end=None)
+        high = behind(end, moment.txid)
+        windows.append(Window(end - span, end, low, high, last.low, last.high, last.last_end is None))
+        last = replace(last, low=low, high=high, last_end=end)
+    return windows, replace(covered, low=last.low, high=last.high, last_end=last.last_end)
+
+
+def covering_ends(times: Times, step: int, span: int, passed: int | None, reached: int | None) -> Iterator[int]:
+    """Yield the ends after `passed`, up to `reached`, whose windows contain one of the sorted `times`."""
+    first = -(-times // step)
+    last = (times + (span - 1)) // step
+    if passed is not None:
+        first = np.maximum(first, passed // step + 1)
+    if reached is not None and reached != END:
+        last = np.minimum(last, reached // step)
+    there = first <= last
+    first, last = first[there], last[there]
+    if not len(first):
+        return
+    # Both bounds ascend, so a range that does not touch the one before begins a new run of ends.
+    begins = np.concatenate(([True], first[1:] > last[:-1] + 1))
+    stops = np.append(last[:-1][begins[1:]], last[-1])
+    for low, high in zip(first[begins].tolist(), stops.tolist(), strict=True):
+        yield from range(low * step, high * step + 1, step)
+
+
+def _last_tuples(
+    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows, oldest: Oldest
+) -> tuple[list[Window], Unit]:
+    """Fire windows of a time slide whose length is a count: every end fires once there is a tuple."""
+    step = form.step
+    assert step is not None and moment.reached is not None
+    passed = moment.last_end(step)
+    starts = [] if passed is None else [passed // step + 1]
+    if not unit.kept:
+        starts += [-(-int(rows.times[0]) // step)] if len(rows.times) else []
+    newest = covered.newest
+    if newest is None or not starts or (not unit.kept and not len(rows.times)):
+        return [], covered
+    stop = -(-newest // step) if moment.reached == END else moment.reached // step
+    ends = [number * step for number in range(max(starts), stop + 1)]
+    highs = np.searchsorted(rows.times, np.array(ends, np.int64), "right") + unit.kept
+    spots = [(end, behind(end, moment.txid), int(high)) for end, high in zip(ends, highs, strict=True)]
+    return _counted_windows(form, unit, covered, spots, rows, oldest)
+
+
+def _by_count(
+    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows, oldest: Oldest
+) -> tuple[list[Window], Unit]:
+    """Fire windows of a count slide or a custom trigger: each ends at the timestamp of the tuple that fires it."""
+    times, arrivals, fires = rows
+    if isinstance(form.slide, Count):
+        slide = form.slide.value
+        firing = np.arange(slide - 1 - unit.counted, len(times), slide)
+        covered = replace(covered, counted=(unit.counted + len(times)) % slide)
+    else:
+        assert fires is not None
+        firing = np.flatnonzero(fires)
+    if form.span is None:
+        spots = [(int(times[i]), Place(int(times[i]), int(arrivals[i]) + 1), unit.kept + int(i) + 1) for i in firing]
+        return _counted_windows(form, unit, covered, spots, rows, oldest)
+    windows, last = [], unit
+    for i in firing:
+        end = int(times[i])
+        low = before(end - form.span + 1)
+        # Event time has no order among tuples of a time; among stamps, later ones have not been counted.
+        high = Place(end, int(arrivals[i]) + 1) if moment.stamped else behind(end, moment.txid)
+        windows.append(Window(end - form.span, end, low, high, last.low, last.high, last.last_end is None))
+        last = replace(last, low=low, high=high, last_end=end)
+    return windows, replace(covered, low=last.low, high=last.high, last_end=last.last_end)
+
+
+def _counted_windows(
+    form: WindowForm,
+    unit: Unit,
+    covered: Unit,
+    spots: Sequence[tuple[int, Place, int]],
+    rows: Rows,
+    oldest: Oldest,
+) -> tuple[list[Window], Unit]:
+    """Fire windows of the last n tuples; a spot is (end, place where the content ends, number of tuples from low)."""
+    assert isinstance(form.length, Count)
+    kept, number = unit.kept, form.length.value
+    firsts = [max(high - number, 0) for _, _, high in spots]
+    among_old = [first for first in firsts if 0 < first < kept]
+    old = oldest(among_old[-1] + 1) if among_old else None
+    windows, last = [], unit
+    for (end, high, _), first in zip(spots, firsts, strict=True):
+        if not first:
+            low = unit.low
+        elif first < kept:
+            assert old is not None
+            low = old.place(first)
+        else:
+            low = rows.place(first - kept)
+        windows.append(Window(None, end, low, high, last.low, last.high, last.last_end is None))
+        last = replace(last, low=low, high=high, last_end=end)
+    left = kept + len(rows.times) - (firsts[-1] if firsts else 0)
+    return windows, replace(covered, low=last.low, high=last.high, last_end=last.last_end, kept=left)
+
+
+def merge_sessions(open_: Sequence[OpenSession], times: Times, ends: Times, txid: int) -> list[OpenSession]:
+    """Add tuples, sorted by time and each with the end of its gap, to open sessions; return the sessions, ascending."""
+    if not len(times):
+        return list(open_)
+    starts = np.concatenate((np.array([one.start for one in open_], np.int64), times))
+    stops = np.concatenate((np.array([one.end for one in open_], np.int64), ends))
+    changed = np.concatenate((np.array([one.changed for one in open_], np.int64), np.full(len(times), txid)))
+    order = np.argsort(starts, kind="stable")
+    starts, stops, changed = starts[order], stops[order], changed[order]
+    reach = np.maximum.accumulate(stops)
+    begins = np.flatnonzero(np.concatenate(([True], starts[1:] >= reach[:-1])))
+    lasts = np.append(begins[1:], len(starts)) - 1
+    changes = np.maximum.reduceat(changed, begins)
+    return [
+        OpenSession(*one) for one in zip(starts[begins].tolist(), reach[lasts].tolist(), changes.tolist(), strict=True)
+    ]
+
+
+def fire_sessions(unit: Unit, moment: Moment, times: Times, ends: Times) -> tuple[list[Window], Unit]:
+    """Return the sessions of a unit that end, in order, and its record afterwards.
+
+    Args:
+        unit: the unit's record after the previous transaction.
+        moment: the transaction.
+        times: the timestamps of the tuples that it adds, sorted.
+        ends: for each of them, the time at which its gap ends.
+    """
+    merged = merge_sessions(unit.open, times, ends, moment.txid)
+    number = 0 if moment.reached is None else sum(one.end <= moment.reached for one in merged)
+    left = tuple(merged[number:])
+    low = before(left[0].start) if left else unit.low if not number else before(merged[number - 1].end)
+    return [session_window(one) for one in merged[:number]], replace(unit, open=left, low=low)
+
+
+def session_window(session: OpenSession, *, final: bool = True) -> Window:
+    """Return the window of a session: all of it is new, nothing has expired."""
+    low, high = before(session.start), before(session.end)
+    return Window(session.start, session.end, low, high, low, low, True, final)
+
+
+def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, oldest: Oldest) -> list[Window]:
+    """Return the open windows of a unit that got tuples after txid `since`, as they are now.
+
+    Unlike `fire` it changes no record: what later windows report as new or expired stays the same.
+
+    Args:
+        form: the form of the windows; not one that slides by count or by a trigger.
+        unit: the unit's record after this transaction.
+        moment: the transaction.
+        rows: the unit's tuples from `earliest_open` on; not used for sessions.
+        since: the txid of the previous early evaluation.
+        oldest: looks up the unit's oldest tuples.
+    """
+    if form.is_session:
+        return [session_window(one, final=False) for one in unit.open if one.changed > since]
+    places = list(map(Place, rows.times.tolist(), rows.arrivals.tolist()))
+    changed = [one for one in places if one.arrival >= (since + 1) << ARRIVAL_BITS]
+    if not changed or moment.reached == END:
+        return []
+    pending = bisect_left(places, unit.covered)
+    now = replace(moment, passed=moment.reached, reached=END)
+    windows, _ = fire(form, unit, now, Rows(rows.times[pending:], rows.arrivals[pending:]), oldest)
+    got = [one for one in windows if bisect_left(changed, one.low) < bisect_left(changed, one.high)]
+    return [one._replace(old_low=unit.low, old_high=unit.high, first=unit.last_end is None, final=False) for one in got]
+
+
+def earliest_open(form: WindowForm, unit: Unit, moment: Moment) -> Place:
+    """Return the place before all tuples that windows still open can contain; for windows that slide by time."""
+    if form.span is None or form.step is None or moment.reached is None:
+        return unit.low
+    return max(unit.low, before(_floor(moment.reached, form.step) + form.step - form.span + 1))
+
+
+def _floor(time: int | None, step: int) -> int:
+    assert time is not None
+    return time // step * step

@@ -1,0 +1,225 @@
+"""Window forms: lengths, slides, gaps and triggers as users declare them, each checked when it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from txstorm.errors import InputError
+
+Trigger = Callable[[Any], Any]
+"""User's function of a tuple: for a slide, whether the tuple fires a window; for a gap, the gap that follows it."""
+
+MILLISECOND, SECOND, MINUTE, HOUR, DAY = 1000, 10**6, 60 * 10**6, 3600 * 10**6, 86400 * 10**6
+LONGEST = 9999 * 366 * DAY
+"""The longest duration, in microseconds: longer than the time between any two timestamps."""
+
+
+@dataclass(frozen=True, order=True, init=False)
+class Duration:
+    """A length of time: ``Duration(500)`` is 500 ms as in Storm; also ``Duration.seconds(20)``, ``Duration.hours(1)``.
+
+    Wherever a duration is expected, a `datetime.timedelta` is accepted too.
+
+    Attributes:
+        microseconds: the length.
+    """
+
+    microseconds: int
+
+    def __init__(self, milliseconds: int | float | timedelta | Duration) -> None:
+        object.__setattr__(self, "microseconds", _microseconds(milliseconds, MILLISECOND, "Duration"))
+
+    @classmethod
+    def of(cls, milliseconds: int | float | timedelta | Duration) -> Duration:
+        """Return a duration of `milliseconds`, or one that equals a `timedelta`."""
+        return cls(milliseconds)
+
+    @classmethod
+    def milliseconds(cls, n: int | float) -> Duration:
+        """Return a duration of `n` milliseconds."""
+        return _duration(n, MILLISECOND, "Duration.milliseconds")
+
+    @classmethod
+    def seconds(cls, n: int | float) -> Duration:
+        """Return a duration of `n` seconds."""
+        return _duration(n, SECOND, "Duration.seconds")
+
+    @classmethod
+    def minutes(cls, n: int | float) -> Duration:
+        """Return a duration of `n` minutes."""
+        return _duration(n, MINUTE, "Duration.minutes")
+
+    @classmethod
+    def hours(cls, n: int | float) -> Duration:
+        """Return a duration of `n` hours."""
+        return _duration(n, HOUR, "Duration.hours")
+
+    @classmethod
+    def days(cls, n: int | float) -> Duration:
+        """Return a duration of `n` days."""
+        return _duration(n, DAY, "Duration.days")
+
+    @property
+    def as_timedelta(self) -> timedelta:
+        """The duration as a `datetime.timedelta`."""
+        return timedelta(microseconds=self.microseconds)
+
+    def __repr__(self) -> str:
+        for unit, name in ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"), (SECOND, "seconds")):
+            if self.microseconds and self.microseconds % unit == 0:
+                return f"Duration.{name}({self.microseconds // unit})"
+        return f"Duration({self.microseconds / MILLISECOND:g})"
+
+
+@dataclass(frozen=True, order=True)
+class Count:
+    """A number of tuples, at least 1, as the length or slide of a window.
+
+    Attributes:
+        value: the number.
+    """
+
+    value: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 1:
+            msg = f"Count({self.value!r}): expected a whole number of tuples, at least 1"
+            raise InputError(msg)
+
+    @classmethod
+    def of(cls, value: int) -> Count:
+        """Return a count of `value` tuples; Storm's ``Count.of``."""
+        return cls(value)
+
+    def __repr__(self) -> str:
+        return f"Count({self.value})"
+
+
+Length = Duration | Count
+Slide = Duration | Count | Trigger
+
+
+def _duration(n: int | float, unit: int, name: str) -> Duration:
+    return Duration(timedelta(microseconds=_microseconds(n, unit, name)))
+
+
+def _microseconds(given: Any, unit: int, name: str) -> int:
+    if isinstance(given, Duration):
+        return given.microseconds
+    if isinstance(given, timedelta):
+        length = given // timedelta(microseconds=1)
+    elif isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LONGEST:
+        msg = f"{name}({given!r}): expected a number or a timedelta, shorter than 9999 years"
+        raise InputError(msg)
+    else:
+        length = round(given * unit)
+    if not 0 <= length <= LONGEST:
+        msg = f"{name}({given!r}): expected a duration of at least 0 and of less than 9999 years"
+        raise InputError(msg)
+    return length
+
+
+def duration(given: Any, what: str, *, zero: bool = False) -> Duration:
+    """Return `given`, a `Duration` or `timedelta`, as a duration; raise `InputError` unless positive (or `zero`)."""
+    if not isinstance(given, Duration | timedelta):
+        msg = f"{what}: expected a Duration or a timedelta, got {given!r}; write for example Duration.seconds(10)"
+        raise InputError(msg)
+    made = Duration(given)
+    if not made.microseconds and not zero:
+        msg = f"{what}: expected a duration longer than 0, got {given!r}"
+        raise InputError(msg)
+    return made
+
+
+@dataclass(frozen=True)
+class WindowForm:
+    """Form of a component's windows: sliding by time, by count or by a trigger, or sessions.
+
+    Build it with `sliding`, `tumbling` or `sessions`, which check their arguments.
+
+    Attributes:
+        length: the window's length; None for sessions.
+        slide: distance between windows, or a function of the tuple that says whether it fires one; None for sessions.
+        gap: what separates sessions: a duration, or a function of the tuple; None for other windows.
+    """
+
+    length: Length | None = None
+    slide: Slide | None = None
+    gap: Duration | Trigger | None = None
+
+    STORED: ClassVar[str] = "function"
+    """How a function is recorded: its code may change between runs, that there is one may not."""
+
+    @property
+    def span(self) -> int | None:
+        """The length in microseconds; None if it is not a duration."""
+        return self.length.microseconds if isinstance(self.length, Duration) else None
+
+    @property
+    def step(self) -> int | None:
+        """The slide in microseconds; None if windows do not slide by time."""
+        return self.slide.microseconds if isinstance(self.slide, Duration) else None
+
+    @property
+    def is_session(self) -> bool:
+        """Whether the windows are sessions."""
+        return self.gap is not None
+
+    @property
+    def trigger(self) -> Trigger | None:
+        """The function that decides which tuples fire; None if there is none."""
+        return None if self.slide is None or isinstance(self.slide, Duration | Count) else self.slide
+
+    def described(self) -> dict[str, Any]:
+        """Return the form as JSON: durations in microseconds, counts as numbers of tuples, functions by their mark."""
+        parts = {"length": self.length, "slide": self.slide, "gap": self.gap}
+        return {name: self._described(part) for name, part in parts.items() if part is not None}
+
+    def _described(self, part: Any) -> Any:
+        if isinstance(part, Duration):
+            return {"microseconds": part.microseconds}
+        return {"tuples": part.value} if isinstance(part, Count) else self.STORED
+
+    def __str__(self) -> str:
+        if self.gap is not None:
+            return f"sessions with a gap of {self.gap if isinstance(self.gap, Duration) else 'a function'}"
+        return f"length {self.length}, slide {'a function' if self.trigger else self.slide}"
+
+
+def sliding(length: Any, slide: Any = None) -> WindowForm:
+    """Return windows of `length`, one per `slide`; without a slide, one per tuple.
+
+    Raises:
+        InputError: a length or slide that is not a positive `Duration` or `Count` (or, as a slide, a function).
+    """
+    size = _extent(length, "the window's length")
+    if slide is None:
+        return WindowForm(size, Count(1))
+    if callable(slide) and not isinstance(slide, type):
+        return WindowForm(size, slide)
+    return WindowForm(size, _extent(slide, "the window's slide"))
+
+
+def tumbling(length: Any) -> WindowForm:
+    """Return windows of `length` without gaps or overlaps; raise `InputError` as `sliding` does."""
+    size = _extent(length, "the window's length")
+    return WindowForm(size, size)
+
+
+def sessions(gap: Any) -> WindowForm:
+    """Return sessions that end when nothing has come for `gap`, a duration or a function of a tuple."""
+    if callable(gap) and not isinstance(gap, type):
+        return WindowForm(gap=gap)
+    return WindowForm(gap=duration(gap, "the gap between sessions"))
+
+
+def _extent(given: Any, what: str) -> Length:
+    if isinstance(given, Count):
+        return given
+    if isinstance(given, Duration | timedelta):
+        return duration(given, what)
+    msg = f"{what}: expected a Duration, a timedelta or a Count, got {given!r}; write for example Duration.seconds(10)"
+    raise InputError(msg)

@@ -1,0 +1,185 @@
+"""Intake: the tuples that a task receives in a transaction, with their timestamps, keys and gaps, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import DEFAULT_STREAM, map_side_id
+from txstorm.api.tuples import Origin, Tuple
+from txstorm.errors import InputError
+from txstorm.tagged import text_of
+from txstorm.windows.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
+from txstorm.windows.forms import Duration, Trigger, duration
+from txstorm.windows.plan import TimeSource, WindowPlan
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tuples of one input and source task, in order of delivery.
+
+    Attributes:
+        number: the index of the input.
+        task: the source task.
+        values: the tuples: a record batch, or a list of tuples of values that have no common Arrow type.
+        times: their timestamps; None in processing time.
+        units: their keys as text; None for windows per task.
+        gaps: for sessions, how long the gap after each is, in microseconds.
+        fires: for custom triggers, which of them fire.
+        newest: partition → newest timestamp.
+    """
+
+    number: int
+    task: int
+    values: pa.RecordBatch | list[tuple[Any, ...]]
+    times: Times | None
+    units: list[str] | None
+    gaps: Times | None
+    fires: list[bool] | None
+    newest: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.values) if isinstance(self.values, list) else int(self.values.num_rows)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the values of the tuples."""
+        if isinstance(self.values, list):
+            return self.values
+        if not self.values.num_columns:
+            return [()] * self.values.num_rows
+        return list(zip(*(column.to_pylist() for column in self.values.columns), strict=True))
+
+
+class Intake:
+    """Reads tuples for a windowed component: checks them one by one or, where nothing calls user code, as columns."""
+
+    def __init__(self, plan: WindowPlan, attempt: TransactionAttempt) -> None:
+        self._plan = plan
+        self._numbers = {(one.component, one.stream): number for number, one in enumerate(plan.inputs)}
+        if plan.reports_newest:
+            stages = (map_side_id(plan.id, one.component, one.stream) for one in plan.inputs)
+            self._numbers.update({(stage, DEFAULT_STREAM): number for number, stage in enumerate(stages)})
+        self._attempt = attempt
+
+    def number(self, component: str, stream: str) -> int | None:
+        """Return the index of the input whose tuples come by this stream; None if none do."""
+        return self._numbers.get((component, stream))
+
+    def origin(self, number: int, task: int, attempt: TransactionAttempt | None = None) -> Origin:
+        """Return the origin of tuples of an input."""
+        one = self._plan.inputs[number]
+        return Origin(attempt or self._attempt, one.component, one.stream, task, one.fields)
+
+    def batch(self, number: int, task: int, batch: pa.RecordBatch) -> Chunk:
+        """Read a record batch; raise `InputError` for the first tuple that is an error."""
+        plan = self._plan
+        batch = batch.select(plan.inputs[number].fields)
+        calls = (plan.time.extractor, plan.form.trigger, plan.form.gap if callable(plan.form.gap) else None)
+        tuples = list(self._tuples(number, task, batch)) if any(calls) else []
+        keys = None if plan.key is None else [batch.column(name).to_pylist() for name in plan.key]
+        units = None if keys is None else list(map(key_text, zip(*keys, strict=True)))
+        times = self._times(number, task, batch, tuples)
+        partition = plan.time.partition
+        parts = None if partition is None else batch.column(partition).to_pylist()
+        return self._chunk(Chunk(number, task, batch, times, units, None, None, _newest(times, parts)), tuples)
+
+    def tuples(self, number: int, task: int, given: Sequence[Tuple]) -> Chunk:
+        """Read tuples whose values have no common Arrow type."""
+        plan = self._plan
+        times: Times | None = None
+        if plan.event_time:
+            times = self._times_of(number, task, _stamps(plan.time, given), given)
+        units = None if plan.key is None else [key_text([one[name] for name in plan.key]) for one in given]
+        partition = plan.time.partition
+        newest = _newest(times, None if partition is None else [one[partition] for one in given])
+        values = [tuple(one.values) for one in given]
+        return self._chunk(Chunk(number, task, values, times, units, None, None, newest), given)
+
+    def _chunk(self, chunk: Chunk, tuples: Sequence[Tuple]) -> Chunk:
+        """Add what the functions of the window form say of the tuples."""
+        form = self._plan.form
+        if isinstance(form.gap, Duration):
+            return replace(chunk, gaps=np.full(len(chunk), form.gap.microseconds, np.int64))
+        if form.gap is not None:
+            return replace(chunk, gaps=np.array([_gap(self._plan.id, form.gap, one) for one in tuples], np.int64))
+        if form.trigger is not None:
+            return replace(chunk, fires=[_fires(self._plan.id, form.trigger, one) for one in tuples])
+        return chunk
+
+    def _times(self, number: int, task: int, batch: pa.RecordBatch, tuples: Sequence[Tuple]) -> Times | None:
+        source = self._plan.time
+        if source.extractor is not None:
+            return self._times_of(number, task, map(source.extractor, tuples), tuples)
+        if source.field is None:
+            return None
+        try:
+            return times_of_column(batch.column(source.field), source.unit)
+        except TimestampError as error:
+            one = next(self._tuples(number, task, batch.slice(error.row, 1)))
+            raise self._bad(one, error) from None
+
+    def _times_of(self, number: int, task: int, stamps: Iterable[Any], tuples: Sequence[Tuple]) -> Times:
+        try:
+            return times_of_values(stamps, self._plan.time.unit)
+        except TimestampError as error:
+            raise self._bad(tuples[error.row], error) from None
+
+    def _bad(self, one: Tuple, error: TimestampError) -> InputError:
+        field = self._plan.time.field
+        what = f"field {field!r}" if field is not None else "the timestamp extractor"
+        msg = (
+            f"{self._plan.id}: {what} of {one!r}: {error}; correct the tuple upstream, or leave such tuples out with "
+            "on_error='dead_letter'"
+        )
+        return InputError(msg)
+
+    def _tuples(self, number: int, task: int, batch: pa.RecordBatch) -> Iterator[Tuple]:
+        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return map(Tuple, rows, repeat(self.origin(number, task)))
+
+
+def key_text(values: Sequence[Any]) -> str:
+    """Return the text of a key, a JSON list of its values."""
+    return text_of(list(values), "key")
+
+
+def _newest(times: Times | None, parts: list[Any] | None) -> dict[str, int]:
+    """Return partition → newest timestamp; the whole input is one partition if there is no partition field."""
+    if times is None or not len(times):
+        return {}
+    if parts is None:
+        return {WHOLE: int(times.max())}
+    newest: dict[str, int] = {}
+    for part, time in zip(map(str, parts), times.tolist(), strict=True):
+        if time > newest.get(part, EARLIEST - 1):
+            newest[part] = time
+    return newest
+
+
+def _stamps(source: TimeSource, given: Sequence[Tuple]) -> Iterable[Any]:
+    if source.extractor is not None:
+        return map(source.extractor, given)
+    assert source.field is not None
+    return [one[source.field] for one in given]
+
+
+def _gap(component: str, function: Trigger, one: Tuple) -> int:
+    try:
+        return duration(function(one), "the gap").microseconds
+    except InputError as error:
+        msg = f"{component}: the function given to with_session_window was called with {one!r}: {error}"
+        raise InputError(msg) from None
+
+
+def _fires(component: str, function: Trigger, one: Tuple) -> bool:
+    answer = function(one)
+    if not isinstance(answer, bool | np.bool_):
+        msg = f"{component}: the trigger returned {answer!r} for {one!r}, expected True or False"
+        raise InputError(msg)
+    return bool(answer)

@@ -1,0 +1,118 @@
+"""Plan of a windowed component: everything that its declaration and its place in the topology fix, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.windows.event_time import Facts, WatermarkRule
+from txstorm.windows.forms import WindowForm
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """One input: its stream, the fields of its tuples, and the sources whose tuples reach it."""
+
+    component: str
+    stream: str
+    fields: tuple[str, ...]
+    sources: frozenset[str]
+
+
+@dataclass(frozen=True)
+class TimeSource:
+    """Where timestamps come from: a field with its unit, or a function of the tuple; neither is processing time."""
+
+    field: str | None = None
+    unit: str = "ms"
+    extractor: Callable[[Any], Any] | None = None
+    partition: str | None = None
+
+    @property
+    def is_event_time(self) -> bool:
+        """Whether tuples have timestamps."""
+        return self.field is not None or self.extractor is not None
+
+    def described(self) -> dict[str, Any]:
+        """Return the time source as JSON."""
+        source = "function" if self.extractor is not None else self.field
+        return {"timestamp": source, "unit": self.unit, "partition": self.partition}
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """Plan of a windowed component.
+
+    Attributes:
+        id: the component's id.
+        parallelism: number of its tasks.
+        form: form of its windows.
+        rule: how its watermark follows its inputs.
+        time: where its timestamps come from.
+        inputs: its inputs, in the order of their declaration.
+        key: the fields of the key of each window; None for windows per task.
+        ttl: the time without tuples, in microseconds, after which a key is dropped; None: never.
+        columns: column → type of buffered tuples; None: as tagged text.
+        late_stream: the stream that late tuples are emitted to.
+        early: the time between early results, in microseconds; None: no early results.
+        evictor: function that returns which tuples of a window stay.
+        in_memory: number of tuples of a window that are held in memory; None: all.
+        transient: attributes of the user's bolt that `execute` may rebind.
+    """
+
+    id: str
+    parallelism: int
+    form: WindowForm
+    rule: WatermarkRule
+    time: TimeSource
+    inputs: tuple[InputPlan, ...]
+    key: tuple[str, ...] | None = None
+    ttl: int | None = None
+    columns: Mapping[str, Any] | None = None
+    late_stream: str | None = None
+    early: int | None = None
+    evictor: Callable[[Any], Any] | None = None
+    in_memory: int | None = None
+    transient: frozenset[str] = frozenset()
+
+    @property
+    def event_time(self) -> bool:
+        """Whether windows are of event time."""
+        return self.time.is_event_time
+
+    @property
+    def reports_newest(self) -> bool:
+        """Whether the tasks of the sources report newest timestamps, since no task sees all tuples."""
+        return self.event_time and self.parallelism > 1
+
+    @property
+    def union(self) -> tuple[str, ...]:
+        """The fields of all inputs, each once."""
+        return tuple(dict.fromkeys(name for one in self.inputs for name in one.fields))
+
+    def facts(self, context: TaskContext) -> Facts:
+        """Return the facts about the inputs that were fixed when the transaction was planned."""
+        known = context.sources
+        of_input = [[known.get(name, SourceFacts()) for name in sorted(one.sources)] for one in self.inputs]
+        partitions = {
+            number: frozenset(part for one in sources for part in one.partitions)
+            for number, sources in enumerate(of_input)
+            if self.time.partition is not None
+        }
+        ended = frozenset(
+            number for number, sources in enumerate(of_input) if sources and all(one.ended for one in sources)
+        )
+        return Facts(partitions, ended, {}, context.end_of_input)
+
+    def declared(self) -> dict[str, Any]:
+        """Return what must be the same at every start, as JSON."""
+        declared: dict[str, Any] = {
+            "windows": self.form.described(),
+            "key": None if self.key is None else list(self.key),
+            "time": self.time.described(),
+            "policy": self.rule.policy,
+            "columns": None if self.columns is None else list(self.columns),
+        }
+        return declared if self.key is not None else {**declared, "tasks": self.parallelism}

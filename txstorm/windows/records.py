@@ -1,0 +1,137 @@
+"""Records of a windowed component in its state `<component>-progress`, as JSON: one of the component, one per unit.
+
+A unit is a task or a key. Only task 0 writes the component's record; every task reads it as it was after the previous
+transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from txstorm.errors import StateError
+from txstorm.windows.event_time import Newest, Progress
+from txstorm.windows.firing import OpenSession, Place, Unit
+
+COMPONENT = "component"
+"""Key of the component's record; those of units are in brackets."""
+
+
+@dataclass(frozen=True)
+class ComponentRecord:
+    """Record of a component after a transaction.
+
+    Attributes:
+        declared: what must be the same at every start; see `WindowPlan.declared`.
+        progress: its progress in event time; in processing time, the watermark is the last stamp.
+        early_stamp: stamp of the previous early evaluation.
+        early_txid: its txid.
+    """
+
+    declared: Any = None
+    progress: Progress = field(default_factory=Progress)
+    early_stamp: int | None = None
+    early_txid: int = 0
+
+    def text(self) -> str:
+        """Return the record as JSON."""
+        progress = self.progress
+        newest = sorted([*place, one.time, one.stamp] for place, one in progress.newest.items())
+        return _json(
+            {
+                "watermark": progress.watermark,
+                "advanced": progress.advanced,
+                "first_stamp": progress.first_stamp,
+                "newest": newest,
+                "early": [self.early_stamp, self.early_txid],
+                "declared": self.declared,
+            }
+        )
+
+    @classmethod
+    def read(cls, text: str | None) -> ComponentRecord:
+        """Return the record with this text; a new one if there is none."""
+        if text is None:
+            return cls()
+        stored = json.loads(text)
+        newest = {(number, part): Newest(time, stamp) for number, part, time, stamp in stored["newest"]}
+        progress = Progress(stored["watermark"], stored["advanced"], stored["first_stamp"], newest)
+        return cls(stored["declared"], progress, *stored["early"])
+
+    def check(self, component: str, declared: Any) -> None:
+        """Raise `StateError` if the component was started with another form, key, time or policy."""
+        if self.declared is None or self.declared == declared:
+            return
+        names = [name for name in {**self.declared, **declared} if self.declared.get(name) != declared.get(name)]
+        was = {name: self.declared.get(name) for name in names}
+        now = {name: declared.get(name) for name in names}
+        msg = (
+            f"{component}: its windows were started with {_json(was)}, the code has {_json(now)}; buffered tuples "
+            "belong to the former: go back to it, or give the component another id, which starts without them"
+        )
+        raise StateError(msg)
+
+
+@dataclass(frozen=True)
+class UnitRecord:
+    """Record of a unit after a transaction.
+
+    Attributes:
+        unit: what later windows have to know of earlier ones.
+        stamp: stamp of the last transaction that had tuples of it.
+        due: the next time at which a key has to be looked at; None if only new tuples can make it fire.
+        late: input → number of late tuples; of tasks only.
+    """
+
+    unit: Unit = field(default_factory=Unit)
+    stamp: int = 0
+    due: int | None = None
+    late: tuple[tuple[int, int], ...] = ()
+
+    def text(self) -> str:
+        """Return the record as JSON."""
+        unit = self.unit
+        return _json(
+            {
+                "low": unit.low,
+                "high": unit.high,
+                "covered": unit.covered,
+                "counts": [unit.kept, unit.counted],
+                "newest": unit.newest,
+                "last_end": unit.last_end,
+                "open": unit.open,
+                "stamp": self.stamp,
+                "due": self.due,
+                "late": self.late,
+            }
+        )
+
+    @classmethod
+    def read(cls, text: str) -> UnitRecord:
+        """Return the record with this text."""
+        stored = json.loads(text)
+        unit = Unit(
+            *(Place(*stored[name]) for name in ("low", "high", "covered")),
+            *stored["counts"],
+            stored["newest"],
+            stored["last_end"],
+            tuple(OpenSession(*one) for one in stored["open"]),
+        )
+        late = tuple((number, count) for number, count in stored["late"])
+        return cls(unit, stored["stamp"], stored["due"], late)
+
+    def with_late(self, numbers: dict[int, int]) -> UnitRecord:
+        """Return the record with further late tuples counted."""
+        before = dict(self.late)
+        inputs = sorted({*before, *numbers})
+        return replace(self, late=tuple((one, before.get(one, 0) + numbers.get(one, 0)) for one in inputs))
+
+
+def unit_of_task(task: int) -> str:
+    """Return the name of the unit of a task."""
+    return f"[{task}]"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

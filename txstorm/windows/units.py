@@ -1,0 +1,304 @@
+"""Units of a task, the task itself or its keys: adds their tuples, fires their windows, keeps their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.state import CollectionHandle, CollectionState, StateHandle
+from txstorm.keys import canonical
+from txstorm.tagged import value_of
+from txstorm.windows.buffer import UNIT, TupleBuffer, by_unit, position, rows_of
+from txstorm.windows.event_time import END, Times
+from txstorm.windows.firing import (
+    START,
+    Moment,
+    Place,
+    Rows,
+    Unit,
+    Window,
+    behind,
+    covering_ends,
+    earliest_open,
+    early,
+    fire,
+    fire_sessions,
+)
+from txstorm.windows.plan import WindowPlan
+from txstorm.windows.records import UnitRecord, unit_of_task
+
+QUEUE, DUE = "queue", "due"
+FIRE, DROP, EXPIRE, CHANGED = "fire", "drop", "expire", "changed"
+"""Queues of the keys of a task: those with an end to fire, those to drop unless they get tuples, those whose time to
+live may be over, and those that got tuples since the last early results."""
+
+
+def queue_state(plan: WindowPlan) -> CollectionState:
+    """Declare the queues of a component with windows per key."""
+    return CollectionState(f"{plan.id}-due", key={QUEUE: str}, value={UNIT: str}, order={DUE: int})
+
+
+class Fired(NamedTuple):
+    """A window that fires, and its unit."""
+
+    unit: str
+    window: Window
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What a task of a windowed component reads and writes; `queue` is None for windows per task."""
+
+    buffer: TupleBuffer
+    records: StateHandle
+    queue: CollectionHandle | None
+
+
+class Units:
+    """The units of one task in one transaction.
+
+    Args:
+        plan: the plan of the component.
+        task: index of the task.
+        moment: the transaction.
+        stamp: its stamp.
+        stores: the task's tables.
+
+    Attributes:
+        records: unit → its record, of those that the transaction has looked at.
+    """
+
+    def __init__(self, plan: WindowPlan, task: int, moment: Moment, stamp: int, stores: Stores) -> None:
+        self._plan = plan
+        self._form = plan.form
+        self._task = task
+        self._moment = moment
+        self._stamp = stamp
+        self._stores = stores
+        self._known: dict[str, UnitRecord] = {}
+        self._needed: dict[str, Place] = {}
+        self.records: dict[str, UnitRecord] = {}
+
+    def evaluate(self, rows: pa.Table, gaps: Times) -> list[Fired]:
+        """Add rows, sorted by unit and place, each with the gap that follows it; return the windows that fire."""
+        added = dict(by_unit(rows))
+        names = self._visited(added)
+        self._known = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(names).items()}
+        self._drop_expired(names)
+        self._stores.buffer.append(rows)
+        self.records = {name: self._known.get(name, UnitRecord(self._new_unit(), self._stamp)) for name in names}
+        self.records.update({name: replace(self.records[name], stamp=self._stamp) for name in added})
+        if self._form.is_session:
+            fired = self._sessions(rows, gaps, names)
+        else:
+            fired = self._slides(added, names)
+        self._enqueue(FIRE, ((record.due, name) for name, record in self.records.items() if self._is_due_new(name)))
+        self._enqueue(CHANGED, ((self._moment.txid, name) for name in added if self._plan.early is not None))
+        return self._sorted(fired)
+
+    def early(self, since: int) -> list[Fired]:
+        """Return the open windows that got tuples after txid `since`; call after `evaluate`."""
+        names = [unit_of_task(self._task)]
+        queue = self._stores.queue
+        if queue is not None:
+            names = sorted({name for _, name in queue.scan(self._queue(CHANGED), since + 1, None)})
+            queue.evict_before(self._moment.txid + 1, self._queue(CHANGED))
+        missing = [name for name in names if name not in self.records]
+        found = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(missing).items()}
+        fired = []
+        buffer = self._stores.buffer
+        for name in names:
+            record = self.records.get(name) or found.get(name)
+            unit = self._new_unit() if record is None else record.unit
+            rows = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            if not self._form.is_session:
+                low = earliest_open(self._form, unit, self._moment)
+                rows = rows_of(buffer.scan([name], low, None))
+                first = position(rows, low)
+                rows = Rows(rows.times[first:], rows.arrivals[first:])
+            windows = early(self._form, unit, self._moment, rows, since, self._oldest(name, unit))
+            fired += [Fired(name, one) for one in windows]
+        return self._sorted(fired)
+
+    def save(self) -> None:
+        """Write the records that have changed, and evict what no later window needs; call when windows are read."""
+        self._stores.buffer.evict(self._needed)
+        changed = {name: record.text() for name, record in self.records.items() if record != self._known.get(name)}
+        self._stores.records.put_many(changed)
+
+    def next_end(self) -> int | None:
+        """Return the next time at which a window may fire without further tuples; None if there is none."""
+        queue = self._stores.queue
+        if queue is None:
+            record = self.records.get(unit_of_task(self._task))
+            return None if record is None else record.due
+        return next((at for at, _ in queue.scan(self._queue(FIRE), limit=1)), None)
+
+    # -- which units are looked at -------------------------------------------------------------------------------------
+
+    def _visited(self, added: Mapping[str, pa.Table]) -> list[str]:
+        queue, reached = self._stores.queue, self._moment.reached
+        if queue is None:
+            return [unit_of_task(self._task)]
+        names = dict.fromkeys(added)
+        for kind, upto in ((FIRE, reached), (DROP, reached), (EXPIRE, self._stamp)):
+            if upto is not None and (kind != EXPIRE or self._plan.ttl is not None):
+                due = queue.scan(self._queue(kind), None, upto)
+                names.update(dict.fromkeys(name for _, name in due))
+                if due:
+                    queue.evict_before(min(upto, END - 1) + 1, self._queue(kind))
+        return list(names)
+
+    def _drop_expired(self, names: Iterable[str]) -> None:
+        ttl = self._plan.ttl
+        if ttl is None:
+            return
+        gone = [name for name in names if name in self._known and self._stamp - self._known[name].stamp >= ttl]
+        self._forget(gone)
+        for name in gone:
+            del self._known[name]
+        later = ((self._known[name].stamp + ttl, name) for name in names if name in self._known)
+        new = ((self._stamp + ttl, name) for name in names if name not in self._known and name not in gone)
+        self._enqueue(EXPIRE, [*later, *new])
+
+    def _forget(self, names: list[str]) -> None:
+        if names:
+            self._stores.buffer.clear(names)
+            self._stores.records.remove_many(names)
+
+    def _new_unit(self) -> Unit:
+        step, passed = self._form.step, self._moment.passed
+        if self._plan.key is None or step is None or passed is None or passed == END:
+            return Unit()
+        end = self._moment.last_end(step)
+        assert end is not None
+        return _nothing_before(behind(end, self._moment.txid - 1))
+
+    # -- firing --------------------------------------------------------------------------------------------------------
+
+    def _sessions(self, rows: pa.Table, gaps: Times, names: Iterable[str]) -> list[Fired]:
+        fired, at, none = [], 0, np.zeros(0, np.int64)
+        added = {}
+        for name, part in by_unit(rows):
+            times = rows_of(part).times
+            added[name] = (times, times + gaps[at : at + len(times)])
+            at += len(times)
+        for name in names:
+            record = self.records[name]
+            windows, unit = fire_sessions(record.unit, self._moment, *added.get(name, (none, none)))
+            fired += [Fired(name, one) for one in windows]
+            self._settle(name, unit, unit.open[0].end if unit.open else None)
+            if self._plan.key is not None and not unit.open:
+                self._dropped(name, unit)
+        return fired
+
+    def _slides(self, added: Mapping[str, pa.Table], names: list[str]) -> list[Fired]:
+        limit = self._moment.limit(self._form)
+        if limit is None:
+            for name, rows in added.items():
+                record = self.records[name]
+                first = self._next_end(record.unit, rows_of(rows).times)
+                dues = [one for one in (record.due, first) if one is not None]
+                self.records[name] = replace(record, due=min(dues, default=None))
+            return []
+        if not names:
+            return []
+        keyed = self._plan.key is not None
+        start = min(self.records[name].unit.covered for name in names)
+        table = self._stores.buffer.scan(names, start, None if keyed or self._moment.stamped else limit)
+        found = dict(by_unit(table))
+        fired = []
+        for name in names:
+            rows = rows_of(found.get(name, table.slice(0, 0)))
+            fired += self._slide(name, rows, limit)
+        return fired
+
+    def _slide(self, name: str, rows: Rows, limit: Place) -> list[Fired]:
+        unit = self.records[name].unit
+        first, last = position(rows, unit.covered), position(rows, limit)
+        fires = None if rows.fires is None else rows.fires[first:last]
+        fresh = Rows(rows.times[first:last], rows.arrivals[first:last], fires)
+        windows, after = fire(self._form, unit, self._moment, fresh, self._oldest(name, unit))
+        self._settle(name, after, self._next_end(after, rows.times[last:]))
+        step = self._form.step
+        if self._plan.key is not None and step is not None and self._form.span is not None:
+            passed = None if limit.time == END else limit.time
+            if passed is None or after.last_end != passed:
+                self._dropped(name, after)
+            elif self.records[name].due != passed + step:
+                self._enqueue(DROP, [(passed + step, name)])
+        return [Fired(name, one) for one in windows]
+
+    def _settle(self, name: str, unit: Unit, due: int | None) -> None:
+        """Keep the record of a unit, and note what no later window needs."""
+        before = self.records[name].unit
+        self.records[name] = replace(self.records[name], unit=unit, due=due)
+        if unit.low > max(before.low, START):
+            self._needed[name] = unit.low
+
+    def _dropped(self, name: str, unit: Unit) -> None:
+        """Forget a key whose last window end found no content; what it has got for later ends stays."""
+        record = self.records[name]
+        self._needed[name] = Place(min(unit.covered.time, END - 1) + 1, 0)
+        if record.due is None:
+            del self.records[name]
+            self._stores.records.remove(name)
+            self._known.pop(name, None)
+        else:
+            self.records[name] = replace(record, unit=_nothing_before(unit.covered))
+
+    def _next_end(self, unit: Unit, pending: Times) -> int | None:
+        """Return the next time at which the unit fires, or might count a tuple, if nothing more comes."""
+        step, span = self._form.step, self._form.span
+        if step is None:
+            return int(pending[0]) if len(pending) else None
+        passed = self._moment.last_end(step) if self._moment.limit(self._form) is None else self._moment.reached
+        if span is None:
+            if unit.kept and passed is not None and passed != END:
+                return (passed // step + 1) * step
+            return -(-int(pending[0]) // step) * step if len(pending) else None
+        times = pending if unit.newest is None else np.concatenate(([np.int64(unit.newest)], pending))
+        return next(covering_ends(times, step, span, passed, None), None) if passed != END else None
+
+    def _oldest(self, name: str, unit: Unit) -> _Oldest:
+        return _Oldest(self._stores.buffer, name, unit.low)
+
+    def _is_due_new(self, name: str) -> bool:
+        due, known = self.records[name].due, self._known.get(name)
+        reached = self._moment.reached
+        if due is None:
+            return False
+        # An entry up to the watermark has left the queue.
+        return known is None or known.due != due or (reached is not None and due <= reached)
+
+    def _enqueue(self, kind: str, entries: Iterable[tuple[int | None, str]]) -> None:
+        if self._stores.queue is not None:
+            self._stores.queue.append_many((self._queue(kind), at, name) for at, name in entries)
+
+    def _queue(self, kind: str) -> str:
+        return f"{kind}/{self._task}"
+
+    def _sorted(self, fired: list[Fired]) -> list[Fired]:
+        if self._plan.key is None:
+            return fired
+        keys = {one.unit: canonical(value_of(one.unit)) for one in fired}
+        return sorted(fired, key=lambda one: (one.window.end, keys[one.unit]))
+
+
+def _nothing_before(place: Place) -> Unit:
+    """Return the record of a key that has nothing before `place`: what it had was dropped."""
+    return Unit(place, place, place)
+
+
+class _Oldest:
+    """Looks up the oldest tuples of a unit."""
+
+    def __init__(self, buffer: TupleBuffer, name: str, low: Place) -> None:
+        self._buffer, self._name, self._low = buffer, name, low
+
+    def __call__(self, number: int) -> Rows:
+        return self._buffer.oldest(self._name, self._low, number)
