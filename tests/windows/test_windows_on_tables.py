@@ -104,7 +104,9 @@ def feed(driver, rules, rows, stamp, end):
         return driver.end_of_input(at=time(stamp))
     if not rows:
         return driver.heartbeat(at=time(stamp))
-    streams = {f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)}
+    streams = {
+        f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)
+    }
     return driver.feed(streams, at=time(stamp))
 
 

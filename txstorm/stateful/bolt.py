@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from txstorm.api.bolt import BatchBolt, Component
+from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.bolt import Component
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
-from txstorm.topology.components import BoltPlace, ManagedBolt
+from txstorm.errors import InputError
+from txstorm.topology.settings import Settings
 
 
-class StatefulBolt(ManagedBolt):
+class StatefulBolt(AssembledBolt):
     """A bolt with a key-value state that the framework saves with every transaction; Storm's ``BaseStatefulBolt``.
 
     It is a committer. Order of calls in each transaction, on a new object: `prepare`, `init_state`, `execute` for each
@@ -63,26 +66,27 @@ class StatefulBolt(ManagedBolt):
     def pre_rollback(self) -> None:
         """Act before the state is rolled back, as the attempt is discarded."""
 
-    def contract(self) -> type:
-        """Return the class whose methods the user's class overrides."""
-        return StatefulBolt
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that runs this bolt."""
+        from txstorm.stateful.committer import StatefulCommitter
 
-    def faults(self, place: BoltPlace) -> Iterator[str]:
-        """Yield the faults of the bolt at this place."""
+        faults = list(self._faults(site))
+        try:
+            committer = StatefulCommitter.of(self, site)
+        except InputError as error:
+            faults.append(str(error))
+            committer = StatefulCommitter.of(self, replace(site, settings=Settings()))
+        return Assembly(committer, tuple(faults))
+
+    def _faults(self, site: Site) -> Iterator[str]:
         if not overrides(self, "execute"):
             yield f"{type(self).__name__} does not override execute; write it"
-        spread = [one.component for one in place.inputs if one.grouping.kind != "fields"]
+        spread = [one.component for one in site.inputs if one.grouping != "fields"]
         if self.shared and spread:
             yield (
                 f"{type(self).__name__} has shared = True, so that several tasks write one state, but the input from "
                 f"{spread[0]!r} is not grouped by fields; use fields_grouping for all inputs, or remove shared"
             )
-
-    def batch_bolt(self, place: BoltPlace) -> BatchBolt:
-        """Return the committer that runs this bolt."""
-        from txstorm.stateful.committer import StatefulCommitter
-
-        return StatefulCommitter.of(self, place)
 
 
 BaseStatefulBolt = StatefulBolt
@@ -122,6 +126,10 @@ class AnchoringCollector:
     def report_error(self, error: BaseException) -> None:
         """Report `error` without failing the transaction."""
         self._collector.report_error(error)
+
+    def note(self, topic: str, batch: Any) -> None:
+        """Show rows to the test driver."""
+        self._collector.note(topic, batch)
 
     def digest(self, partition: str, digest: str) -> None:
         """Record a digest, as spouts do."""

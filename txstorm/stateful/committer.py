@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+from txstorm.api.assembly import Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
@@ -17,7 +18,6 @@ from txstorm.errors import FailedException
 from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, overrides
 from txstorm.stateful.providers import DELTA, configured_provider
 from txstorm.stateful.table_state import ScannedHandle, TableKeyValueState, state_table
-from txstorm.topology.components import BoltPlace
 from txstorm.topology.graph import found_tables
 from txstorm.topology.settings import Settings
 
@@ -44,9 +44,7 @@ class StatefulCommitter(BatchBolt, Committer):
         caught: receives (position, error) for each tuple that cannot be handled; None: the first error is raised.
     """
 
-    def __init__(
-        self, bolt: StatefulBolt, table: KeyedState | None, managed: ManagedState | None, place: BoltPlace
-    ) -> None:
+    def __init__(self, bolt: StatefulBolt, table: KeyedState | None, managed: ManagedState | None, site: Site) -> None:
         self.bolt = bolt
         self.table = table
         self.managed = managed
@@ -55,33 +53,31 @@ class StatefulCommitter(BatchBolt, Committer):
         self.external = managed is not None and managed.provider is not None  # type: ignore[misc]  # per object
         self.current: Tuple | None = None
         self.caught: list[tuple[int, BaseException]] | None = None
-        self._place = place
-        self._hint = place.one_field
+        self._site = site
+        self._hint = _one_field(site)
         self._shared = bool(bolt.shared)
 
     @classmethod
-    def of(cls, bolt: StatefulBolt, place: BoltPlace) -> StatefulCommitter:
+    def of(cls, bolt: StatefulBolt, site: Site) -> StatefulCommitter:
         """Wrap `bolt` as the settings say; raise `InputError` for an unknown provider or a wrong configuration."""
-        settings, name = place.settings, str(place.id)
+        settings, name = site.settings, site.id
         provider, conf = configured_provider(settings.state_provider, settings.state_provider_config)
         table = managed = None
         if settings.state_provider == DELTA:
-            tasks = place.parallelism if isinstance(place.parallelism, int) else 1
-            table = state_table(
-                name, shared=bolt.shared, key_type=bolt.key_type, value_type=bolt.value_type, tasks=tasks
-            )
+            kinds = {"key_type": bolt.key_type, "value_type": bolt.value_type}
+            table = state_table(name, shared=bolt.shared, tasks=site.parallelism, **kinds)
         hooked = overrides(bolt, "pre_commit")
         if provider is not None or hooked or overrides(bolt, "pre_rollback"):
             managed = ManagedState(name, bolt, provider, conf, hooked, bool(bolt.shared), settings.state_may_be_lost)
-        return cls(bolt, table, managed, place)
+        return cls(bolt, table, managed, site)
 
     def under(self, settings: Settings) -> StatefulCommitter:
         """Return the committer of the same bolt under other settings."""
-        return self.of(self.bolt, replace(self._place, settings=settings))
+        return self.of(self.bolt, replace(self._site, settings=settings))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what tasks need: not the settings, which may hold a password."""
-        return {**self.__dict__, "_place": None}
+        return {**self.__dict__, "_site": None}
 
     @property
     def class_name(self) -> str:
@@ -156,3 +152,10 @@ class StatefulCommitter(BatchBolt, Committer):
             typed=(self.bolt.key_type is not None, self.bolt.value_type is not None),
             previous=txid - 1,
         )
+
+
+def _one_field(site: Site) -> str | None:
+    """Return the field by which all inputs are grouped; None if there is no such single field."""
+    found = {one.grouped_by if one.grouping == "fields" else () for one in site.inputs}
+    (fields, *more) = found or {()}
+    return fields[0] if len(fields) == 1 and not more else None

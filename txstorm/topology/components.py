@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
@@ -12,50 +12,9 @@ from txstorm.api.composite import SPOUTS, CompositeSpout
 from txstorm.api.external import MapState, Outlet
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.errors import InputError
 from txstorm.topology.declarers import Declaration, Role
 from txstorm.topology.graph import Component, Input, Kind, found_tables
-from txstorm.topology.settings import Settings
 from txstorm.user_code import misfits
-
-
-@dataclass(frozen=True)
-class BoltPlace:
-    """Place of a managed bolt in a topology, as declared and unchecked.
-
-    Attributes:
-        id: the component's id.
-        parallelism: number of its tasks.
-        inputs: its subscriptions.
-        settings: the topology's settings.
-    """
-
-    id: Any
-    parallelism: Any
-    inputs: tuple[Input, ...]
-    settings: Settings
-
-    @property
-    def one_field(self) -> str | None:
-        """The field by which all inputs are grouped; None if there is no such single field."""
-        found = {one.grouping.fields if one.grouping.kind == "fields" else () for one in self.inputs}
-        return next(iter(found))[0] if len(found) == 1 and len(next(iter(found))) == 1 else None
-
-
-class ManagedBolt(Base):
-    """Base class of bolts that run inside a batch bolt of the framework, which calls their methods in its own order."""
-
-    def batch_bolt(self, place: BoltPlace) -> BatchBolt:
-        """Return the batch bolt that runs this bolt; raise `InputError` if it cannot be made."""
-        raise NotImplementedError
-
-    def contract(self) -> type:
-        """Return the class of the framework whose methods the user's class overrides."""
-        raise NotImplementedError
-
-    def faults(self, place: BoltPlace) -> Iterator[str]:
-        """Yield the faults of the bolt at this place."""
-        yield from ()
 
 
 @dataclass
@@ -100,14 +59,9 @@ class ComponentInfo:
         )
 
 
-def inspect(declaration: Declaration, settings: Settings | None = None) -> ComponentInfo:
-    """Inspect one declaration, calling the object's `declare_output_fields` once; never raises.
-
-    A managed bolt is replaced by the batch bolt that runs it under `settings`; None: the defaults.
-    """
+def inspect(declaration: Declaration) -> ComponentInfo:
+    """Inspect one declaration, calling the object's `declare_output_fields` once; never raises."""
     faults: list[str] = []
-    if isinstance(declaration.object, ManagedBolt):
-        declaration = _managed(declaration, settings or Settings(), faults)
     kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
     usable = kind is not None
     faults += [f"component {declaration.id!r}: {one}" for one in _misfits(declaration.object)] if usable else []
@@ -127,19 +81,6 @@ def inspect(declaration: Declaration, settings: Settings | None = None) -> Compo
         external=_external(declaration),
         faults=faults,
     )
-
-
-def _managed(declaration: Declaration, settings: Settings, faults: list[str]) -> Declaration:
-    bolt = declaration.object
-    parallelism = 1 if declaration.parallelism is None else declaration.parallelism
-    place = BoltPlace(declaration.id, parallelism, tuple(declaration.inputs), settings)
-    where = f"component {declaration.id!r}"
-    faults += [f"{where}: {one}" for one in (*misfits(bolt, bolt.contract()), *bolt.faults(place))]
-    try:
-        return replace(declaration, object=bolt.batch_bolt(place))
-    except InputError as error:
-        faults.append(f"{where}: {error}")
-        return declaration
 
 
 def _misfits(given: object) -> Iterator[str]:

@@ -77,7 +77,7 @@ class Intake:
         return Origin(attempt or self._attempt, one.component, one.stream, task, one.fields)
 
     def batch(self, number: int, task: int, batch: pa.RecordBatch) -> Chunk:
-        """Read a record batch; raise `InputError` for the first tuple that is an error."""
+        """Read a record batch; raise `ValueError` for the first tuple that is an error."""
         plan = self._plan
         batch = batch.select(plan.inputs[number].fields)
         calls = (plan.time.extractor, plan.form.trigger, plan.form.gap if callable(plan.form.gap) else None)
@@ -91,7 +91,8 @@ class Intake:
 
     def tuples(self, number: int, task: int, given: Sequence[Tuple]) -> Chunk:
         """Read tuples whose values have no common Arrow type."""
-        plan = self._plan
+        plan, origin = self._plan, self.origin(number, task)
+        given = [Tuple(one.values, origin) for one in given]
         times: Times | None = None
         if plan.event_time:
             times = self._times_of(number, task, _stamps(plan.time, given), given)
@@ -130,14 +131,14 @@ class Intake:
         except TimestampError as error:
             raise self._bad(tuples[error.row], error) from None
 
-    def _bad(self, one: Tuple, error: TimestampError) -> InputError:
+    def _bad(self, one: Tuple, error: TimestampError) -> ValueError:
         field = self._plan.time.field
         what = f"field {field!r}" if field is not None else "the timestamp extractor"
         msg = (
             f"{self._plan.id}: {what} of {one!r}: {error}; correct the tuple upstream, or leave such tuples out with "
             "on_error='dead_letter'"
         )
-        return InputError(msg)
+        return ValueError(msg)
 
     def _tuples(self, number: int, task: int, batch: pa.RecordBatch) -> Iterator[Tuple]:
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -174,12 +175,12 @@ def _gap(component: str, function: Trigger, one: Tuple) -> int:
         return duration(function(one), "the gap").microseconds
     except InputError as error:
         msg = f"{component}: the function given to with_session_window was called with {one!r}: {error}"
-        raise InputError(msg) from None
+        raise ValueError(msg) from None
 
 
 def _fires(component: str, function: Trigger, one: Tuple) -> bool:
     answer = function(one)
     if not isinstance(answer, bool | np.bool_):
         msg = f"{component}: the trigger returned {answer!r} for {one!r}, expected True or False"
-        raise InputError(msg)
+        raise ValueError(msg)
     return bool(answer)

@@ -111,13 +111,10 @@ class UnitRecord:
     def read(cls, text: str) -> UnitRecord:
         """Return the record with this text."""
         stored = json.loads(text)
-        unit = Unit(
-            *(Place(*stored[name]) for name in ("low", "high", "covered")),
-            *stored["counts"],
-            stored["newest"],
-            stored["last_end"],
-            tuple(OpenSession(*one) for one in stored["open"]),
-        )
+        low, high, covered = (Place(*stored[name]) for name in ("low", "high", "covered"))
+        kept, counted = stored["counts"]
+        open_ = tuple(OpenSession(*one) for one in stored["open"])
+        unit = Unit(low, high, covered, kept, counted, stored["newest"], stored["last_end"], open_)
         late = tuple((number, count) for number, count in stored["late"])
         return cls(unit, stored["stamp"], stored["due"], late)
 

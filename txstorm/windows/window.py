@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.api.tuples import Tuple
-from txstorm.errors import InputError
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import TupleBuffer, TupleRange
 from txstorm.windows.event_time import instant
@@ -148,7 +147,7 @@ class TupleWindow:
             kept = sorted({known[id(one)] for one in answer})
         except (TypeError, KeyError):
             msg = f"the evictor returned {answer!r} for {self!r}, expected those of its tuples that stay"
-            raise InputError(msg) from None
+            raise ValueError(msg) from None
         return [content[number] for number in kept]
 
     # Storm's names of the same methods.
