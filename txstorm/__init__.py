@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import SourceFacts, TaskContext
     from txstorm.api.external import (
+        KeyValueState,
         MapBackend,
         MapMark,
         MapRow,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
         MarkedMapBackend,
         Outlet,
         OutletWriter,
+        State,
+        StateContext,
+        StateProvider,
     )
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
         TransactionalSpout,
     )
     from txstorm.api.state import CollectionState, KeyedState, SinkTable
-    from txstorm.api.stateful import KeyValueState, State, StateContext, StateProvider
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.clients.sql import SqlAlchemyBackend
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
@@ -105,10 +108,10 @@ _HOME = {
     "CollectionState": "txstorm.api.state",
     "KeyedState": "txstorm.api.state",
     "SinkTable": "txstorm.api.state",
-    "KeyValueState": "txstorm.api.stateful",
-    "State": "txstorm.api.stateful",
-    "StateContext": "txstorm.api.stateful",
-    "StateProvider": "txstorm.api.stateful",
+    "KeyValueState": "txstorm.api.external",
+    "State": "txstorm.api.external",
+    "StateContext": "txstorm.api.external",
+    "StateProvider": "txstorm.api.external",
     "Fields": "txstorm.api.tuples",
     "Tuple": "txstorm.api.tuples",
     "SqlAlchemyBackend": "txstorm.clients.sql",

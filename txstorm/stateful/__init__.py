@@ -7,7 +7,7 @@ May import: api, clients, state, storage, topology.
 Start: bolt.py, committer.py; for stores key_values.py.
 """
 
-from txstorm.api.stateful import KeyValueState, State, StateContext, StateProvider
+from txstorm.api.external import KeyValueState, State, StateContext, StateProvider
 from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
 from txstorm.stateful.checkpoints import CheckpointMachine
 from txstorm.stateful.memory import MemoryStateProvider

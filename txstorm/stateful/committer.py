@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -9,10 +10,9 @@ from txstorm.api.assembly import Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
-from txstorm.api.external import MapState, Outlet
+from txstorm.api.external import ManagedState, MapState, Outlet, State
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.api.stateful import ManagedState, State
 from txstorm.api.tuples import Tuple
 from txstorm.errors import FailedException
 from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, overrides
@@ -61,7 +61,8 @@ class StatefulCommitter(BatchBolt, Committer):
     def of(cls, bolt: StatefulBolt, site: Site) -> StatefulCommitter:
         """Wrap `bolt` as the settings say; raise `InputError` for an unknown provider or a wrong configuration."""
         settings, name = site.settings, site.id
-        provider, conf = configured_provider(settings.state_provider, settings.state_provider_config)
+        conf = json.loads(settings.state_provider_config or "{}")
+        provider, conf = configured_provider(settings.state_provider, conf)
         table = managed = None
         if settings.state_provider == DELTA:
             kinds = {"key_type": bolt.key_type, "value_type": bolt.value_type}

@@ -11,7 +11,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-from txstorm.api.stateful import KeyValueState
+from txstorm.api.external import KeyValueState
 from txstorm.errors import EmitError, StateError
 from txstorm.storage.rows.columns import shown
 from txstorm.tagged import text_of, value_of
@@ -195,7 +195,7 @@ class StoredKeyValueState(KeyValueState):
             yield self._form.keys.deserialize(key), self._form.values.deserialize(value)
 
     def prepare_commit(self, txid: int) -> None:
-        """Save all writes so far durably as the content of `txid`; see `txstorm.api.stateful.State`."""
+        """Save all writes so far durably as the content of `txid`; see `txstorm.api.external.State`."""
         place = Place(self._timeline, txid)
         if self._place not in (None, place):
             other = _named(self._place)

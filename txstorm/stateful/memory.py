@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from threading import RLock
 from typing import Any, ClassVar
 
-from txstorm.api.stateful import KeyValueState, StateContext, StateProvider
+from txstorm.api.external import KeyValueState, StateContext, StateProvider
 from txstorm.errors import FencedError, StateError
 from txstorm.stateful.key_values import Changes, Place, StoredKeyValueState
 
@@ -39,7 +39,7 @@ class MemoryStateProvider(StateProvider):
     def new_state(
         self, namespace: str, conf: Mapping[str, Any] | None = None, context: StateContext | None = None
     ) -> KeyValueState:
-        """Open the state of `namespace`; see `txstorm.api.stateful.StateProvider`."""
+        """Open the state of `namespace`; see `txstorm.api.external.StateProvider`."""
         with self._lock:
             found = self._namespaces.setdefault(namespace, _Namespace())
         store = _MemoryStore(namespace, found, context)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from txstorm.api.external import StateProvider
 from txstorm.api.names import near
-from txstorm.api.stateful import StateProvider
 from txstorm.errors import InputError
 from txstorm.stateful.classes import known_class
 from txstorm.stateful.memory import MemoryStateProvider

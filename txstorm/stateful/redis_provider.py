@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from txstorm.api.stateful import KeyValueState, StateContext, StateProvider
+from txstorm.api.external import KeyValueState, StateContext, StateProvider
 from txstorm.errors import InputError
 from txstorm.stateful.classes import known_class
 from txstorm.stateful.key_values import Changes, Form, Place, StoredKeyValueState
@@ -24,7 +24,7 @@ class RedisStateProvider(StateProvider):
     def new_state(
         self, namespace: str, conf: Mapping[str, Any] | None = None, context: StateContext | None = None
     ) -> KeyValueState:
-        """Open the state of `namespace`; see `txstorm.api.stateful.StateProvider`.
+        """Open the state of `namespace`; see `txstorm.api.external.StateProvider`.
 
         `conf` has Storm's keys: ``keyClass``, ``valueClass``, ``keySerializerClass``, ``valueSerializerClass`` and
         ``jedisPoolConfig`` with ``host``, ``port``, ``timeout`` (milliseconds), ``database``, ``password``, ``user``

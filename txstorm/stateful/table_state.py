@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from txstorm.api.external import KeyValueState
 from txstorm.api.state import KeyedState, StateHandle
-from txstorm.api.stateful import KeyValueState
 from txstorm.errors import StateError
 from txstorm.stateful.key_values import Form
 from txstorm.storage.rows.columns import shown

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txstorm.api.context import TaskContext
-from txstorm.api.stateful import KeyValueState, ManagedState, State, StateContext
+from txstorm.api.external import KeyValueState, ManagedState, State, StateContext
 from txstorm.errors import (
     EmitError,
     InputError,

@@ -7,9 +7,9 @@ from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.api.external import State
 from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.output import OutputFieldsDeclarer
-from txstorm.api.stateful import State
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.task.collector import OutputCollector

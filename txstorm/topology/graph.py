@@ -12,12 +12,11 @@ from hashlib import blake2b
 from types import MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
-from txstorm.api.external import MapState, Outlet
+from txstorm.api.external import ManagedState, MapState, Outlet
 from txstorm.api.grouping import Grouping
 from txstorm.api.names import near
 from txstorm.api.output import StreamDeclaration
 from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, arrow_type
-from txstorm.api.stateful import ManagedState
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 

@@ -53,19 +53,16 @@ def _host_list(value: Any) -> Any:
 
 
 def _json_object(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    text = _none_word(value)
-    if text is None:
-        return {}
+    """Return the text of a JSON object, given as text or as a mapping; empty if it has no keys."""
+    text = _none_word(value) or "{}"
     try:
-        found = json.loads(text) if isinstance(text, str) else None
-    except json.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
-        msg = "expected a JSON object"
-        raise ValueError(msg)
-    return found
+        found = dict(text) if isinstance(text, Mapping) else json.loads(text) if isinstance(text, str) else None
+        if isinstance(found, dict):
+            return json.dumps(found) if found else ""
+    except (TypeError, ValueError):  # the reason may quote the value
+        pass
+    msg = "expected a JSON object"
+    raise ValueError(msg)
 
 
 def _error_policy(value: Any) -> Any:
@@ -177,8 +174,8 @@ class Settings(BaseModel):
     state_provider: str = Field(
         "delta", description="where stateful bolts keep their states: delta, memory, redis or MODULE:CLASS"
     )
-    state_provider_config: Annotated[dict[str, Any], BeforeValidator(_json_object)] = Field(
-        {}, description="configuration of the state provider, as a JSON object; never shown", exclude=True, repr=False
+    state_provider_config: Annotated[str, BeforeValidator(_json_object)] = Field(
+        "", description="configuration of the state provider, as a JSON object; never shown", exclude=True, repr=False
     )
     state_checkpoint_interval: Annotated[Duration, Field(ge=0.1)] = Field(
         1.0, description="seconds between checkpoints, for Storm's sake: every transaction is one"

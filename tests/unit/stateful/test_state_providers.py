@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from txstorm.api.stateful import StateContext
+from txstorm.api.external import StateContext
 from txstorm.errors import FencedError, InputError, StateError
 from txstorm.stateful import MemoryStateProvider, RedisStateProvider
 from txstorm.stateful.key_values import StoredKeyValueState

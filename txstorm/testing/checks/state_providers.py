@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from txstorm.api.stateful import KeyValueState, StateContext, StateProvider
+from txstorm.api.external import KeyValueState, StateContext, StateProvider
 from txstorm.errors import FencedError
 from txstorm.testing.checks.rules import checking, expect, refused
 
@@ -256,7 +256,7 @@ RULES: dict[str, Callable[[Open], None]] = {
 def check_state_provider(
     make: Make, *, conf: Mapping[str, Any] | None = None, seeds: Iterable[int] = range(20)
 ) -> None:
-    """Raise `CheckFailed` unless the provider and its key-value states satisfy the ports in `txstorm.api.stateful`.
+    """Raise `CheckFailed` unless the provider and its key-value states satisfy the ports in `txstorm.api.external`.
 
     Args:
         make: makes a provider. Its namespaces, which are new in every check, may remain.
