@@ -219,8 +219,8 @@ class StoredKeyValueState(KeyValueState):
             raise StateError(msg)
         try:
             self._store.commit(place)
-        except OSError:
-            self._committed, self._place = self._store.places()  # the response may have been lost
+        except (OSError, StateError):
+            self._committed, self._place = self._store.places()  # an earlier response may have been lost
             if self._committed != place:
                 raise
         self._settle(self._prepared)

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from txstorm.api.context import TaskContext
 from txstorm.api.external import KeyValueState, ManagedState, State, StateContext
 from txstorm.errors import (
+    BlockedError,
     EmitError,
     InputError,
     ReportedFailedException,
@@ -49,14 +50,12 @@ class TaskTurn:
     Attributes:
         active: whether `finish_batch` of the task is running; set by the commit runner.
         bolt: the object that gets the hooks; None before it has begun.
-        prepared: whether its state is prepared.
         hooked: whether `pre_commit` has been called.
     """
 
     def __init__(self, target: StatefulTarget, task: int, txid: int) -> None:
         self.active = False
         self.bolt: StatefulBolt | None = None
-        self.prepared = False
         self.hooked = False
         self.task = task
         self.txid = txid
@@ -69,7 +68,8 @@ class TaskTurn:
         self.bolt = bolt
         if not self._target.has_states:
             return None
-        state = self._target.state(self.task)
+        with self.reached("be rolled back"):
+            state = self._target.restored(self.task)
         return TurnState(self, state) if isinstance(state, KeyValueState) else state
 
     def prepare(self) -> None:
@@ -79,13 +79,11 @@ class TaskTurn:
             if self._target.has_states:
                 with self.reached("be prepared"):
                     self._target.state(self.task).prepare_commit(self.txid)
-            self.prepared = True
 
-    def discard(self) -> bool:
-        """Let the attempt do nothing more; return whether it was interrupted while its code was running."""
+    def discard(self) -> None:
+        """Let the attempt do nothing more."""
         with self._lock:
             self._discarded = True
-            return self.bolt is not None and not self.prepared
 
     def check(self) -> None:
         """Raise `StateError` if the attempt has been given up, or the state is used outside of its turn."""
@@ -102,7 +100,7 @@ class TaskTurn:
 
 
 class Reaching:
-    """Context manager: an `OSError` means that the store is away, and the batch is tried again until it is back."""
+    """Context manager for a store that may be away; the batch is then tried again until it is back."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -111,7 +109,7 @@ class Reaching:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
+        if isinstance(error, OSError | BlockedError):
             msg = f"{self._what}: {error}; the batch is tried again until it can"
             raise ReportedFailedException(msg) from error
 
@@ -182,9 +180,9 @@ class TurnGroup(Unpublished[TaskTurn]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskTurn:
         return TaskTurn(self._target, task, txid)
 
-    def turn(self, task: int, txid: int) -> TaskTurn | None:
-        """Return the turn of `task` in the ended `txid`; None if another process has run it."""
-        return next((one for one in self._ended.get(txid, ()) if one.task == task), None)
+    def turns(self, txid: int) -> list[TaskTurn]:
+        """Return the turns of the ended `txid`; none if another process has run it."""
+        return self._ended.get(txid, [])
 
     def end_txid(self, txid: int) -> None:
         """Take over the turns of `txid`."""
@@ -236,6 +234,7 @@ class StatefulTarget(ExternalTarget):
         self._settings = component.configuration
         self._blob = cloudpickle.dumps(managed.bolt)
         self._states: dict[int, State] = {}
+        self._dirty: set[int] = set()  # tasks whose states could not be rolled back, since their store was away
         self._groups: list[TurnGroup] = []
         self._epoch = 0
         self._failure: BaseException | None = None
@@ -256,7 +255,32 @@ class StatefulTarget(ExternalTarget):
 
     def state(self, task: int) -> State:
         """Return the open state of `task`."""
-        return self._states[0 if self.managed.shared else task]
+        return self._states[self._index(task)]
+
+    def _index(self, task: int) -> int:
+        return 0 if self.managed.shared else task
+
+    def restored(self, task: int) -> State:
+        """Return the open state of `task`; first roll back what an earlier attempt has left.
+
+        Raises:
+            BlockedError: that is still impossible.
+        """
+        self._clean(task)
+        return self.state(task)
+
+    def _clean(self, task: int) -> None:
+        """Open the state of a task again and roll it back, if a discarded attempt has used it.
+
+        The code of that attempt may still be running on an abandoned thread; it keeps the old object, which it cannot
+        save any more.
+        """
+        index = self._index(task)
+        if index in self._dirty:
+            self._open(index)
+            with reached(self.where(task), "be rolled back"):
+                self._states[index].rollback()
+            self._dirty.discard(index)
 
     def group(self) -> TurnGroup:
         """Create the group that holds the turns of unpublished txids."""
@@ -287,17 +311,14 @@ class StatefulTarget(ExternalTarget):
                 with reached(self.where(task), "be rolled back"):
                     state.rollback()
             elif prepared is not None and prepared not in decided:
-                self._recover(task, (prepared, PREPARING))
+                self._recover([task], (prepared, PREPARING))
         self._raise_failure()
 
     def _open(self, task: int) -> None:
-        old = self._states.pop(task, None)
         provider, owner = self.managed.provider, self._owner
         assert provider is not None
         context = StateContext(owner.topology, owner.incarnation, self.component, task, owner.timeline, self._epoch)
         with reached(self.where(task), "be opened"):
-            if old is not None:
-                old.close()
             self._states[task] = provider.new_state(self._namespace(task), dict(self.managed.conf), context)
 
     def _namespace(self, task: int) -> str:
@@ -327,16 +348,17 @@ class StatefulTarget(ExternalTarget):
             )
             raise TableCorrupt(msg)
 
-    def _recover(self, task: int, stored: Stored) -> None:
-        """Bring the state of a task back to a commit, as the checkpoint machine says."""
-        machine, bolt = CheckpointMachine(stored), self._new_bolt(task)
+    def _recover(self, tasks: Sequence[int], stored: Stored) -> None:
+        """Bring the states of tasks back to a commit, as the checkpoint machine says."""
+        machine, turns = CheckpointMachine(stored), [TaskTurn(self, task, stored[0]) for task in tasks]
         machine.start()
         while (message := machine.sent[-1])[0] != INITSTATE:
             action, txid = message
             if action == COMMIT:
-                self._commit(task, txid, bolt)
+                self._commit(turns, txid)
             else:
-                self._roll_back(task, bolt)
+                for turn in turns:
+                    self._roll_back(turn.task)
             machine.ack(txid)
 
     def _new_bolt(self, task: int) -> StatefulBolt:
@@ -353,55 +375,64 @@ class StatefulTarget(ExternalTarget):
         return bolt
 
     def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
-        live = {one.txid: one for one in intent.txids}
         rows = pq.read_table(pa.BufferReader(staged), schema=SCHEMA)
+        tasks: dict[int, list[int]] = {}
         for task, txid in zip(rows["task"].to_pylist(), rows[TXID.name].to_pylist(), strict=True):
-            assert txid in live
-            turn = next((found for group in self._groups if (found := group.turn(task, txid)) is not None), None)
-            if turn is None:
-                self._recover(task, (txid, COMMITTING))
+            tasks.setdefault(txid, []).append(task)
+        for txid, members in tasks.items():
+            turns = [turn for group in self._groups for turn in group.turns(txid)]
+            if turns:
+                self._commit(turns, txid)
             else:
-                self._commit(task, txid, turn.bolt, turn)
+                self._recover(members, (txid, COMMITTING))
 
-    def _commit(self, task: int, txid: int, bolt: StatefulBolt | None, turn: TaskTurn | None = None) -> None:
-        """Call `pre_commit`, then commit the state, unless that is done already."""
-        state = self.state(task) if self.has_states else None
-        with reached(self.where(task), f"commit txid {txid}"):
-            last = None if state is None else state.last_committed()
-            done = last is not None and last >= txid
-        if done or bolt is None:
-            return
-        if self.managed.hooked and not (turn is not None and turn.hooked):
-            try:
-                bolt.pre_commit(txid)
-            except Exception as error:  # noqa: BLE001 - user code; raised once the transaction is published
-                self._keep(error, f"pre_commit({txid})", task)
-            if turn is not None:
+    def _commit(self, turns: Sequence[TaskTurn], txid: int) -> None:
+        """Call `pre_commit` for all tasks, then commit their states, except those that are committed already."""
+        due = [turn for turn in turns if not self._is_done(turn.task, txid)]
+        for turn in due if self.managed.hooked else ():
+            if not turn.hooked:
+                bolt = turn.bolt or self._new_bolt(turn.task)
+                try:
+                    bolt.pre_commit(txid)
+                except Exception as error:  # noqa: BLE001 - user code; raised once the transaction is published
+                    self._keep(error, f"pre_commit({txid})", turn.task)
                 turn.hooked = True
-        if state is not None:
+        for task in sorted({self._index(turn.task) for turn in due}) if self.has_states else ():
             with reached(self.where(task), f"commit txid {txid}"):
-                state.commit(txid)
+                self._states[task].commit(txid)
+
+    def _is_done(self, task: int, txid: int) -> bool:
+        if not self.has_states:
+            return False
+        with reached(self.where(task), f"commit txid {txid}"):
+            last = self.state(task).last_committed()
+        return last is not None and last >= txid
 
     def discard(self, turns: Sequence[TaskTurn]) -> None:
         """Call `pre_rollback` for the discarded turns that have begun, the latest first, and roll their states back."""
         for turn in sorted(turns, key=lambda one: (one.txid, one.task), reverse=True):
-            interrupted = turn.discard()
+            turn.discard()
             if turn.bolt is None:
                 continue
-            if interrupted and self.has_states:
-                # Its code may still be running, on an abandoned thread: that keeps the old object, and cannot save it.
-                self._open(0 if self.managed.shared else turn.task)
-            self._roll_back(turn.task, turn.bolt)
+            self._call_pre_rollback(turn.task, turn.bolt)
+            if self.has_states:
+                self._dirty.add(self._index(turn.task))
+                try:
+                    self._clean(turn.task)
+                except BlockedError as error:
+                    log.warning("%s; it is rolled back before it is used again", error)
         self._raise_failure()
 
-    def _roll_back(self, task: int, bolt: StatefulBolt) -> None:
+    def _roll_back(self, task: int) -> None:
+        self._call_pre_rollback(task, self._new_bolt(task))
+        with reached(self.where(task), "be rolled back"):
+            self.state(task).rollback()
+
+    def _call_pre_rollback(self, task: int, bolt: StatefulBolt) -> None:
         try:
             bolt.pre_rollback()
         except Exception as error:  # noqa: BLE001 - user code; raised once the state is rolled back
             self._keep(error, "pre_rollback()", task)
-        if self.has_states:
-            with reached(self.where(task), "be rolled back"):
-                self.state(task).rollback()
 
     def _keep(self, error: BaseException, call: str, task: int) -> None:
         raised = f"{call} raised {type(error).__name__}: {error}"
