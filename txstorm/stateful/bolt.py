@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
-from txstorm.api.bolt import Component
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
-from txstorm.errors import InputError
-from txstorm.topology.settings import Settings
 
 
-class StatefulBolt(AssembledBolt):
-    """A bolt with a key-value state that the framework saves with every transaction; Storm's ``BaseStatefulBolt``.
-
-    It is a committer. Order of calls in each transaction, on a new object: `prepare`, `init_state`, `execute` for each
-    tuple, `pre_prepare`, then the state is prepared; once the transaction is decided, `pre_commit`, then the state is
-    committed. If the attempt is discarded instead: `pre_rollback`, then the state is rolled back.
+class StatefulHooks:
+    """Methods and attributes of bolts with a managed state.
 
     Attributes:
         shared: whether all tasks share one state instead of having one each; requires that all inputs are grouped by
@@ -34,27 +26,11 @@ class StatefulBolt(AssembledBolt):
     key_type: ClassVar[Any] = None
     value_type: ClassVar[Any] = None
 
-    storm_names: ClassVar[Mapping[str, str]] = {
-        "declareOutputFields": "declare_output_fields",
-        "initState": "init_state",
-        "prePrepare": "pre_prepare",
-        "preCommit": "pre_commit",
-        "preRollback": "pre_rollback",
-    }
-
-    def prepare(self, context: TaskContext, collector: Collector) -> None:
-        """Set up for one transaction; called first."""
-
     def init_state(self, state: Any) -> None:
         """Receive the `txstorm.stateful.KeyValueState`, with the content after the previous transaction."""
 
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Process one tuple; the state may be read and written."""
-        msg = f"{type(self).__name__} does not override execute"
-        raise TypeError(msg)
-
     def pre_prepare(self, txid: int) -> None:
-        """Act before the state is prepared, after the last tuple; the state may still be written."""
+        """Act before the state is prepared, at the end of the transaction; the state may still be written."""
 
     def pre_commit(self, txid: int) -> None:
         """Act once `txid` is decided, before its state is committed; called at least once for every decided txid.
@@ -66,36 +42,52 @@ class StatefulBolt(AssembledBolt):
     def pre_rollback(self) -> None:
         """Act before the state is rolled back, as the attempt is discarded."""
 
+
+HOOK_NAMES: Mapping[str, str] = {
+    "declareOutputFields": "declare_output_fields",
+    "initState": "init_state",
+    "prePrepare": "pre_prepare",
+    "preCommit": "pre_commit",
+    "preRollback": "pre_rollback",
+}
+"""Storm's name → method of stateful bolts."""
+
+
+class StatefulBolt(StatefulHooks, AssembledBolt):
+    """A bolt with a key-value state that the framework saves with every transaction; Storm's ``BaseStatefulBolt``.
+
+    It is a committer. Order of calls in each transaction, on a new object: `prepare`, `init_state`, `execute` for each
+    tuple, `pre_prepare`, then the state is prepared; once the transaction is decided, `pre_commit`, then the state is
+    committed. If the attempt is discarded instead: `pre_rollback`, then the state is rolled back.
+    """
+
+    storm_names: ClassVar[Mapping[str, str]] = HOOK_NAMES
+
+    def prepare(self, context: TaskContext, collector: Collector) -> None:
+        """Set up for one transaction; called first."""
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Process one tuple; the state may be read and written."""
+        msg = f"{type(self).__name__} does not override execute"
+        raise TypeError(msg)
+
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that runs this bolt."""
-        from txstorm.stateful.committer import StatefulCommitter
+        from txstorm.stateful.committer import StatefulCommitter, StatePart
 
-        faults = list(self._faults(site))
-        try:
-            committer = StatefulCommitter.of(self, site)
-        except InputError as error:
-            faults.append(str(error))
-            committer = StatefulCommitter.of(self, replace(site, settings=Settings()))
-        return Assembly(committer, tuple(faults))
-
-    def _faults(self, site: Site) -> Iterator[str]:
-        if not overrides(self, "execute"):
-            yield f"{type(self).__name__} does not override execute; write it"
-        spread = [one.component for one in site.inputs if one.grouping != "fields"]
-        if self.shared and spread:
-            yield (
-                f"{type(self).__name__} has shared = True, so that several tasks write one state, but the input from "
-                f"{spread[0]!r} is not grouped by fields; use fields_grouping for all inputs, or remove shared"
-            )
+        part, faults = StatePart.of(self, site)
+        if type(self).execute is StatefulBolt.execute:
+            faults.append(f"{type(self).__name__} does not override execute; write it")
+        return Assembly(StatefulCommitter(self, part, site), tuple(faults))
 
 
 BaseStatefulBolt = StatefulBolt
 """Storm's name."""
 
 
-def overrides(bolt: Component, method: str) -> bool:
-    """Return whether the class of `bolt` overrides `method` of `StatefulBolt`."""
-    return getattr(type(bolt), method) is not getattr(StatefulBolt, method)
+def overrides(bolt: StatefulHooks, method: str) -> bool:
+    """Return whether the class of `bolt` overrides `method` of `StatefulHooks`."""
+    return getattr(type(bolt), method) is not getattr(StatefulHooks, method)
 
 
 class AnchoringCollector:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -10,26 +11,106 @@ from txstorm.api.assembly import Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
-from txstorm.api.external import ManagedState, MapState, Outlet, State
+from txstorm.api.external import ManagedState, State
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
-from txstorm.errors import FailedException
-from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, overrides
+from txstorm.errors import FailedException, InputError
+from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, StatefulHooks, overrides
 from txstorm.stateful.providers import DELTA, configured_provider
 from txstorm.stateful.table_state import ScannedHandle, TableKeyValueState, state_table
-from txstorm.topology.graph import found_tables
 from txstorm.topology.settings import Settings
 
 
 class BoltTurn(Protocol):
     """Handle of one task for the state and the hooks of its bolt in one txid."""
 
-    def begin(self, bolt: StatefulBolt) -> State | None:
+    def begin(self, bolt: StatefulHooks) -> State | None:
         """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
 
     def prepare(self) -> None:
         """Prepare the state durably, at the end of P5."""
+
+
+class StatePart:
+    """The state of a stateful bolt in one topology, and its use in one transaction.
+
+    Attributes:
+        table: the table of the state; None if a provider outside of the topology keeps it.
+        managed: the state and hooks outside of the tables; None if there are none.
+    """
+
+    def __init__(self, bolt: StatefulHooks, table: KeyedState | None, managed: ManagedState | None) -> None:
+        self.table = table
+        self.managed = managed
+        self._task_owns = not bolt.shared
+        self._typed = (bolt.key_type is not None, bolt.value_type is not None)
+        self._turn: BoltTurn | None = None
+        self._rows: TableKeyValueState | None = None
+
+    @classmethod
+    def of(cls, bolt: StatefulHooks, site: Site) -> tuple[StatePart, list[str]]:
+        """Return the part that the settings ask for, with the faults of bolt and settings."""
+        faults = []
+        spread = [one.component for one in site.inputs if one.grouping != "fields"]
+        if bolt.shared and spread:
+            faults.append(
+                f"{type(bolt).__name__} has shared = True, so that several tasks write one state, but the input from "
+                f"{spread[0]!r} is not grouped by fields; use fields_grouping for all inputs, or remove shared"
+            )
+        try:
+            return cls._made(bolt, site), faults
+        except InputError as error:
+            return cls._made(bolt, replace(site, settings=Settings())), [*faults, str(error)]
+
+    @classmethod
+    def _made(cls, bolt: StatefulHooks, site: Site) -> StatePart:
+        settings = site.settings
+        conf = json.loads(settings.state_provider_config or "{}")
+        provider, conf = configured_provider(settings.state_provider, conf)
+        table = managed = None
+        if settings.state_provider == DELTA:
+            kinds = {"key_type": bolt.key_type, "value_type": bolt.value_type}
+            table = state_table(site.id, shared=bolt.shared, tasks=site.parallelism, **kinds)
+        hooked = overrides(bolt, "pre_commit")
+        if provider is not None or hooked or overrides(bolt, "pre_rollback"):
+            lost = settings.state_may_be_lost
+            managed = ManagedState(site.id, bolt, provider, conf, hooked, bool(bolt.shared), lost)
+        return cls(bolt, table, managed)
+
+    @property
+    def external(self) -> bool:
+        """Whether the state is outside of the topology's tables."""
+        return self.table is None
+
+    def begin(self, bolt: StatefulHooks, context: TaskContext, txid: int) -> Any:
+        """Begin the turn of a transaction with a new object; return the state as after the previous transaction."""
+        find = getattr(context.resources, "managed", None)  # None in a replay, where no hooks are called
+        found = None if self.managed is None or find is None else find(context.component, context.task)
+        self._turn = cast("BoltTurn | None", found)
+        outside = None if self._turn is None else self._turn.begin(bolt)
+        if self.table is None:
+            return outside
+        self._rows = TableKeyValueState(
+            f"state {self.table.name!r} ({context.component}[{context.task}], txid {txid})",
+            cast("ScannedHandle", context.state(self.table.name)),
+            task=context.task if self._task_owns else None,
+            typed=self._typed,
+            previous=txid - 1,
+        )
+        return self._rows
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Read the values of keys that are likely to be asked for, at once."""
+        if self._rows is not None:
+            self._rows.prefetch(keys)
+
+    def save(self) -> None:
+        """Save the state with the transaction: write it to its table, or prepare it."""
+        if self._rows is not None:
+            self._rows.flush()
+        if self._turn is not None:
+            self._turn.prepare()
 
 
 class StatefulCommitter(BatchBolt, Committer):
@@ -37,44 +118,31 @@ class StatefulCommitter(BatchBolt, Committer):
 
     Attributes:
         bolt: the user's bolt.
-        table: the table of its state; None if a provider outside of the topology keeps it.
-        managed: the state and hooks outside of the tables; None if there are none.
+        part: its state.
+        table, managed: those of the part.
         tables: the tables that the bolt itself declares.
         current: the tuple at hand, for messages.
         caught: receives (position, error) for each tuple that cannot be handled; None: the first error is raised.
     """
 
-    def __init__(self, bolt: StatefulBolt, table: KeyedState | None, managed: ManagedState | None, site: Site) -> None:
+    def __init__(self, bolt: StatefulBolt, part: StatePart, site: Site) -> None:
         self.bolt = bolt
-        self.table = table
-        self.managed = managed
-        kinds: tuple[Any, ...] = (KeyedState, SinkTable, MapState, Outlet)
-        self.tables = [one for kind in kinds for one in found_tables(bolt, kind)]
-        self.external = managed is not None and managed.provider is not None  # type: ignore[misc]  # per object
+        self.part = part
+        self.table = part.table
+        self.managed = part.managed
+        self.tables = site.tables
+        self.external = part.external  # type: ignore[misc]  # per object
         self.current: Tuple | None = None
         self.caught: list[tuple[int, BaseException]] | None = None
         self._site = site
         self._hint = _one_field(site)
-        self._shared = bool(bolt.shared)
 
-    @classmethod
-    def of(cls, bolt: StatefulBolt, site: Site) -> StatefulCommitter:
-        """Wrap `bolt` as the settings say; raise `InputError` for an unknown provider or a wrong configuration."""
-        settings, name = site.settings, site.id
-        conf = json.loads(settings.state_provider_config or "{}")
-        provider, conf = configured_provider(settings.state_provider, conf)
-        table = managed = None
-        if settings.state_provider == DELTA:
-            kinds = {"key_type": bolt.key_type, "value_type": bolt.value_type}
-            table = state_table(name, shared=bolt.shared, tasks=site.parallelism, **kinds)
-        hooked = overrides(bolt, "pre_commit")
-        if provider is not None or hooked or overrides(bolt, "pre_rollback"):
-            managed = ManagedState(name, bolt, provider, conf, hooked, bool(bolt.shared), settings.state_may_be_lost)
-        return cls(bolt, table, managed, site)
-
-    def under(self, settings: Settings) -> StatefulCommitter:
-        """Return the committer of the same bolt under other settings."""
-        return self.of(self.bolt, replace(self._site, settings=settings))
+    def under(self, settings: Settings) -> BatchBolt:
+        """Return the committer of the same bolt under other settings; raise `InputError` if they do not fit it."""
+        made = self.bolt.assemble(replace(self._site, settings=settings))
+        if made.faults:
+            raise InputError("; ".join(made.faults))
+        return made.committer
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what tasks need: not the settings, which may hold a password."""
@@ -101,24 +169,19 @@ class StatefulCommitter(BatchBolt, Committer):
         self._tuples.append(tuple)
 
     def finish_batch(self) -> None:
-        """Call all methods of the bolt up to `pre_prepare`, then prepare the state."""
-        bolt, txid, context = self.bolt, self._attempt.txid, self._context
-        turn = self._turn()
-        outside = None if turn is None else turn.begin(bolt)
-        table = self._table_state() if self.table is not None else None
+        """Call all methods of the bolt up to `pre_prepare`, then save the state."""
+        bolt, part, context = self.bolt, self.part, self._context
+        state = part.begin(bolt, context, self._attempt.txid)
         bolt.prepare(context, self._collector)
-        bolt.init_state(outside if table is None else table)
-        if table is not None and self._hint is not None:
-            table.prefetch(one[self._hint] for one in self._tuples)
+        bolt.init_state(state)
+        if self._hint is not None:
+            part.prefetch(one[self._hint] for one in self._tuples)
         self._execute_all()
         if self._collector.failed is not None:
             msg = f"{context.component}[{context.task}] failed {self._collector.failed!r}"
             raise FailedException(msg)
-        bolt.pre_prepare(txid)
-        if table is not None:
-            table.flush()
-        if turn is not None:
-            turn.prepare()
+        bolt.pre_prepare(self._attempt.txid)
+        part.save()
 
     def _execute_all(self) -> None:
         execute = self.bolt.execute
@@ -135,24 +198,6 @@ class StatefulCommitter(BatchBolt, Committer):
             if self.caught:
                 raise self.caught[0][1]
         self.current = None
-
-    def _turn(self) -> BoltTurn | None:
-        """Return the handle for state and hooks outside of the tables; None if there are none, as in a replay."""
-        find = getattr(self._context.resources, "managed", None)
-        if self.managed is None or find is None:
-            return None
-        return cast("BoltTurn | None", find(self._context.component, self._context.task))
-
-    def _table_state(self) -> TableKeyValueState:
-        assert self.table is not None
-        context, txid = self._context, self._attempt.txid
-        return TableKeyValueState(
-            f"state {self.table.name!r} ({context.component}[{context.task}], txid {txid})",
-            cast("ScannedHandle", context.state(self.table.name)),
-            task=None if self._shared else context.task,
-            typed=(self.bolt.key_type is not None, self.bolt.value_type is not None),
-            previous=txid - 1,
-        )
 
 
 def _one_field(site: Site) -> str | None:
