@@ -101,8 +101,8 @@ class SlidingSum(BaseWindowedBolt):
     def prepare(self, context, collector):
         self.collector, self.sums = collector, context.state("running")
 
-    def execute(self, inputWindow):
-        change = sum(one[0] for one in inputWindow.getNew()) - sum(one[0] for one in inputWindow.getExpired())
+    def execute(self, window):
+        change = sum(one[0] for one in window.getNew()) - sum(one[0] for one in window.getExpired())
         self.collector.emit(self.sums.update("sum", lambda old: (old or 0) + change))
 
 
@@ -112,8 +112,8 @@ class TumblingAverage(BaseWindowedBolt):
     def prepare(self, context, collector):
         self.collector = collector
 
-    def execute(self, inputWindow):
-        values = [one["sum"] for one in inputWindow.get()]
+    def execute(self, window):
+        values = [one["sum"] for one in window.get()]
         self.collector.emit(sum(values) // len(values))
 
 
@@ -234,11 +234,14 @@ def test_aware_datetimes_and_extractors_give_timestamps():
             assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
 
 
-@pytest.mark.parametrize("value", [None, datetime(1970, 1, 1), "text", 1.5, True, 10**15, -(10**15)])
+NAIVE = datetime.fromisoformat("1970-01-01T00:00:00")
+
+
+@pytest.mark.parametrize("value", [None, NAIVE, "text", 1.5, True, 10**15, -(10**15)])
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_tuple_without_a_usable_timestamp_is_an_error_of_that_tuple(value, parallelism):
     if isinstance(value, datetime):
-        bolt = Report().with_timestamp_extractor(lambda one: datetime(1970, 1, 1) if one["ts"] == 0 else one["ts"])
+        bolt = Report().with_timestamp_extractor(lambda one: NAIVE if one["ts"] == 0 else one["ts"])
         value, what = 0, "timestamp extractor"
     else:
         bolt, what = Report().with_timestamp_field("ts", unit="s"), "field 'ts'"
@@ -411,3 +414,26 @@ def test_values_of_any_type_are_buffered(parallelism):
     with driver(made) as running:
         assert committed(running, [(value,) for value in values[:4]]) == []
         assert committed(running, [(value,) for value in values[4:]]) == [(list(map(repr, values)),)]
+
+
+class Slices(WindowedBolt):
+    fields = ("size", "ends", "all", "new", "some")
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        content = window.get()
+        ends = [content[0]["id"], content[-1]["id"]]
+        self.collector.emit(len(content), ends, ids(window), ids(window.get_new()), ids(content[5:1:-2]))
+
+
+@pytest.mark.parametrize("number", [1, 3, 1000])
+def test_windows_beyond_the_memory_limit_are_read_in_pages(number, monkeypatch):
+    """W44, U23."""
+    monkeypatch.setattr("txstorm.windows.buffer.PAGE", 4)
+    bolt = Slices().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    every = [(i, i // 3 + 1) for i in range(60)]
+    with driver(topology(bolt.with_persistence().with_max_events_in_memory(number))) as running:
+        assert committed(running, every[:40]) == [(30, [0, 29], list(range(30)), list(range(30)), [5, 3])]
+        assert committed(running, every[40:]) == [(60, [0, 59], list(range(60)), list(range(30, 60)), [5, 3])]

@@ -26,7 +26,7 @@ from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
 from txstorm.windows.units import Fired, Stores, Units, queue_state
-from txstorm.windows.window import TupleWindow, UnitWindows
+from txstorm.windows.window import CONTENT, TupleWindow, WindowReader
 
 
 class WindowCommitter(PartialCommitter):
@@ -106,6 +106,8 @@ class WindowCommitter(PartialCommitter):
         rows, gaps, lates = self._rows(buffer, moment)
         queue = None if self.queue is None else context.collection(self.queue.name)
         units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
+        if component.tasks not in (None, plan.parallelism):
+            units.adopt(component.tasks)
         fired = units.evaluate(rows, gaps)
         early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
         early_due = plan.early is not None and context.stamp - early_stamp >= plan.early
@@ -116,7 +118,13 @@ class WindowCommitter(PartialCommitter):
         if fired:
             self._call(buffer, fired)
         units.save()
-        after = replace(component, declared=plan.declared(), progress=progress, early_stamp=early_stamp)
+        after = replace(
+            component,
+            tasks=plan.parallelism,
+            declared=plan.declared(),
+            progress=progress,
+            early_stamp=early_stamp,
+        )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
@@ -145,7 +153,7 @@ class WindowCommitter(PartialCommitter):
             times = np.full(size, self._stamped(moment), np.int64) if chunk.times is None else chunk.times
             arrivals = np.arange(number, number + size, dtype=np.int64)
             number += size
-            units = [task] * size if chunk.units is None else chunk.units
+            units = pa.repeat(task, size) if chunk.units is None else chunk.units
             made = buffer.columns(chunk, units, times, arrivals)
             behind = late(times, moment.passed, plan.form) if plan.event_time else np.zeros(size, bool)
             if behind.any():
@@ -185,22 +193,20 @@ class WindowCommitter(PartialCommitter):
     def _call(self, buffer: TupleBuffer, fired: Sequence[Fired]) -> None:
         """Call the user's bolt for each window that fires."""
         plan, bolt = self.plan, self.bolt
-        by_unit: dict[str, list[Fired]] = {}
-        for one in fired:
-            by_unit.setdefault(one.unit, []).append(one)
-        shared = {unit: UnitWindows(buffer, unit, [one.window for one in some]) for unit, some in by_unit.items()}
+        reader = WindowReader(buffer, fired, plan.in_memory)
         bolt.prepare(self._context, self._collector)
         before = dict(vars(bolt))
         for number, (unit, window) in enumerate(fired):
             if str(number) in self.skipped:
                 continue
-            made = TupleWindow(shared[unit], window, None if plan.key is None else unit, plan.evictor)
+            made = TupleWindow(reader, unit, window, keyed=plan.key is not None, evictor=plan.evictor)
             try:
                 bolt.execute(made)
                 self._check_kept(before, made)
             except BaseException:
-                tuples = sum(1 for _ in shared[unit].content(window.low, window.high).tuples(window.low, window.high))
-                self.failed = str(number), {"key": unit, "end": made.end.isoformat(), "tuples": tuples}
+                found, low, high = reader.read(unit, CONTENT, window)
+                record = {"key": unit, "end": made.end.isoformat(), "tuples": found.count(low, high)}
+                self.failed = str(number), record
                 raise
         bolt.cleanup()
 

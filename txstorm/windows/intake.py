@@ -39,7 +39,7 @@ class Chunk:
     task: int
     values: pa.RecordBatch | list[tuple[Any, ...]]
     times: Times | None
-    units: list[str] | None
+    units: pa.Array | None
     gaps: Times | None
     fires: list[bool] | None
     newest: dict[str, int]
@@ -82,8 +82,7 @@ class Intake:
         batch = batch.select(plan.inputs[number].fields)
         calls = (plan.time.extractor, plan.form.trigger, plan.form.gap if callable(plan.form.gap) else None)
         tuples = list(self._tuples(number, task, batch)) if any(calls) else []
-        keys = None if plan.key is None else [batch.column(name).to_pylist() for name in plan.key]
-        units = None if keys is None else list(map(key_text, zip(*keys, strict=True)))
+        units = None if plan.key is None else _keys([batch.column(name) for name in plan.key])
         times = self._times(number, task, batch, tuples)
         partition = plan.time.partition
         parts = None if partition is None else batch.column(partition).to_pylist()
@@ -96,7 +95,9 @@ class Intake:
         times: Times | None = None
         if plan.event_time:
             times = self._times_of(number, task, _stamps(plan.time, given), given)
-        units = None if plan.key is None else [key_text([one[name] for name in plan.key]) for one in given]
+        units = None
+        if plan.key is not None:
+            units = pa.array([key_text([one[name] for name in plan.key]) for one in given], pa.string())
         partition = plan.time.partition
         newest = _newest(times, None if partition is None else [one[partition] for one in given])
         values = [tuple(one.values) for one in given]
@@ -148,6 +149,21 @@ class Intake:
 def key_text(values: Sequence[Any]) -> str:
     """Return the text of a key, a JSON list of its values."""
     return text_of(list(values), "key")
+
+
+def _keys(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the text of each row's key; each distinct key is converted once."""
+    codes: list[Any] = []
+    values = []
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes.append(encoded.indices.to_numpy(zero_copy_only=False))
+        values.append(encoded.dictionary.to_pylist())
+    distinct, rows = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    keys = zip(
+        *([some[code] for code in row] for some, row in zip(values, distinct.tolist(), strict=True)), strict=True
+    )
+    return pa.array(map(key_text, keys), pa.string()).take(pa.array(rows.reshape(-1)))
 
 
 def _newest(times: Times | None, parts: list[Any] | None) -> dict[str, int]:

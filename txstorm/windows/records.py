@@ -23,12 +23,14 @@ class ComponentRecord:
     """Record of a component after a transaction.
 
     Attributes:
+        tasks: number of tasks in the previous transaction; None before the first.
         declared: what must be the same at every start; see `WindowPlan.declared`.
         progress: its progress in event time; in processing time, the watermark is the last stamp.
         early_stamp: stamp of the previous early evaluation.
         early_txid: its txid.
     """
 
+    tasks: int | None = None
     declared: Any = None
     progress: Progress = field(default_factory=Progress)
     early_stamp: int | None = None
@@ -45,6 +47,7 @@ class ComponentRecord:
                 "first_stamp": progress.first_stamp,
                 "newest": newest,
                 "early": [self.early_stamp, self.early_txid],
+                "tasks": self.tasks,
                 "declared": self.declared,
             }
         )
@@ -57,7 +60,7 @@ class ComponentRecord:
         stored = json.loads(text)
         newest = {(number, part): Newest(time, stamp) for number, part, time, stamp in stored["newest"]}
         progress = Progress(stored["watermark"], stored["advanced"], stored["first_stamp"], newest)
-        return cls(stored["declared"], progress, *stored["early"])
+        return cls(stored["tasks"], stored["declared"], progress, *stored["early"])
 
     def check(self, component: str, declared: Any) -> None:
         """Raise `StateError` if the component was started with another form, key, time or policy."""
