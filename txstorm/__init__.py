@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from txstorm.runtime.run import run
     from txstorm.state.external.memory import MemoryBackend
     from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
+    from txstorm.stateful.windowed import BaseStatefulWindowedBolt, StatefulWindowedBolt
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
     from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
@@ -134,6 +135,8 @@ _HOME = {
     "MemoryBackend": "txstorm.state.external.memory",
     "BaseStatefulBolt": "txstorm.stateful.bolt",
     "StatefulBolt": "txstorm.stateful.bolt",
+    "BaseStatefulWindowedBolt": "txstorm.stateful.windowed",
+    "StatefulWindowedBolt": "txstorm.stateful.windowed",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
     "BaseWindowedBolt": "txstorm.windows.bolt",

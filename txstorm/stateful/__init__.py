@@ -3,7 +3,7 @@
 A `StatefulBolt` runs inside a committer of the framework. Its state is a Delta table of the topology, or is kept by a
 `StateProvider`: in memory, in Redis, or in a store of the user's, prepared before and committed after the decision.
 
-May import: api, clients, state, storage, topology.
+May import: api, clients, state, storage, topology, windows.
 Start: bolt.py, committer.py; for stores key_values.py.
 """
 
@@ -12,9 +12,11 @@ from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
 from txstorm.stateful.checkpoints import CheckpointMachine
 from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.stateful.redis_provider import RedisStateProvider
+from txstorm.stateful.windowed import BaseStatefulWindowedBolt, StatefulWindowedBolt
 
 __all__ = [
     "BaseStatefulBolt",
+    "BaseStatefulWindowedBolt",
     "CheckpointMachine",
     "KeyValueState",
     "MemoryStateProvider",
@@ -23,4 +25,5 @@ __all__ = [
     "StateContext",
     "StateProvider",
     "StatefulBolt",
+    "StatefulWindowedBolt",
 ]
