@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from txstorm.testing.emissions import Emission
     from txstorm.testing.feed import FeedSpout
     from txstorm.testing.stateful_bolt_executor import StatefulBoltExecutor
+    from txstorm.testing.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
@@ -47,6 +48,7 @@ _HOME = {
     "check_state": "txstorm.testing.checks.states",
     "check_state_provider": "txstorm.testing.checks.state_providers",
     "StatefulBoltExecutor": "txstorm.testing.stateful_bolt_executor",
+    "StatefulWindowedBoltExecutor": "txstorm.testing.stateful_windowed_bolt_executor",
     "run_transcript": "txstorm.testing.transcript",
 }
 
