@@ -2,6 +2,7 @@
 #   use_venv EXTRA     .venv with `-e .[EXTRA]` as pinned in constraints.txt; created, or updated after a change, but
 #                      used as it is with TXSTORM_VENV=keep (tests of scripts)
 #   need_java          Java 17 or newer
+#   need_redis         redis-server
 #   stage NAME CMD...  runs a command, reports its result and duration, remembers failures
 #   simulated COUNT    runs simulated worlds
 #   finish             lists the stages with the time of each; exit code 1 when one failed
@@ -52,6 +53,10 @@ need_java() {
     if grep -qs '^ID=debian' /etc/os-release; then package=default-jre-headless; fi
     get "Java 17 or newer" "$package" openjdk@17
     has_java || die "Java 17 or newer is still not on PATH"
+}
+
+need_redis() {
+    command -v redis-server >/dev/null || get redis-server redis-server redis
 }
 
 # --- Python -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import SourceFacts, TaskContext
     from txstorm.api.external import (
+        KeyValueState,
         MapBackend,
         MapMark,
         MapRow,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
         MarkedMapBackend,
         Outlet,
         OutletWriter,
+        State,
+        StateContext,
+        StateProvider,
     )
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from txstorm.results.views import StateView
     from txstorm.runtime.run import run
     from txstorm.state.external.memory import MemoryBackend
+    from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
+    from txstorm.stateful.windowed import BaseStatefulWindowedBolt, StatefulWindowedBolt
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
     from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
@@ -103,6 +109,10 @@ _HOME = {
     "CollectionState": "txstorm.api.state",
     "KeyedState": "txstorm.api.state",
     "SinkTable": "txstorm.api.state",
+    "KeyValueState": "txstorm.api.external",
+    "State": "txstorm.api.external",
+    "StateContext": "txstorm.api.external",
+    "StateProvider": "txstorm.api.external",
     "Fields": "txstorm.api.tuples",
     "Tuple": "txstorm.api.tuples",
     "SqlAlchemyBackend": "txstorm.clients.sql",
@@ -123,6 +133,10 @@ _HOME = {
     "register_views": "txstorm.results.spark_views",
     "StateView": "txstorm.results.views",
     "MemoryBackend": "txstorm.state.external.memory",
+    "BaseStatefulBolt": "txstorm.stateful.bolt",
+    "StatefulBolt": "txstorm.stateful.bolt",
+    "BaseStatefulWindowedBolt": "txstorm.stateful.windowed",
+    "StatefulWindowedBolt": "txstorm.stateful.windowed",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
     "BaseWindowedBolt": "txstorm.windows.bolt",

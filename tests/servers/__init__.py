@@ -1,1 +1,1 @@
-"""Real Kafka brokers and ZooKeeper servers on this machine, for tests and for `scripts/kafka`, `scripts/zookeeper`."""
+"""Real Kafka brokers, ZooKeeper and Redis servers on this machine, for tests, `scripts/kafka`, `zookeeper` and `redis`."""

@@ -1,4 +1,4 @@
-"""Command lines of `scripts/kafka` and `scripts/zookeeper`, which start and stop servers that outlive the command."""
+"""Command lines of `scripts/kafka`, `scripts/zookeeper` and `scripts/redis`: servers that outlive the command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from servers import kafka, zookeeper
+from servers import kafka, redis, zookeeper
 from servers.cluster import Cluster, started
 from servers.java import ROOT
 from servers.process import DetachedProcess, ServerError
@@ -54,9 +54,22 @@ List the nodes from Python (pip install kazoo):
 """
 
 
+REDIS_HELP = """\
+examples:
+  scripts/redis                  start a server, or show the address of the running one
+  scripts/redis status           show state, process id, log and address of the server
+  scripts/redis stop             stop the server; its data is kept for the next start
+  scripts/redis stop --delete    stop the server and delete its data
+
+Every write is synced to disk before it is answered. List the keys from Python (pip install redis):
+  from redis import Redis
+  print(Redis("127.0.0.1", 6379).keys())
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Differences between the Kafka and the ZooKeeper command."""
+    """Differences between the commands."""
 
     name: str
     servers: str  # plural noun for the servers
@@ -81,6 +94,14 @@ def _show_zookeeper(running: zookeeper.ZooKeeper) -> list[tuple[str, str]]:
     return [("hosts", running.hosts), ("ledger", ledger), ("modes", modes)]
 
 
+def _show_redis(running: redis.Redis) -> list[tuple[str, str]]:
+    pool = json.dumps({"jedisPoolConfig": {"host": "127.0.0.1", "port": running.ports[0]}})
+    return [
+        ("address", running.address()),
+        ("state", f"--set state_provider=redis --set state_provider_config='{pool}'"),
+    ]
+
+
 KINDS = {
     "kafka": Kind("Kafka", "brokers", KAFKA_HELP, 9092, kafka.Ports, kafka.pick_ports, kafka.Kafka, _show_kafka),
     "zookeeper": Kind(
@@ -93,6 +114,7 @@ KINDS = {
         zookeeper.ZooKeeper,
         _show_zookeeper,
     ),
+    "redis": Kind("Redis", "servers", REDIS_HELP, 6379, redis.Ports, redis.pick_ports, redis.Redis, _show_redis),
 }
 
 
@@ -207,7 +229,7 @@ def _arguments(kind: Kind, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Run the command `name` (kafka or zookeeper); return the exit code.
+    """Run the command `name` (kafka, redis or zookeeper); return the exit code.
 
     The code is 0 on success, 1 if servers that should be running are not, and 2 for invalid input."""
     kind = KINDS[name]

@@ -1,6 +1,6 @@
-"""Fixtures: one Kafka broker and one ZooKeeper server per test process, started when first used.
+"""Fixtures: one Kafka broker, ZooKeeper server and Redis server per test process, started when first used.
 
-Each test uses its own topics and chroot; a test that stops a server must restart it.
+Each test uses its own topics, chroot and namespaces; a test that stops a server must restart it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from servers.cluster import Cluster
-from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
+from servers.running import Kafka, Redis, ZooKeeper, start_kafka, start_redis, start_zookeeper
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,14 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
     zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
     yield zookeeper
     _close(zookeeper)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
+    redis = start_redis(tmp_path_factory.mktemp("redis"))
+    yield redis
+    _close(redis)
 
 
 def _close(cluster: Cluster) -> None:

@@ -37,12 +37,14 @@ class Site:
         parallelism: number of its tasks.
         inputs: its subscriptions, in the order of their declaration.
         tables: the states, sinks, maps and outlets that it declares as attributes.
+        settings: the topology's settings.
     """
 
     id: str
     parallelism: int
     inputs: tuple[SiteInput, ...]
     tables: tuple[Any, ...]
+    settings: Any = None
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class KeyedState:
             from time to time) or ``merge`` (copy-on-write: a commit rewrites the files of ``state/<name>`` that
             contain its keys, so every version of the table is exact). Fixed by the first run.
         writer: the library that commits: ``deltalake``, in the driver, or ``spark``, through delta-spark.
+        tasks: the parallelism to which the state is bound, since its keys belong to tasks; None: any. Fixed by the
+            first run.
     """
 
     name: str
@@ -60,6 +62,7 @@ class KeyedState:
     ttl: timedelta | None = None
     layout: str = CHANGES
     writer: str = DELTALAKE
+    tasks: int | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ def _table_obstacles(plan: Plan, name: str) -> Iterator[str]:
     topology = plan.topology
     if topology.component(name).external:
         yield "it has effects of its own (external)"
+    if hasattr(topology.component(name).object, "managed"):
+        yield "a stateful bolt may read any key of its state"
     if topology.component(name).timers:
         yield "it has timers, which the driver keeps"
     for kind, targets in (("map", topology.maps), ("outlet", topology.outlets)):

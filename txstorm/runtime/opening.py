@@ -48,6 +48,7 @@ from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.state.index.index import Bounds
 from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
+from txstorm.stateful.target import stateful_targets
 from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TopologyIdentity
@@ -289,7 +290,14 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     store = StateStore.open(
         data_dir,
         TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
-        DeclaredResources(topology.states, topology.sinks, topology.maps, topology.outlets, letters),
+        DeclaredResources(
+            topology.states,
+            topology.sinks,
+            topology.maps,
+            topology.outlets,
+            letters,
+            partial(stateful_targets, [(topology.component(name), one) for name, one in topology.managed.items()]),
+        ),
         RecordedTables(known is None, committed, recorded),
         settings=StoreSettings(
             Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
@@ -324,6 +332,7 @@ def _lead_outside(
     for intent, versions in waiting:
         patient(partial(store.outside.roll_forward, intent, books.epoch))
         complete(books, intent, versions)
+        store.outside.settle()
 
 
 def _assemble(

@@ -6,7 +6,7 @@ It is one module, since handles, tables and groups share the same unpublished ro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -37,12 +37,14 @@ class CommitTables:
         sinks: the sinks and outlets, by name.
         members: all targets that groups write to, in the order in which they are published.
         letters: the unpublished rows of the dead-letter table, if there is one.
+        managed: the states and hooks of stateful bolts outside of the tables, by component.
     """
 
     states: Declared
     sinks: Declared
     members: Sequence[PendingTable]
     letters: SinkGroup | None = None
+    managed: Mapping[str, Unpublished[Any]] = field(default_factory=dict)
 
     def begin(self, txid: int, stamp: int) -> None:
         """Begin the turn of `txid`, which was planned at `stamp` (UTC microseconds)."""
@@ -85,6 +87,9 @@ class CommitHandles:
         if rows.accessor != accessor:
             msg = f"{component}: state {name!r} holds {rows.holds}; ask for it with context.{rows.accessor}({name!r})"
             raise StateError(msg)
+        return self._opened(rows, component, task, name)
+
+    def _opened(self, rows: Unpublished[Any], component: str, task: int, name: str) -> Any:
         with self._lock:
             if self._closed:
                 msg = (
@@ -96,6 +101,11 @@ class CommitHandles:
             handle.active = self._active
             self._handles.append(handle)
         return handle
+
+    def managed(self, component: str, task: int) -> TaskHandle | None:
+        """Return the handle of a stateful bolt for its state and hooks outside of the tables; None if it has none."""
+        rows = self._tables.managed.get(component)
+        return None if rows is None else self._opened(rows, component, task, component)
 
     def activate(self, active: bool) -> None:
         """Allow or forbid the use of all handles, including those created later."""
@@ -121,7 +131,8 @@ class CommitHandles:
             rows.undo(component, task, self.txid)
 
     def _groups(self) -> list[Unpublished[Any]]:
-        return [rows for known in (self._tables.states, self._tables.sinks) for _, rows in known.values()]
+        tables = [rows for known in (self._tables.states, self._tables.sinks) for _, rows in known.values()]
+        return [*tables, *self._tables.managed.values()]
 
 
 class CommitGroup:

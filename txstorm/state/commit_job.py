@@ -88,6 +88,11 @@ class ShippedRowsIndex:
         )
         raise StateError(msg)
 
+    def everything(self) -> Mapping[Key, Stored]:
+        """Raise `StateError`: a task of a commit job has not all rows."""
+        msg = f"state {self._name!r}, {self._where}: a large transaction cannot iterate over the whole state"
+        raise StateError(msg)
+
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
         """Do nothing: the task's writes are added to the driver's index once they are published."""
 

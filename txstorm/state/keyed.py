@@ -7,7 +7,7 @@ after publishing, and `drop_from` discards them after a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -97,6 +97,12 @@ class TaskState(TaskWrites):
     def previous(self, key: Key) -> Any:
         """Return the value that `key` had before this txid, or None if it had none."""
         return self._values.public(self._group.before(self._canonical([key]), self._txid, keep=True))[0]
+
+    def items(self) -> Iterator[tuple[Key, Any]]:
+        """Yield (key, value) of all keys as they were before this txid; reads the whole state."""
+        self._check_active()
+        found = self._group.everything(self._txid)
+        yield from zip(found, self._values.public(list(found.values())), strict=True)
 
     def _canonical(self, keys: Iterable[Key]) -> list[Key]:
         return self._checked(keys)[0]

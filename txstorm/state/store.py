@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from txstorm.errors import TableCorrupt
 from txstorm.state.collections import state_group
 from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.registry import ExternalStores
+from txstorm.state.external.targets import ExternalTarget
 from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
@@ -30,7 +31,7 @@ from txstorm.storage.tables.declared import DeclaredTable, declarations, letters
 from txstorm.storage.tables.history import describe_history
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties
 from txstorm.storage.tables.identity import recorded as recorded_properties
-from txstorm.storage.tables.intent import CHANGES, MAP, OUTLET, OUTSIDE, STATE, Intent, IntentTable
+from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, MAP, OUTLET, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.storage.tables.merge_layout import Expiring
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState
@@ -44,6 +45,7 @@ class DeclaredResources:
     Attributes:
         states, sinks, maps, outlets: the declarations, keyed by component.
         letters: the columns of the dead-letter table; None if the topology has none.
+        managed: makes the commit targets of stateful bolts, given the data directory and its owner.
     """
 
     states: Mapping[str, Sequence[KeyedState]]
@@ -51,6 +53,7 @@ class DeclaredResources:
     maps: Mapping[str, Sequence[MapState]] = field(default_factory=dict)
     outlets: Mapping[str, Sequence[Outlet]] = field(default_factory=dict)
     letters: pa.Schema | None = None
+    managed: Callable[[Path, TopologyIdentity], Sequence[ExternalTarget]] = lambda data_dir, owner: ()
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ class StateStore:
         for one in declared:
             if spark is not None and one.table.writer == SPARK:
                 found[one.refs[0]].use(spark)
-        outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets)
+        managed = resources.managed(data_dir, owner)
+        outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets, managed)
         made = cls(data_dir, owner, declared, found, outside, settings, spark)
         if recorded.tables is not None:
             uris = {one.refs[0].uri for one in declared}
@@ -244,7 +248,8 @@ class StateStore:
         states.update(self.outside.of_kind(MAP, outside))
         sinks.update(self.outside.of_kind(OUTLET, outside))
         self.upkeep.start()
-        return CommitTables(states, sinks, list(self._members.values()), letters)
+        managed = dict(self.outside.of_kind(CHECKPOINT, outside).values())
+        return CommitTables(states, sinks, list(self._members.values()), letters, managed)
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:

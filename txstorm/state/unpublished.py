@@ -303,6 +303,14 @@ class UnpublishedRows(Unpublished[W]):
             values = [None if row is None else row[0] for row in found]
         return self.alive(values, txid)
 
+    def everything(self, txid: int) -> dict[Key, Value]:
+        """Return the values of all keys before `txid`, which is the next txid to end."""
+        overlay = dict(self._overlay)  # read first, as in `before`
+        rows: dict[Key, Stored | Gone] = {**self._index.everything(), **overlay}
+        keys = [key for key, row in rows.items() if row[0] is not None]
+        values = self.alive([rows[key][0] for key in keys], txid)
+        return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+
     def _rows(
         self, overlay: Mapping[Key, Stored | Gone], keys: Sequence[Key], *, keep: bool
     ) -> Sequence[Stored | Gone | None]:

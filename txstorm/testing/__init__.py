@@ -16,20 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txstorm.ledger.memory import MemoryLedger
+    from txstorm.stateful.checkpoints import CheckpointMachine
     from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
     from txstorm.testing.checks.engines import check_engine
     from txstorm.testing.checks.ledgers import check_ledger
     from txstorm.testing.checks.rules import CheckFailed
     from txstorm.testing.checks.spouts import check_opaque_spout, check_transactional_spout
+    from txstorm.testing.checks.state_providers import check_state_provider
     from txstorm.testing.checks.states import check_state
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
     from txstorm.testing.feed import FeedSpout
+    from txstorm.testing.stateful_bolt_executor import StatefulBoltExecutor
+    from txstorm.testing.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
     "MemoryLedger": "txstorm.ledger.memory",
+    "CheckpointMachine": "txstorm.stateful.checkpoints",
     "BatchBoltExecutor": "txstorm.testing.batch_bolt_executor",
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
@@ -41,6 +46,9 @@ _HOME = {
     "check_opaque_spout": "txstorm.testing.checks.spouts",
     "check_transactional_spout": "txstorm.testing.checks.spouts",
     "check_state": "txstorm.testing.checks.states",
+    "check_state_provider": "txstorm.testing.checks.state_providers",
+    "StatefulBoltExecutor": "txstorm.testing.stateful_bolt_executor",
+    "StatefulWindowedBoltExecutor": "txstorm.testing.stateful_windowed_bolt_executor",
     "run_transcript": "txstorm.testing.transcript",
 }
 

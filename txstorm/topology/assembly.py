@@ -12,19 +12,21 @@ from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import Declaration
 from txstorm.topology.graph import Input, found_tables
+from txstorm.topology.settings import Settings
 from txstorm.user_code import misfits
 
 
-def inspect_all(declarations: Sequence[Declaration]) -> list[ComponentInfo]:
+def inspect_all(declarations: Sequence[Declaration], settings: Settings) -> list[ComponentInfo]:
     """Inspect all declarations of a topology, in order; an assembled bolt becomes its committer."""
-    inspection = _Inspection(declarations)
+    inspection = _Inspection(declarations, settings)
     return [inspection.info(one) for one in declarations]
 
 
 class _Inspection:
     """Inspection of one topology; the streams of an assembled bolt can depend on those of its inputs."""
 
-    def __init__(self, declarations: Sequence[Declaration]) -> None:
+    def __init__(self, declarations: Sequence[Declaration], settings: Settings) -> None:
+        self._settings = settings
         self._by_id = {one.id: one for one in reversed(declarations) if isinstance(one.id, str)}
         self._done: dict[int, ComponentInfo] = {}
         self._under_way: set[int] = set()
@@ -49,7 +51,7 @@ class _Inspection:
             *found_tables(bolt, Outlet),
         )
         tasks = declaration.parallelism if type(declaration.parallelism) is int else 1
-        made = bolt.assemble(Site(str(declaration.id), tasks, inputs, tables))
+        made = bolt.assemble(Site(str(declaration.id), tasks, inputs, tables, self._settings))
         info = inspect(replace(declaration, object=made.committer, role="committer"))
         info.faults += [f"component {declaration.id!r}: {one}" for one in (*misfits(bolt, _base(bolt)), *made.faults)]
         info.warnings += [f"component {declaration.id!r}: {one}" for one in made.warnings]

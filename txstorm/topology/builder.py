@@ -70,7 +70,7 @@ class TransactionalTopologyBuilder:
 
     def validate(self) -> Report:
         """Return all faults and warnings of the topology as declared so far, without changing anything."""
-        return self._checked(inspect_all(self._declarations))
+        return self._checked(self._inspected())
 
     def build_topology(self) -> Topology:
         """Check the topology and build the frozen graph; warnings are logged when it is run.
@@ -78,12 +78,16 @@ class TransactionalTopologyBuilder:
         Raises:
             TopologyError: the topology has faults; lists all of them at once.
         """
-        inspected = inspect_all(self._declarations)
+        inspected = self._inspected()
         report = self._checked(inspected)
         if report.faults:
             raise TopologyError(str(self._id), report.faults)
         components = topological([one.component() for one in inspected])
         return Topology(self._id, components, Settings.parse(self._settings), report.warnings)
+
+    def _inspected(self) -> list[ComponentInfo]:
+        settings, _ = Settings.read(self._settings)
+        return inspect_all(self._declarations, settings or Settings())
 
     def _checked(self, inspected: list[ComponentInfo]) -> Report:
         report = validate(self._id, inspected)

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from types import MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
-from txstorm.api.external import MapState, Outlet
+from txstorm.api.external import ManagedState, MapState, Outlet
 from txstorm.api.grouping import Grouping
 from txstorm.api.names import near
 from txstorm.api.output import StreamDeclaration
@@ -20,7 +20,7 @@ from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, a
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 
-Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet)
+Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet, ManagedState)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
@@ -44,6 +44,8 @@ def _flat(value: Any) -> tuple[Any, ...]:
     return tuple(value) if type(value) in (tuple, list) else (value,)
 
 
+PROVIDING = ("state_provider", "state_provider_config", "state_may_be_lost")
+"""Settings that determine where the states of managed bolts are."""
 Kind = Literal["spout", "basic", "batch", "committer"]
 
 
@@ -91,6 +93,13 @@ class Component:
     def pins(self) -> bool:
         """Whether it pins a value for each transaction: its class defines ``pin``."""
         return callable(getattr(self.object, "pin", None))
+
+    def under(self, settings: Settings) -> Component:
+        """Return the component under other settings; only a managed bolt differs."""
+        if not hasattr(self.object, "under"):
+            return self
+        made = self.object.under(settings)
+        return replace(self, object=made, external=made.external)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +161,11 @@ class Topology:
         """Committer → the outlets it declares; omits committers that declare none."""
         return {owner: found for owner, found in self._tables(Outlet).items() if found}
 
+    @cached_property
+    def managed(self) -> dict[str, ManagedState]:
+        """Stateful bolt → what is committed with its transactions outside of the tables: a state, or hooks."""
+        return {owner: found[0] for owner, found in self._tables(ManagedState).items() if found}
+
     @property
     def external(self) -> bool:
         """Whether a component has effects outside the transaction, so that transactions are decided one at a time."""
@@ -160,11 +174,15 @@ class Topology:
     @property
     def outside(self) -> bool:
         """Whether commits have effects in other systems, so that all earlier transactions must be committed first."""
-        return self.external or bool(self.maps) or bool(self.outlets)
+        return self.external or bool(self.maps) or bool(self.outlets) or bool(self.managed)
 
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """Return this topology with `changes` applied to its settings; raises `SettingError` like `Settings.parse`."""
-        return replace(self, settings=self.settings.updated(changes))
+        settings = self.settings.updated(changes)
+        if all(getattr(settings, name) == getattr(self.settings, name) for name in PROVIDING):
+            return replace(self, settings=settings)
+        components = tuple(one.under(settings) for one in self.components)
+        return replace(self, settings=settings, components=components)
 
     def fingerprint(self) -> str:
         """Return a digest of the graph's shape; it is the same for every build of the topology, in any process.

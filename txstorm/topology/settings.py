@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -21,6 +22,9 @@ STORM_KEYS: dict[str, tuple[str, float]] = {
     "transactional.zookeeper.port": ("zookeeper_port", 1),
     "transactional.zookeeper.root": ("zookeeper_root", 1),
     "storm.zookeeper.session.timeout": ("zookeeper_session_timeout", 1000),
+    "topology.state.provider": ("state_provider", 1),
+    "topology.state.provider.config": ("state_provider_config", 1),
+    "topology.state.checkpoint.interval.ms": ("state_checkpoint_interval", 1000),
 }
 """Storm's key → the setting's name, and the factor to divide Storm's value by (1000: milliseconds to seconds)."""
 
@@ -46,6 +50,19 @@ def _none_word(value: Any) -> Any:
 
 def _host_list(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _json_object(value: Any) -> Any:
+    """Return the text of a JSON object, given as text or as a mapping; empty if it has no keys."""
+    text = _none_word(value) or "{}"
+    try:
+        found = dict(text) if isinstance(text, Mapping) else json.loads(text) if isinstance(text, str) else None
+        if isinstance(found, dict):
+            return json.dumps(found) if found else ""
+    except (TypeError, ValueError):  # the reason may quote the value
+        pass
+    msg = "expected a JSON object"
+    raise ValueError(msg)
 
 
 def _error_policy(value: Any) -> Any:
@@ -154,6 +171,18 @@ class Settings(BaseModel):
         "if keeping up would take more than 3 % of a core; none: no limit",
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
+    state_provider: str = Field(
+        "delta", description="where stateful bolts keep their states: delta, memory, redis or MODULE:CLASS"
+    )
+    state_provider_config: Annotated[str, BeforeValidator(_json_object)] = Field(
+        "", description="configuration of the state provider, as a JSON object; never shown", exclude=True, repr=False
+    )
+    state_checkpoint_interval: Annotated[Duration, Field(ge=0.1)] = Field(
+        1.0, description="seconds between checkpoints, for Storm's sake: every transaction is one"
+    )
+    state_may_be_lost: bool = Field(
+        False, description="whether a start accepts that states outside of the tables have lost transactions"
+    )
     history_retention: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
         None,
         description="seconds for which earlier transactions can be read and rewound to; none: for ever. Older history "
@@ -247,7 +276,7 @@ class Settings(BaseModel):
         named, faults = _named(changes)
         if faults:
             raise SettingError("\n".join(faults))
-        return self.parse({**self.model_dump(), **named})
+        return self.parse({**dict(self), **named})
 
     @classmethod
     def listed(cls) -> list[SettingInfo]:
@@ -298,9 +327,15 @@ def _sentences(error: ValidationError) -> list[str]:
         name = str(one["loc"][0])
         tried.setdefault(name, (one["input"], []))[1].append(one["msg"].removeprefix("Value error, "))
     return [
-        f"setting {name}: got {value!r}: {' or '.join(_lower(reason) for reason in reasons)}"
+        f"setting {name}: got {_shown(name, value)}: {' or '.join(_lower(reason) for reason in reasons)}"
         for name, (value, reasons) in tried.items()
     ]
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return the text of a rejected value; of a value that may hold a password, only its type."""
+    secret = name in Settings.model_fields and Settings.model_fields[name].exclude
+    return f"a {type(value).__name__}" if secret else repr(value)
 
 
 def _lower(reason: str) -> str:

@@ -194,14 +194,14 @@ class WindowCommitter(PartialCommitter):
         """Call the user's bolt for each window that fires."""
         plan, bolt = self.plan, self.bolt
         reader = WindowReader(buffer, fired, plan.in_memory)
-        bolt.prepare(self._context, self._collector)
+        self._open()
         before = dict(vars(bolt))
         for number, (unit, window) in enumerate(fired):
             if str(number) in self.skipped:
                 continue
             made = TupleWindow(reader, unit, window, keyed=plan.key is not None, evictor=plan.evictor)
             try:
-                bolt.execute(made)
+                self._evaluate(made)
                 self._check_kept(before, made)
             except BaseException:
                 found, low, high = reader.read(unit, CONTENT, window)
@@ -209,6 +209,14 @@ class WindowCommitter(PartialCommitter):
                 self.failed = str(number), record
                 raise
         bolt.cleanup()
+
+    def _open(self) -> None:
+        """Prepare the user's bolt for the windows of this transaction."""
+        self.bolt.prepare(self._context, self._collector)
+
+    def _evaluate(self, window: TupleWindow) -> None:
+        """Have the user's bolt evaluate a window."""
+        self.bolt.execute(window)
 
     def _check_kept(self, before: dict[str, Any], window: TupleWindow) -> None:
         """Raise `StateError` if `execute` has rebound an attribute: the next transaction has a new object."""

@@ -20,6 +20,7 @@ SCENARIOS = {
     # topologies that run to the end of their input
     "words": "scenarios.words:main",
     "grid": "scenarios.grid:main",
+    "stateful": "scenarios.stateful:main",
     "shelf": "scenarios.shelf:watch",
     "keyed": "scenarios.shelf:keep_keyed",
     "spark-writer": "scenarios.spark_writer:main",

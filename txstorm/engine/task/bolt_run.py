@@ -124,4 +124,9 @@ class BoltRun:
     def finish(self) -> None:
         """Finish the batch after all of its input has been executed."""
         if isinstance(self.bolt, BatchBolt):
-            self.bolt.finish_batch()
+            try:
+                self.bolt.finish_batch()
+            except BaseException:
+                if (one := getattr(self.bolt, "current", None)) is not None:  # a managed bolt executes here
+                    self._at.input = shortened(one)
+                raise

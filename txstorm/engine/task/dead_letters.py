@@ -120,6 +120,9 @@ class DeadLetterRun:
         skipped: set[str] = set()
         while True:
             bolt = component.spec.fresh()
+            caught: list[tuple[int, BaseException]] = []
+            if hasattr(bolt, "caught"):  # a managed bolt, which executes its input in finish_batch
+                bolt.caught = caught
             if isinstance(bolt, PartialCommitter):
                 bolt.skipped = frozenset(skipped)
             try:
@@ -138,9 +141,11 @@ class DeadLetterRun:
                     self.letters.add_record(row, record)
                     before = len(self.letters)
                     continue
-                for arrival in arrivals:
-                    self.letters.add_rows(row, arrival)
-                return None
+                if not caught:
+                    for arrival in arrivals:
+                        self.letters.add_rows(row, arrival)
+                    return None
+                bad = self._by_arrival(component, arrivals, caught)
             kept = [self._without(arrival, rows) for arrival, rows in zip(arrivals, bad, strict=True)]
             arrivals = [arrival for arrival in kept if arrival.batch.num_rows]
             before = len(self.letters)
@@ -196,6 +201,17 @@ class DeadLetterRun:
             **self._rows(component, run, arrival, first + half, count - half),
         }
         return bad or dict.fromkeys(range(first, first + count), row)
+
+    def _by_arrival(
+        self, component: ComponentRun, arrivals: Sequence[Arrival], caught: Sequence[tuple[int, BaseException]]
+    ) -> list[Bad]:
+        """Return the bad rows of each arrival, given the positions in the input at which a managed bolt raised."""
+        errors, found, first = dict(caught), [], 0
+        for arrival in arrivals:
+            rows = range(arrival.batch.num_rows)
+            found.append({row: self._row(component, errors[first + row]) for row in rows if first + row in errors})
+            first += arrival.batch.num_rows
+        return found
 
     def _without(self, arrival: Arrival, bad: Bad) -> Arrival:
         """Return `arrival` without the `bad` rows, which become dead letters."""

@@ -258,6 +258,7 @@ class GroupFinisher:
             self._publisher.conclude(
                 intent, tuples, housekeeping, published=turn.tables.apply, milliseconds=outcome.milliseconds
             )
+            self._store.outside.settle()
         return outcome
 
     def _finish(self, group: Sequence[ProcessedBatch], turn: CommitTurn) -> None:

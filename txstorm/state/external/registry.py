@@ -10,11 +10,11 @@ from typing import Any
 from txstorm import faults
 from txstorm.api.external import MapState, Outlet
 from txstorm.errors import StateError
-from txstorm.state.external.targets import StoredMap, StoredOutlet
+from txstorm.state.external.targets import ExternalTarget, StoredMap, StoredOutlet
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTable
+from txstorm.storage.tables.intent import CHECKPOINT, MAP, OUTLET, OUTSIDE, Intent, IntentTable
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
 
 Patient = Callable[[Callable[[], None]], None]
@@ -27,7 +27,7 @@ def call(step: Callable[[], None]) -> None:
 
 
 class ExternalStores:
-    """All maps and outlets of a run, in publication order: maps first."""
+    """All maps, outlets and stateful bolts of a run, in publication order: maps first."""
 
     def __init__(
         self,
@@ -35,8 +35,9 @@ class ExternalStores:
         owner: TopologyIdentity,
         maps: Mapping[str, Sequence[MapState]],
         outlets: Mapping[str, Sequence[Outlet]] | None = None,
+        managed: Sequence[ExternalTarget] = (),
     ) -> None:
-        stored: list[StoredMap | StoredOutlet] = [
+        stored: list[ExternalTarget] = [
             StoredMap(data_dir, owner, component, one) for component, found in maps.items() for one in found
         ]
         stored += [
@@ -44,6 +45,7 @@ class ExternalStores:
             for component, found in (outlets or {}).items()
             for one in found
         ]
+        stored += managed
         self._stored = {one.ref.uri: one for one in stored}
         self._put: dict[str, list[tuple[int, str]]] = {uri: [] for uri in self._stored}
 
@@ -91,7 +93,7 @@ class ExternalStores:
 
         This is the txid of the mark; without a mark, it is the last txid known to be written.
         """
-        return {uri: one.last for uri, one in self._stored.items()}
+        return {uri: one.last for uri, one in self._stored.items() if one.keeps_rows}
 
     def groups(self) -> dict[str, Unpublished[Any]]:
         """Create the groups of unpublished rows, keyed by ``maps/…`` or ``outlets/…``."""
@@ -101,6 +103,11 @@ class ExternalStores:
         """Map the name of each target of `kind` (map or outlet) to its component and its rows in `groups`."""
         found = {one.ref: (one.component, groups[uri]) for uri, one in self._stored.items()}
         return {ref.name: rows for ref, rows in found.items() if ref.kind == kind}
+
+    def settle(self) -> None:
+        """Raise what user code has raised while a group was published, once it is completed."""
+        for one in self._stored.values():
+            one.settle()
 
     def members(self, groups: Mapping[str, Unpublished[Any]]) -> dict[str, PendingTable]:
         """Create the pending tables, keyed by ``maps/…`` or ``outlets/…``."""
@@ -130,9 +137,12 @@ class ExternalStores:
             one.close()
 
 
-def declared_uris(maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]]) -> set[str]:
-    """Return the names (``maps/…``, ``outlets/…``) of the maps and outlets that a topology declares."""
+def declared_uris(
+    maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]], managed: Collection[str] = ()
+) -> set[str]:
+    """Return the names (``maps/…``, …) of the maps, outlets and stateful bolts that a topology declares."""
     uris = {TableRef(MAP, one.name).uri for found in maps.values() for one in found}
+    uris |= {TableRef(CHECKPOINT, name).uri for name in managed}
     return uris | {TableRef(OUTLET, one.name).uri for found in outlets.values() for one in found}
 
 

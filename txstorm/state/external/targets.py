@@ -43,6 +43,11 @@ class ExternalTarget(ABC):
         self.path = data_dir / ref.uri
         self.last = 0
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it keeps what is published, so that the ledger records its last txid."""
+        return True
+
     def make_directory(self) -> None:
         """Create the staging directory; called in P0 (take-over)."""
         (self.path / STAGED).mkdir(parents=True, exist_ok=True)
@@ -62,6 +67,20 @@ class ExternalTarget(ABC):
         faults.point(f"p7.{number}.written")
         self.last = intent.last
         faults.point(f"p7.{number}.after")
+
+    @abstractmethod
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
+        """Take the target over in P0: check it against the ledger, and fence older coordinators.
+
+        The arguments are those of `MarkedTarget.lead`.
+        """
+
+    def settle(self) -> None:  # noqa: B027 - most targets have nothing to do
+        """Raise what user code has raised in `publish`, once the intent is completed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close connections."""
 
     @abstractmethod
     def group(self) -> Unpublished[Any]:

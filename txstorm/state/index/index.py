@@ -53,11 +53,24 @@ class KeyIndex(Protocol):
         `keep`: whether to cache rows read from disk; False if they are about to be overwritten.
         """
 
+    def everything(self) -> Mapping[Key, Stored]:
+        """Return all published rows; costs as much as the state is large."""
+
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
         """Add published rows, tombstones included; `last` is their highest txid."""
 
 
-class DiskRows(Protocol):
+class Fillable(Protocol):
+    """Port: an empty store that is filled from the tables of a state."""
+
+    def put_table(self, table: pa.Table) -> None:
+        """Write rows of a state table, or later change rows in txid order."""
+
+    def note(self, last: int) -> None:
+        """Record that all rows up to txid `last` are written."""
+
+
+class DiskRows(Fillable, Protocol):
     """Port: the rows of a state on disk (`txstorm.state.index.disk.RowStore`); methods may raise `TxstormError`."""
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
@@ -120,7 +133,7 @@ class StateIndex:
         self,
         state: KeyedState,
         make: Callable[[], DiskRows] | None = None,
-        refill: Callable[[DiskRows], None] = lambda disk: None,
+        refill: Callable[[Fillable], None] = lambda disk: None,
         bounds: Bounds | None = None,
         behind: Callable[[Callable[[], None]], None] = lambda call: call(),
         monotonic: Callable[[], float] = time.monotonic,
@@ -193,19 +206,9 @@ class StateIndex:
         if isinstance(self._cache, PackedCache):
             self._cache.put_table(table)
             return
-        values, before = self._values.of_table(table), self._values.of_struct(table[PREV])
-        rows = zip(
-            self._keys.of_table(table), zip(values, table[TXID.name].to_pylist(), before, strict=True), strict=True
-        )
-        ops = set(table[OP.name].unique().to_pylist()) if OP.name in table.column_names else set()
-        if REMOVED not in ops:
-            self._cache.put(rows)
-            return
-        newest = {
-            key: None if op == REMOVED else row for (key, row), op in zip(rows, table[OP.name].to_pylist(), strict=True)
-        }
-        self._cache.put({key: row for key, row in newest.items() if row is not None})
-        self._cache.remove(key for key, row in newest.items() if row is None)
+        put, removed = _newest(self._keys, self._values, table)
+        self._cache.put(put)
+        self._cache.remove(removed)
 
     # -- while it runs ------------------------------------------------------------------------------------------
 
@@ -219,6 +222,15 @@ class StateIndex:
         if self._cache.complete or None not in found:
             return found
         return self._looked_up(keys, found, keep=keep)
+
+    def everything(self) -> Mapping[Key, Stored]:
+        """Return all published rows, from memory or from the tables; costs as much as the state is large."""
+        if (whole := self._whole) is not None:
+            with self._lock:
+                return dict(whole.rows())
+        gathered = _Gathered(self._keys, self._values)
+        self._refill(gathered)
+        return gathered.found
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
         """Add published rows, tombstones included; `last` is their highest txid.
@@ -382,6 +394,40 @@ class StateIndex:
         if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:
             self._disk.sync()
             self._synced_at = self._monotonic()
+
+
+class _Gathered:
+    """The rows of a state, gathered from its tables in memory; implements the writing part of `DiskRows`."""
+
+    def __init__(self, keys: KeyForm, values: ValueForm) -> None:
+        self._keys, self._values = keys, values
+        self.found: dict[Key, Stored] = {}
+
+    def put_table(self, table: pa.Table) -> None:
+        """Add rows of a state table, or later change rows in txid order."""
+        put, removed = _newest(self._keys, self._values, table)
+        self.found.update(put)
+        for key in removed:
+            self.found.pop(key, None)
+
+    def note(self, last: int) -> None:
+        """See `DiskRows`."""
+
+
+def _newest(
+    keys: KeyForm, values: ValueForm, table: pa.Table
+) -> tuple[Iterable[tuple[Key, Stored]] | Mapping[Key, Stored], Iterable[Key]]:
+    """Return the rows of `table` to put, and the keys to remove."""
+    found, before = values.of_table(table), values.of_struct(table[PREV])
+    rows = zip(keys.of_table(table), zip(found, table[TXID.name].to_pylist(), before, strict=True), strict=True)
+    ops = set(table[OP.name].unique().to_pylist()) if OP.name in table.column_names else set()
+    if REMOVED not in ops:
+        return rows, ()
+    newest = {
+        key: None if op == REMOVED else row for (key, row), op in zip(rows, table[OP.name].to_pylist(), strict=True)
+    }
+    kept = {key: row for key, row in newest.items() if row is not None}
+    return kept, [key for key, row in newest.items() if row is None]
 
 
 def _present(row: Stored | Gone | None) -> Stored | None:

@@ -10,7 +10,7 @@ from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.collection_index import CollectionIndex, RowForm, memory_share
 from txstorm.state.index.disk import RowStore, RowStores, belonging
-from txstorm.state.index.index import Bounds, DiskRows, StateIndex
+from txstorm.state.index.index import Bounds, Fillable, StateIndex
 from txstorm.state.index.row_groups import Opened, TableFiles
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
@@ -51,7 +51,7 @@ def opened_index(
     owner = belonging(state, kept.owner.incarnation, kept.owner.timeline)
     stores = RowStores(data_dir / INDEX / state.name, state, owner)
 
-    def refill(disk: DiskRows) -> None:
+    def refill(disk: Fillable) -> None:
         _refill(disk, data_dir, kept, changes)
 
     index = StateIndex(state, stores.make, refill, bounds, _in_background)
@@ -92,13 +92,13 @@ def _nearer(
     return None
 
 
-def _refill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
+def _refill(disk: Fillable, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
     """Fill an empty store from the current tables; opens separate handles, since it may run on any thread."""
     with reading(data_dir):
         _fill(disk, data_dir, kept, changes)
 
 
-def _fill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
+def _fill(disk: Fillable, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
     base = DeltaTableState.open(data_dir, kept.owner, kept.ref)
     # Opened after the state table, so that it includes groups published in the meantime.
     later = base if changes is None else DeltaTableState.open(data_dir, changes.owner, changes.ref)

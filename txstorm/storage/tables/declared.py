@@ -23,7 +23,7 @@ from txstorm.storage.rows.schema import (
     value_columns,
 )
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
-from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, TableRef, lag_properties, log_properties
+from txstorm.storage.tables.identity import KEYS, LAYOUT, TASKS, VALUES, TableRef, lag_properties, log_properties
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.storage.tables.table import DeltaTableState
 
@@ -77,7 +77,8 @@ class DeclaredTable:
         if isinstance(self.table, SinkTable):
             return {VALUES: json.dumps(list(self.table.columns))}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
-        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
+        tasks = {} if self.table.tasks is None else {TASKS: str(self.table.tasks)}
+        return {**columns, **ttl_property(self.table), **tasks, **({LAYOUT: MERGE} if self.merged else {})}
 
     def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
         """Return the table properties on which other readers and writers rely; they are also added to existing tables.
@@ -134,6 +135,7 @@ class DeclaredTable:
         if isinstance(self.table, KeyedState):
             self._check_layout(found)
             self._check_ttl(found)
+            self._check_tasks(found)
         check_schema(self.label, self.schema(found.ref), found.handle.schema)
         if isinstance(self.table, KeyedState):
             keys = json.loads(found.handle.properties.get(KEYS, "null"))
@@ -152,6 +154,16 @@ class DeclaredTable:
                 f"{self.label}: declared with the ttl {getattr(self.table, 'ttl', None)}, the table has "
                 f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the state a "
                 "new name, or backfill into a new data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
+
+    def _check_tasks(self, found: DeltaTableState) -> None:
+        declared = self.table.tasks if isinstance(self.table, KeyedState) else None
+        fixed = found.handle.properties.get(TASKS)
+        if fixed != (None if declared is None else str(declared)):
+            msg = (
+                f"{self.label}: its keys belong to tasks, of which the table has {fixed or 'any number'}, now declared "
+                f"are {declared or 'any number'}: keep the parallelism, or share the state under a new name"
             )
             raise StateError(msg)
 

@@ -18,7 +18,7 @@ from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, check_place
 
 FORMAT = "1"
-KEYS, VALUES, LAYOUT = "txstorm.keys", "txstorm.values", "txstorm.layout"
+KEYS, VALUES, LAYOUT, TASKS = "txstorm.keys", "txstorm.values", "txstorm.layout", "txstorm.tasks"
 INCARNATION = "txstorm.incarnation"
 
 

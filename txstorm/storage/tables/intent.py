@@ -61,16 +61,18 @@ FORMAT, VERSION = "txstorm-intent", 2
 ONE_FILE = 1
 """Format version of intents in which each table has one staged file; older releases write and read only these."""
 CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
+CHECKPOINT = "checkpoint"
 DIRECTORIES = {
     CHANGES: "changes",
     STATE: "state",
     SINK: "sinks",
     MAP: "maps",
     OUTLET: "outlets",
+    CHECKPOINT: "checkpoints",
     LETTERS: "dead_letters",
 }
-OUTSIDE = (MAP, OUTLET)
-"""Kinds whose rows are written to a user's external system, which only the topology's code can access."""
+OUTSIDE = (MAP, OUTLET, CHECKPOINT)
+"""Kinds that are committed in a user's external system, or by hooks, to which only the topology's code has access."""
 
 
 class TxidRecord(NamedTuple):
@@ -118,8 +120,8 @@ class IntentTable:
     """One target of an intent: a table, or a map or outlet in an external system.
 
     Attributes:
-        kind: ``changes``, ``state``, ``sink``, ``map``, ``outlet`` or ``dead-letters``.
-        name: the name of the state, sink, map or outlet; empty for the dead-letter table.
+        kind: ``changes``, ``state``, ``sink``, ``map``, ``outlet``, ``checkpoint`` or ``dead-letters``.
+        name: the name of the state, sink, map, outlet or stateful bolt; empty for the dead-letter table.
         uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
         schema: the Arrow schema of the staged rows, serialized as Arrow IPC and encoded as base64.
         previous: the last txid of the table before this group; `UNKNOWN` if it was lost with the ledger.

@@ -10,7 +10,7 @@ from txstorm.api.names import counted
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import InputError
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.pictures.model import Node, Picture, view
+from txstorm.topology.pictures.model import Node, Picture, class_name, view
 from txstorm.topology.pictures.svg import svg
 from txstorm.topology.pictures.text import dot, mermaid
 
@@ -85,16 +85,24 @@ def as_json(topology: Topology) -> str:
         "topology": topology.id,
         "fingerprint": topology.fingerprint(),
         "components": [_component(topology, one) for one in topology.components],
+        "checkpoints": _checkpoints(topology),
         "settings": topology.settings.model_dump(),
     }
     return json.dumps(described, indent=2)
+
+
+def _checkpoints(topology: Topology) -> dict[str, Any] | None:
+    """Return the source of checkpoints, and the bolts that they reach: all, if one of them is stateful; else None."""
+    if not any(hasattr(one.object, "managed") for one in topology.components):
+        return None
+    return {"source": "coordinator", "bolts": [one.id for one in topology.components if one.kind != "spout"]}
 
 
 def _component(topology: Topology, component: Component) -> dict[str, Any]:
     return {
         "id": component.id,
         "kind": component.kind,
-        "class": type(component.object).__name__,
+        "class": class_name(component.object),
         "external": component.external,
         "parallelism": component.parallelism,
         "phase": "commit" if component.id in topology.commit_phase else "processing",

@@ -82,6 +82,11 @@ class Picture:
         return tuple(node for node in self.nodes if node.commits)
 
 
+def class_name(object: Any) -> str:  # noqa: A002 - the graph's word
+    """Return the name of the user's class, also of a bolt that runs inside one of the framework."""
+    return getattr(object, "class_name", type(object).__name__)
+
+
 def view(topology: Topology) -> Picture:
     """Return the picture of `topology`."""
     nodes = tuple(_node(topology, component) for component in topology.components)
@@ -103,7 +108,7 @@ def _node(topology: Topology, component: Component) -> Node:
     return Node(
         id=printable(component.id),
         kind=component.kind,
-        class_name=printable(type(component.object).__name__),
+        class_name=printable(class_name(component.object)),
         parallelism=component.parallelism,
         commits=component.id in topology.commit_phase,
         emits=tuple(_stream(name, one.fields, one.direct) for name, one in component.streams.items()),

@@ -1,0 +1,116 @@
+"""Stateful bolts and topologies of the tests."""
+
+from __future__ import annotations
+
+import json
+
+from txstorm import BaseStatefulBolt, BasicBolt, StatefulBolt, TransactionalTopologyBuilder
+from txstorm.spouts import MemoryTransactionalSpout
+
+LINES = ["the cow jumped over the moon", "the cat and the cow", "the moon", "a cat a cow", "the the the"]
+CALLS: list[tuple[object, ...]] = []
+"""What the bolts of this process have been called with."""
+
+
+class Split(BasicBolt):
+    fields = ("word",)
+
+    def execute(self, tuple, collector):
+        for word in tuple["line"].split():
+            collector.emit(word)
+
+
+class WordCount(StatefulBolt):
+    """The source document's word count."""
+
+    fields = ("word", "count")
+
+    def prepare(self, context, collector):
+        self.collector = collector
+        self.task = context.task
+
+    def init_state(self, state):
+        self.counts = state
+
+    def execute(self, tuple):
+        word = tuple["word"]
+        count = self.counts.get(word, 0) + 1
+        self.counts.put(word, count)
+        self.collector.emit(tuple, word, count)
+        self.collector.ack(tuple)
+
+
+class StormWordCount(BaseStatefulBolt):
+    """The source document's word count, in Storm's spelling."""
+
+    def declareOutputFields(self, declarer):
+        declarer.declare("word", "count")
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def initState(self, state):
+        self.wordCounts = state
+
+    def execute(self, tuple):
+        word = tuple.getString(0)
+        count = self.wordCounts.get(word, 0)
+        count += 1
+        self.wordCounts.put(word, count)
+        self.collector.emit([tuple], word, count)
+        self.collector.ack(tuple)
+
+
+class TypedWordCount(WordCount):
+    key_type, value_type = str, int
+
+
+class SharedWordCount(TypedWordCount):
+    shared = True
+
+
+class Hooked(WordCount):
+    """Word count that records all its calls."""
+
+    def prepare(self, context, collector):
+        super().prepare(context, collector)
+        self.called("prepare")
+
+    def init_state(self, state):
+        super().init_state(state)
+        self.called("init_state")
+
+    def execute(self, tuple):
+        super().execute(tuple)
+        self.called("execute", tuple["word"])
+
+    def pre_prepare(self, txid):
+        self.called("pre_prepare", txid)
+
+    def pre_commit(self, txid):
+        self.called("pre_commit", txid)
+
+    def pre_rollback(self):
+        self.called("pre_rollback")
+
+    def called(self, *what):
+        CALLS.append((*what, f"task {self.task}", id(self)))
+
+
+def counted(lines) -> dict[str, int]:
+    words = " ".join(lines).split()
+    return {word: words.count(word) for word in words}
+
+
+def net(bolt, *, lines=LINES, tasks=2, take=1, id="words", **settings):
+    spout = MemoryTransactionalSpout([list(lines)], ["line"], take)
+    builder = TransactionalTopologyBuilder(id, "lines", spout)
+    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("count", bolt, tasks).fields_grouping("split", ["word"])
+    return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
+
+
+def table_of(driver, *, text=True) -> dict[str, int]:
+    """Return the counts in the state table of a test driver."""
+    rows = driver.state("count").to_pylist()
+    return {json.loads(row["key"]) if text else row["key"]: int(row["value"]) for row in rows}

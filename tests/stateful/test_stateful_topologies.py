@@ -1,0 +1,434 @@
+"""Stateful bolts in topologies on the local engine: word counts, order of calls, discarded attempts, restarts, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+from stateful_nets import (
+    CALLS,
+    LINES,
+    Hooked,
+    SharedWordCount,
+    Split,
+    StormWordCount,
+    TypedWordCount,
+    WordCount,
+    counted,
+    net,
+    table_of,
+)
+
+from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder
+from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
+from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from txstorm.stateful import MemoryStateProvider, StateProvider
+from txstorm.testing import TopologyTestDriver
+from txstorm.testing.checks.schedules import play
+
+SEED, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "8"))
+
+
+class KeptProvider(StateProvider):
+    """Memory that outlives topologies, as a server does."""
+
+    kept = MemoryStateProvider()
+
+    def new_state(self, namespace, conf, context):
+        return self.kept.new_state(namespace, conf, context)
+
+
+KEPT = {"state_provider": f"{KeptProvider.__module__}:KeptProvider"}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    CALLS.clear()
+    KeptProvider.kept = MemoryStateProvider()
+
+
+def kept(tasks=2):
+    """Return the counts in the kept memory."""
+    states = [KeptProvider.kept.new_state(f"count-{task}", {}, None) for task in range(tasks)]
+    return {word: n for state in states for word, n in state}
+
+
+@pytest.mark.parametrize("bolt", [WordCount, StormWordCount, TypedWordCount, SharedWordCount])
+def test_the_word_count_of_the_source_document(bolt):  # W27, W28, W29
+    with TopologyTestDriver(net(bolt())) as driver:
+        driver.commit(len(LINES))
+        assert table_of(driver, text=bolt in (WordCount, StormWordCount)) == counted(LINES)
+        assert ("the", 8) in driver.emitted("count", 5)
+
+
+def test_the_state_can_be_read_as_of_any_txid():
+    with TopologyTestDriver(net(TypedWordCount())) as driver:
+        driver.commit(len(LINES))
+        for txid in range(1, len(LINES) + 1):
+            rows = driver.state("count").as_of(txid).to_pylist()
+            assert {row["key"]: row["value"] for row in rows} == counted(LINES[:txid])
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT, {"state_provider": "memory"}], ids=["delta", "class", "memory"])
+def test_calls_come_in_storms_order_on_a_new_object_per_transaction(settings):  # W35, W37
+    with TopologyTestDriver(net(Hooked(), tasks=1, **settings)) as driver:
+        driver.commit(2)
+    first, second = ([call for call in CALLS if call[-1] == mark] for mark in dict.fromkeys(call[-1] for call in CALLS))
+    for txid, calls, line in ((1, first, LINES[0]), (2, second, LINES[1])):
+        assert [call[:-2] for call in calls] == [
+            ("prepare",),
+            ("init_state",),
+            *(("execute", word) for word in line.split()),
+            ("pre_prepare", txid),
+            ("pre_commit", txid),
+        ]
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_a_discarded_attempt_is_rolled_back_and_replayed(settings):
+    with TopologyTestDriver(net(Hooked(), tasks=1, **settings), pending=2) as driver:
+        driver.next_tuple()
+        driver.next_tuple()
+        driver.ack(1)
+        driver.ack(2)
+        driver.fail(1)  # in its commit phase
+        assert [call[0] for call in CALLS if call[0] != "execute"] == [
+            "prepare",
+            "init_state",
+            "pre_prepare",
+            "pre_rollback",
+        ]
+        driver.commit(5)
+        assert (table_of(driver) if not settings else kept()) == counted(LINES)
+    assert [call[1] for call in CALLS if call[0] == "pre_commit"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["transactional", "opaque"])
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+@pytest.mark.parametrize("seed", range(SEED, SEED + SCHEDULES))
+def test_every_word_counts_once_after_any_schedule(seed, settings, opaque):
+    rng = random.Random(seed)
+    kind = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
+    words = [rng.choice("abcdefg") for _ in range(60)]
+    take = (lambda txid: rng.randint(1, 6)) if opaque else 4
+    spout = kind([words[::2], words[1::2]], ["word"], take)
+
+    def topology():
+        builder = TransactionalTopologyBuilder("words", "words", spout)
+        builder.set_bolt("count", WordCount(), 2).fields_grouping("words", ["word"])
+        return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
+
+    with TopologyTestDriver(topology(), pending=3) as driver:
+        play(driver, rng, lambda: driver.restart(topology()))
+        found = table_of(driver) if not settings else kept()
+    assert found == counted(words), f"SEED={seed}"
+
+
+class Failing(WordCount):
+    fields = ("word", "count")
+
+    def execute(self, tuple):
+        super().execute(tuple)
+        if tuple["word"] == "cat" and not CALLS:
+            CALLS.append(("failed",))
+            self.collector.fail(tuple)
+
+
+def test_a_failed_tuple_fails_the_batch_which_is_replayed():  # W39
+    with TopologyTestDriver(net(Failing())) as driver:
+        driver.next_tuple()
+        driver.commit(1)
+        for _ in range(3):
+            driver.next_tuple()
+            driver.commit()
+        driver.commit(5)
+        assert CALLS == [("failed",)]
+        assert table_of(driver) == counted(LINES)
+
+
+class Ends(WordCount):
+    def execute(self, tuple):
+        if tuple["word"] == "cat":
+            raise ValueError("no cats")
+        super().execute(tuple)
+
+
+def test_an_error_names_component_and_tuple():
+    with TopologyTestDriver(net(Ends())) as driver:
+        driver.commit(1)
+        with pytest.raises(
+            TopologyFailed, match=r"count\[0\] raised ValueError .*: no cats; it was given .*word='cat'"
+        ):
+            driver.commit(2)
+
+
+def test_only_the_bad_tuple_becomes_a_dead_letter():
+    with TopologyTestDriver(net(Ends(), on_error="dead_letter")) as driver:
+        while driver.committed < 5:
+            driver.next_tuple()
+            driver.commit()
+        rest = counted(LINES)
+        del rest["cat"]
+        assert table_of(driver) == rest
+
+
+class Iterates(WordCount):
+    """Emits the whole state at the end of each transaction, and removes words that were seen three times."""
+
+    fields = ("seen",)
+
+    def execute(self, tuple):
+        self.counts.put(tuple["word"], self.counts.get(tuple["word"], 0) + 1)
+
+    def pre_prepare(self, txid):
+        for word, n in list(self.counts):
+            if n == 3:
+                assert self.counts.delete(word) == 3
+        self.collector.emit(dict(self.counts))
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_iteration_sees_own_writes_and_deletions_and_the_states_of_no_other_task(settings):
+    with TopologyTestDriver(net(Iterates(), tasks=3, **settings)) as driver:
+        expected = {}
+        for txid, line in enumerate(LINES, 1):
+            driver.commit(txid)
+            for word in line.split():
+                expected[word] = expected.get(word, 0) + 1
+            expected = {word: n for word, n in expected.items() if n != 3}
+            seen = [one for (one,) in driver.emitted("count", txid)]
+            assert sum(map(len, seen)) == len(expected)
+            assert {word: n for one in seen for word, n in one.items()} == expected
+
+
+def test_iteration_reads_a_large_state_from_its_tables():
+    words = [f"w{number}" for number in range(30_000)]
+    spout = MemoryTransactionalSpout([words, ["w1"]], ["word"], 15_000)
+
+    class Sizes(WordCount):
+        fields = ("size", "sum")
+
+        def execute(self, tuple):
+            self.counts.put(tuple["word"], self.counts.get(tuple["word"], 0) + 1)
+
+        def pre_prepare(self, txid):
+            found = dict(self.counts)
+            self.collector.emit(len(found), sum(found.values()))
+
+    builder = TransactionalTopologyBuilder("words", "words", spout)
+    builder.set_bolt("count", Sizes()).fields_grouping("words", ["word"])
+    with TopologyTestDriver(builder.build_topology()) as driver:
+        driver.commit(3)
+        assert [driver.emitted("count", txid) for txid in (1, 2, 3)] == [
+            [(15_000, 15_001)],
+            [(30_000, 30_001)],
+            [(30_000, 30_001)],
+        ]
+
+
+class Mutable(StatefulBolt):
+    def init_state(self, state):
+        self.state = state
+
+    def execute(self, tuple):
+        found = self.state.get("seen", [])
+        found.append(tuple["word"])
+        self.state.put("seen", found)
+        found.append("later")  # is not saved
+        self.state.get("seen").append("later")
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_values_are_copies(settings):
+    with TopologyTestDriver(net(Mutable(), tasks=1, **settings)) as driver:
+        driver.commit(2)
+        if settings:
+            found = KeptProvider.kept.new_state("count-0", {}, None).get("seen")
+        else:
+            (row,) = driver.state("count").to_pylist()
+            found = json.loads(row["value"])
+    assert found == " ".join(LINES[:2]).split()
+
+
+def test_checkpoints_are_described():  # W33
+    described = json.loads(net(WordCount()).describe("json"))
+    assert described["checkpoints"] == {"source": "coordinator", "bolts": ["split", "count"]}
+    assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "Split", "WordCount"]
+    builder = TransactionalTopologyBuilder("t", "lines", MemoryTransactionalSpout([LINES], ["line"], 1))
+    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    assert json.loads(builder.build_topology().describe("json"))["checkpoints"] is None
+
+
+def test_storms_keys_are_accepted_and_the_configuration_is_never_shown():  # W30, W31
+    settings = {
+        "topology.state.provider": "org.apache.storm.redis.state.RedisKeyValueStateProvider",
+        "topology.state.provider.config": json.dumps({"jedisPoolConfig": {"password": "hunter2"}}),
+        "topology.state.checkpoint.interval.ms": 100,
+    }
+    topology = net(WordCount(), **settings)
+    assert topology.settings.state_checkpoint_interval == 0.1
+    assert topology.managed["count"].conf == {"jedisPoolConfig": {"password": "hunter2"}}
+    shown = [topology.describe(kind) for kind in ("text", "json", "dot", "mermaid", "svg")]
+    assert "hunter2" not in "".join([*shown, repr(topology.settings), repr(topology.managed), str(topology)])
+
+
+def test_settings_given_later_choose_the_provider():
+    topology = net(WordCount())
+    assert (topology.managed, list(topology.states)) == ({}, ["count"])
+    other = topology.with_settings(KEPT)
+    assert (list(other.managed), list(other.states), other.external) == (["count"], [], True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"state_provider": "rediss"}, "did you mean 'redis'"),
+        ({"state_provider_config": '{"a": "hunter2"'}, "state_provider_config: got a str: expected a JSON object"),
+        ({"state_provider": "redis", "state_provider_config": '{"a": "hunter2"}'}, "configuration key 'a' is unknown"),
+        ({"topology.state.checkpoint.interval.ms": 50}, "state_checkpoint_interval: .*greater than or equal to 0.1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(TopologyError, match=message) as refused:
+        net(WordCount(), **settings)
+    assert "hunter2" not in str(refused.value)
+
+
+class NoExecute(StatefulBolt):
+    pass
+
+
+class WrongPrepare(WordCount):
+    def prepare(self, context, collector, attempt):
+        pass
+
+
+def test_faults_of_the_class_are_reported_at_build():
+    with pytest.raises(TopologyError, match="NoExecute does not override execute"):
+        net(NoExecute())
+    with pytest.raises(TopologyError, match=r"prepare of WrongPrepare.*write def prepare\(self, context, collector\)"):
+        net(WrongPrepare())
+    builder = TransactionalTopologyBuilder("t", "lines", MemoryTransactionalSpout([LINES], ["line"], 1))
+    builder.set_bolt("count", SharedWordCount()).shuffle_grouping("lines")
+    with pytest.raises(TopologyError, match=r"shared = True, .* 'lines' is not grouped by fields"):
+        builder.build_topology()
+
+
+class TwoStates(WordCount):
+    total = KeyedState("total", {}, {"n": int})
+
+    def prepare(self, context, collector):
+        super().prepare(context, collector)
+        self.context = context
+
+    def pre_prepare(self, txid):
+        self.context.state("total").update((), lambda old: (old or 0) + 1)
+
+
+def test_the_bolts_own_tables_commit_with_its_state():
+    with TopologyTestDriver(net(TwoStates(), tasks=1)) as driver:
+        driver.commit(3)
+        assert driver.state("total").to_pylist() == [{"n": 3}]
+
+
+@pytest.mark.parametrize("call", ["prepare_commit", "commit", "rollback"])
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_the_bolt_must_not_save_its_state(settings, call):
+    class Saves(WordCount):
+        def pre_prepare(self, txid):
+            method = getattr(self.counts, call)
+            method() if call == "rollback" else method(txid)
+
+    with (
+        TopologyTestDriver(net(Saves(), **settings)) as driver,
+        pytest.raises(StateError, match=f"{call} called by .*saves .*state with each transaction"),
+    ):
+        driver.commit(1)
+
+
+class Keeps(WordCount):
+    states = []
+
+    def init_state(self, state):
+        super().init_state(state)
+        self.states.append(state)
+
+
+def test_a_state_cannot_be_used_after_its_transaction():
+    Keeps.states = []
+    with TopologyTestDriver(net(Keeps(), **KEPT)) as driver:
+        driver.commit(1)
+        with pytest.raises(StateError, match="used outside of its transaction"):
+            Keeps.states[0].put("a", 1)
+
+
+def test_another_parallelism_is_refused_unless_the_state_is_shared(tmp_path):
+    for bolt, refused in ((WordCount, True), (SharedWordCount, False)):
+        place = tmp_path / bolt.__name__
+        with TopologyTestDriver(net(bolt(), tasks=2), data_dir=place) as driver:
+            driver.commit(2)
+        if refused:
+            with pytest.raises(
+                StateError, match=r"its keys belong to tasks, of which the table has 2, now declared are 3"
+            ):
+                TopologyTestDriver(net(bolt(), tasks=3), data_dir=place)
+        else:
+            with TopologyTestDriver(net(bolt(), tasks=3), data_dir=place) as driver:
+                driver.commit(5)
+                assert table_of(driver, text=False) == counted(LINES)
+
+
+def test_memory_is_refused_after_transactions_unless_it_may_be_lost():
+    with TopologyTestDriver(net(WordCount(), state_provider="memory")) as driver:
+        driver.commit(2)
+        with pytest.raises(InputError, match=r"state 'count-0': txids to 2 are committed, .*state_may_be_lost=true"):
+            driver.restart(net(WordCount(), state_provider="memory"))
+        driver.restart(net(WordCount(), state_provider="memory", state_may_be_lost=True))
+        driver.commit(3)
+
+
+def test_a_state_that_was_lost_is_refused_unless_it_may_be():
+    with TopologyTestDriver(net(WordCount(), **KEPT)) as driver:
+        driver.commit(2)
+        KeptProvider.kept = MemoryStateProvider()
+        with pytest.raises(TableCorrupt, match=r"state 'count-0': expected txid 2, found nothing: it was lost"):
+            driver.restart(net(WordCount(), **KEPT))
+
+
+class RaisesOnCommit(Hooked):
+    def pre_commit(self, txid):
+        super().pre_commit(txid)
+        if txid == 2:
+            raise OSError("no mail")
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_what_pre_commit_raises_ends_the_run_once_the_transaction_is_published(settings):
+    with TopologyTestDriver(net(RaisesOnCommit(), tasks=1, **settings)) as driver:
+        driver.commit(1)
+        with pytest.raises(TopologyFailed, match=r"count\[0\]: pre_commit\(2\) raised OSError: no mail"):
+            driver.commit(2)
+        driver.restart(net(Hooked(), tasks=1, **settings))
+        assert driver.committed == 2
+        driver.commit(5)
+        assert sum((table_of(driver) if not settings else kept(1)).values()) > 0
+    assert [call[1] for call in CALLS if call[0] == "pre_commit"] == [1, 2, 3, 4, 5]
+
+
+class RaisesOnRollback(WordCount):
+    def pre_rollback(self):
+        raise OSError("no mail")
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_what_pre_rollback_raises_ends_the_run_once_the_state_is_rolled_back(settings):
+    with TopologyTestDriver(net(RaisesOnRollback(), tasks=1, **settings)) as driver:
+        driver.next_tuple()
+        driver.ack(1)
+        with pytest.raises(TopologyFailed, match=r"pre_rollback\(\) raised OSError: no mail"):
+            driver.fail(1)
+        driver.restart(net(WordCount(), tasks=1, **settings))
+        driver.commit(5)
+        assert (table_of(driver) if not settings else kept(1)) == counted(LINES)

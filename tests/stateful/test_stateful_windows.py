@@ -1,0 +1,117 @@
+"""Stateful windowed bolts in topologies: Storm's example, repeated tuples, states of providers, restarts."""
+
+from __future__ import annotations
+
+import pytest
+from stateful_nets import CALLS
+from test_stateful_topologies import KEPT, KeptProvider
+
+from txstorm import Count, StatefulWindowedBolt, TransactionalTopologyBuilder
+from txstorm.errors import StateError, TopologyError
+from txstorm.stateful import MemoryStateProvider
+from txstorm.testing import FeedSpout, TopologyTestDriver
+
+
+class RunningSum(StatefulWindowedBolt):
+    """Storm's StatefulWindowingTopology: the sum of all new tuples."""
+
+    fields = ("sum",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def init_state(self, state):
+        self.sums = state
+
+    def execute(self, window):
+        total = self.sums.get("sum", 0) + sum(one["value"] for one in window.get_new())
+        self.sums.put("sum", total)
+        self.collector.emit(total)
+
+    def pre_prepare(self, txid):
+        CALLS.append(("pre_prepare", txid))
+
+    def pre_commit(self, txid):
+        CALLS.append(("pre_commit", txid))
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    CALLS.clear()
+    KeptProvider.kept = MemoryStateProvider()
+
+
+def topology(bolt, spout=None, **settings):
+    builder = TransactionalTopologyBuilder("t", "feed", spout or FeedSpout({"default": ("value", "id")}))
+    builder.set_bolt("sum", bolt).global_grouping("feed")
+    return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
+
+
+def windowed():
+    return RunningSum().with_window(Count(5), Count(3))
+
+
+def rows(first, last):
+    return {"default": [(n, n) for n in range(first, last + 1)]}
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_the_example_of_storm_across_restarts_and_failures(settings):  # W42
+    made = topology(windowed().with_persistence(), **settings)
+    with TopologyTestDriver(made, pending=2) as driver:
+        driver.commit(driver.feed(rows(1, 4)))
+        driver.restart(topology(windowed().with_persistence(), **settings))
+        second = driver.feed(rows(5, 7))
+        driver.ack(second)
+        driver.fail(second)
+        driver.commit(second)
+        driver.commit(driver.feed(rows(8, 12)))
+        driver.commit(driver.feed({"default": []}))
+        sums = [one for txid in range(1, 5) for (one,) in driver.emitted("sum", txid)]
+        if settings:
+            assert dict(KeptProvider.kept.new_state("sum-0", {}, None)) == {"sum": 78}
+        else:
+            assert [row["value"] for row in driver.state("sum").to_pylist()] == ["78"]
+    assert sums == [6, 21, 45, 78]
+    assert [txid for call, txid in CALLS if call == "pre_commit"] == [1, 2, 3, 4]
+
+
+def test_tuples_with_known_ids_are_dropped_and_counted():  # W40
+    with TopologyTestDriver(topology(windowed().with_message_id_field("id"))) as driver:
+        for first, last in [(1, 4), (2, 7), (1, 7), (6, 12)]:
+            driver.commit(driver.feed(rows(first, last)))
+        sums = [one for txid in range(1, 5) for (one,) in driver.emitted("sum", txid)]
+        assert sums == [6, 21, 45, 78]
+        (ids,) = driver.state("sum-ids").to_pylist()
+    assert ids == {
+        **{"task": 0, "source": "feed/default", "source_task": 0},
+        **{"newest": 12, "evaluated": 12, "expired": 7, "dropped": 3 + 7 + 2},
+    }
+
+
+def test_how_windows_survive_must_be_stated():
+    with pytest.raises(
+        TopologyError, match="RunningSum does not state how its windows survive a crash; call with_pers"
+    ):
+        topology(windowed())
+    with pytest.raises(TopologyError, match=r"with_message_id_field: .* has no field 'number'"):
+        topology(windowed().with_message_id_field("number"))
+
+
+def test_an_id_that_is_no_int_is_an_error():
+    with (
+        TopologyTestDriver(topology(windowed().with_message_id_field("id"))) as driver,
+        pytest.raises(Exception, match="the message id 'id' of a tuple is 'x', expected an int"),
+    ):
+        driver.commit(driver.feed({"default": [(1, "x")]}))
+
+
+class Sets(RunningSum):
+    def execute(self, window):
+        self.total = 1
+
+
+def test_an_attribute_that_execute_sets_is_an_error():
+    bolt = Sets().with_window(Count(1)).with_persistence()
+    with TopologyTestDriver(topology(bolt)) as driver, pytest.raises(StateError, match=r"execute has set self\.total"):
+        driver.commit(driver.feed(rows(1, 1)))

@@ -1,0 +1,280 @@
+"""State providers: the check finds the faults of broken ones; keys, values and configuration of the ready-made ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+
+from txstorm.api.external import StateContext
+from txstorm.errors import FencedError, InputError, StateError
+from txstorm.stateful import MemoryStateProvider, RedisStateProvider
+from txstorm.stateful.key_values import StoredKeyValueState
+from txstorm.stateful.providers import configured_provider
+from txstorm.testing import CheckFailed, check_state_provider
+
+
+def test_states_in_memory_keep_all_rules():
+    check_state_provider(MemoryStateProvider)
+
+
+class Wrapped(MemoryStateProvider):
+    """Provider whose states are of another class."""
+
+    kind: type[StoredKeyValueState]
+
+    def new_state(self, namespace, conf=None, context=None):
+        state = super().new_state(namespace, conf, context)
+        state.__class__ = self.kind
+        return state
+
+
+class StoresDefaults(StoredKeyValueState):
+    def get(self, key, default=None):
+        found = super().get(key, default)
+        if found is not None:
+            self.put(key, found)
+        return found
+
+
+class ForgetsDeletions(StoredKeyValueState):
+    def delete(self, key):
+        return self.get(key)
+
+
+class SharesValues(StoredKeyValueState):
+    values = {}
+
+    def put(self, key, value):
+        super().put(key, value)
+        self.values[id(self), key] = value
+
+    def get(self, key, default=None):
+        found = super().get(key, default)
+        mine = self.values.get((id(self), key))
+        return mine if type(found) is list and mine else found
+
+
+class CommitsWhenPreparing(StoredKeyValueState):
+    def prepare_commit(self, txid):
+        super().prepare_commit(txid)
+        self._store.write(self._prepared)
+
+
+class KeepsLaterWritesOnRollback(StoredKeyValueState):
+    def rollback(self):
+        written = dict(self._written)
+        super().rollback()
+        self._written = written
+
+
+class CommitsLaterWrites(StoredKeyValueState):
+    def commit(self, txid=None):
+        super().commit(txid)
+        self._store.write(self._written)
+
+
+class LosesLaterWrites(StoredKeyValueState):
+    def commit(self, txid=None):
+        super().commit(txid)
+        self._written = {}
+
+
+class KeepsTheFirstPreparation(StoredKeyValueState):
+    def prepare_commit(self, txid):
+        if self.prepared() != txid:
+            super().prepare_commit(txid)
+
+
+class CommitsAnything(StoredKeyValueState):
+    def commit(self, txid=None):
+        if self.prepared() is not None:
+            super().commit(self.prepared())
+
+
+class NeverSaysWhatIsDone(StoredKeyValueState):
+    def last_committed(self):
+        return None
+
+
+class SeesOtherTimelines(StoredKeyValueState):
+    def last_committed(self):
+        return self._committed and self._committed.txid
+
+
+class YieldsTwice(StoredKeyValueState):
+    def __iter__(self):
+        yield from super().__iter__()
+        yield from super().__iter__()
+
+
+class RollsBackOnOpening(MemoryStateProvider):
+    def new_state(self, namespace, conf=None, context=None):
+        state = super().new_state(namespace, conf, context)
+        state.rollback()
+        return state
+
+
+class AcceptsAnyEpoch(MemoryStateProvider):
+    def new_state(self, namespace, conf=None, context=None):
+        return super().new_state(namespace, conf, None)
+
+
+class OneNamespace(MemoryStateProvider):
+    def new_state(self, namespace, conf=None, context=None):
+        return super().new_state("all", conf, None)
+
+
+class ForgetsWithTheObject(MemoryStateProvider):
+    def new_state(self, namespace, conf=None, context=None):
+        return MemoryStateProvider().new_state(namespace, conf, context)
+
+
+BROKEN = {
+    StoresDefaults: "unknown keys have the default",
+    ForgetsDeletions: "writes are read before they are saved",
+    SharesValues: "values keep their types",
+    CommitsWhenPreparing: "prepared content is invisible until it is committed",
+    KeepsLaterWritesOnRollback: "a rollback restores the last commit",
+    CommitsLaterWrites: "later writes belong to the next transaction",
+    LosesLaterWrites: "later writes belong to the next transaction",
+    KeepsTheFirstPreparation: "the later preparation counts",
+    CommitsAnything: "txids out of order are errors",
+    NeverSaysWhatIsDone: "prepared content is invisible until it is committed",
+    SeesOtherTimelines: "txids begin again after a rewind",
+    YieldsTwice: "writes are read before they are saved",
+    RollsBackOnOpening: "prepared content is invisible until it is committed",
+    AcceptsAnyEpoch: "a stale epoch is rejected",
+    OneNamespace: "",
+    ForgetsWithTheObject: "values keep their types",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.__name__)
+def test_a_broken_provider_is_found(broken):
+    class Provider(Wrapped):
+        kind = broken
+
+    make = broken if issubclass(broken, MemoryStateProvider) else Provider
+    with pytest.raises(CheckFailed, match=f"state provider: .*{BROKEN[broken]}"):
+        check_state_provider(make)
+
+
+KEYS = [1, "1", True, None, b"1", Decimal(1), date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC), (1, "1"), ("1", (1,))]
+
+
+def test_keys_of_different_types_are_different_keys():
+    state = MemoryStateProvider().new_state("bolt-1", conf={}, context=None)
+    for number, key in enumerate(KEYS):
+        state.put(key, number)
+    state.prepare_commit(0)
+    state.commit(0)
+    assert [state.get(key) for key in KEYS] == list(range(len(KEYS)))
+    assert {(type(key), key) for key, _ in state} == {(type(key), key) for key in KEYS}
+
+
+@pytest.mark.parametrize("value", [(1, [2]), {1: "a", "b": {2}}, {3, 4}, b"x", Decimal("1.50"), float("inf"), [None]])
+def test_values_come_back_as_they_were(value):
+    state = MemoryStateProvider().new_state("bolt-1")
+    state.put("k", value)
+    assert (state.get("k"), type(state.get("k"))) == (value, type(value))
+
+
+@pytest.mark.parametrize("key", [1.5, ["a"], {"a": 1}, {1}, object()])
+def test_a_key_of_another_type_is_refused(key):
+    state = MemoryStateProvider().new_state("bolt-1")
+    for call in (state.get, state.delete, lambda one: state.put(one, 1)):
+        with pytest.raises(StateError, match=r"state 'bolt-1': key .* cannot be stored: .* cannot be a key; use str"):
+            call(key)
+
+
+def test_a_value_without_a_text_form_is_refused():
+    state = MemoryStateProvider().new_state("bolt-1")
+    with pytest.raises(StateError, match=r"state 'bolt-1', key 'k': value .* has no text form; use strings"):
+        state.put("k", object())
+    with pytest.raises(StateError, match=r"key 'k': value is None, .* call delete"):
+        state.put("k", None)
+    endless = []
+    endless.append(endless)
+    with pytest.raises(StateError, match=r"key 'k': value .* cannot be stored"):
+        state.put("k", endless)
+    assert list(state) == []
+
+
+def test_an_iteration_refuses_writes_meanwhile():
+    state = MemoryStateProvider().new_state("bolt-1")
+    for key in "abc":
+        state.put(key, 1)
+    with pytest.raises(StateError, match=r"changed while it was iterated; iterate over list\(state\)"):
+        for key, _ in state:
+            state.delete(key)
+    for key, _ in list(state):
+        state.delete(key)
+
+
+def test_a_state_that_manages_itself_commits_without_a_txid():
+    provider = MemoryStateProvider()
+    state = provider.new_state("bolt-1")
+    state.put("a", 1)
+    state.commit()
+    state.put("b", 1)
+    assert list(provider.new_state("bolt-1")) == [("a", 1)]
+    state.prepare_commit(3)
+    with pytest.raises(StateError, match="commit without a txid while txid 3 is prepared"):
+        state.commit()
+
+
+def test_a_namespace_belongs_to_one_topology():
+    provider = MemoryStateProvider()
+    provider.new_state("n", {}, StateContext("first", "1", "n", 0, 0, 1))
+    with pytest.raises(StateError, match=r"expected that of topology 'second' .* found that of topology 'first'"):
+        provider.new_state("n", {}, StateContext("second", "2", "n", 0, 0, 1))
+
+
+def test_a_state_cannot_be_opened_with_an_older_epoch():
+    provider = MemoryStateProvider()
+    provider.new_state("n", {}, StateContext("t", "1", "n", 0, 0, 5))
+    with pytest.raises(FencedError, match="expected the epoch 4 of this coordinator, found 5"):
+        provider.new_state("n", {}, StateContext("t", "1", "n", 0, 0, 4))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory",
+        "org.apache.storm.state.InMemoryKeyValueStateProvider",
+        "txstorm.stateful:MemoryStateProvider",
+    ],
+)
+def test_a_provider_is_named_in_words_by_storms_class_or_as_a_class(name):
+    provider, conf = configured_provider(name, {})
+    assert (type(provider), conf) == (MemoryStateProvider, {})
+
+
+def test_redis_is_named_by_storms_class():
+    for name in ("redis", "org.apache.storm.redis.state.RedisKeyValueStateProvider"):
+        assert type(configured_provider(name, {"jedisPoolConfig": {"port": 1}})[0]) is RedisStateProvider
+
+
+@pytest.mark.parametrize(
+    ("name", "conf", "message"),
+    [
+        ("rediss", {}, r"'rediss' is unknown \(did you mean 'redis'\?\); use delta, memory, redis or MODULE:CLASS"),
+        ("nowhere:Provider", {}, "'nowhere:Provider' cannot be loaded: No module named 'nowhere'"),
+        ("json:Nothing", {}, "'json:Nothing' cannot be loaded"),
+        ("json:dumps", {}, "'json:dumps' is a function, expected a class"),
+        ("json:JSONDecoder", {}, "'json:JSONDecoder' has no method new_state"),
+        (":", {}, "expected MODULE:CLASS"),
+        ("delta", {"a": 1}, r"the provider delta has no configuration, got \['a'\]"),
+        ("redis", {"host": "x"}, "configuration key 'host' is unknown; known are jedisPoolConfig, keyClass"),
+        ("redis", {"jedisPoolConfig": 5}, "jedisPoolConfig is no JSON object"),
+        ("redis", {"jedisPoolConfig": {"hots": "x"}}, "has the key 'hots', expected one of host, port"),
+        ("redis", {"jedisPoolConfig": {"port": "6379"}}, "port is a str, expected a int"),
+        ("redis", {"jedisPoolConfig": {"password": 12345}}, "password is a int, expected a str"),
+    ],
+)
+def test_a_wrong_provider_or_configuration_is_refused(name, conf, message):
+    with pytest.raises(InputError, match=message) as refused:
+        configured_provider(name, conf)
+    assert "12345" not in str(refused.value)

@@ -1,0 +1,121 @@
+"""The stand-alone executor of a stateful windowed bolt: windows, saved ids, and tuples that come again."""
+
+from __future__ import annotations
+
+import pytest
+
+from txstorm import Count, Duration, StatefulWindowedBolt
+from txstorm.errors import InputError, StateError
+from txstorm.testing import StatefulWindowedBoltExecutor
+
+
+class RunningSum(StatefulWindowedBolt):
+    """Storm's StatefulWindowingTopology: the sum of all new tuples."""
+
+    fields = ("sum",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def init_state(self, state):
+        self.state = state
+
+    def execute(self, window):
+        total = self.state.get("sum", 0) + sum(one["value"] for one in window.get_new())
+        self.state.put("sum", total)
+        self.collector.emit(total)
+
+
+def executor(bolt=None, fields=("value", "id"), saved=None, state=None):
+    bolt = bolt or RunningSum().with_window(Count(5), Count(3))
+    made = StatefulWindowedBoltExecutor(bolt.with_message_id_field("id"), fields, saved, state)
+    made.init_state()
+    return made
+
+
+def test_windows_of_the_example_of_storm():  # W42
+    run = executor()
+    for n in range(1, 13):
+        run.execute(n, n)
+    assert run.evaluated == [[1, 2, 3], [2, 3, 4, 5, 6], [5, 6, 7, 8, 9], [8, 9, 10, 11, 12]]
+    assert run.emitted() == [(6,), (21,), (45,), (78,)]
+    assert run.saved == {(0, "default"): (7, 12)}
+
+
+def test_tuples_that_come_again_are_not_evaluated_again():  # W40, W41
+    run = executor()
+    for n in range(1, 9):
+        run.execute(n, n)
+    assert run.saved == {(0, "default"): (1, 6)}
+    again = executor(saved=run.saved, state=run.state)
+    for n in range(1, 13):
+        again.execute(n, n)
+    assert again.discarded == [(0, "default", 1)]
+    assert again.evaluated == [[5, 6, 7, 8, 9], [8, 9, 10, 11, 12]]
+    assert again.emitted() == [(45,), (78,)]
+    assert again.saved == {(0, "default"): (7, 12)}
+
+
+def test_tuples_wait_until_every_saved_source_has_passed_its_evaluated_id():
+    saved = {(0, "default"): (None, 3), (1, "default"): (None, 2)}
+    run = executor(RunningSum().with_tumbling_window(Count(2)), saved=saved)
+    run.execute(4, 4)  # passes its source
+    run.execute(5, 5)
+    run.execute(1, 1, task=1)
+    assert run.evaluated == []
+    run.execute(7, 7, stream="other")  # of no saved source
+    run.execute(3, 3, task=1)
+    assert run.evaluated == [[4, 5], [7, 3]]
+    assert run.saved == {(0, "default"): (5, 5), (1, "default"): (1, 3), (0, "other"): (None, 7)}
+
+
+def test_saved_ids_never_decrease():
+    run = executor(RunningSum().with_tumbling_window(Count(1)), saved={(0, "default"): (7, None)})
+    run.execute(3, 3)
+    run.execute(1, 1)
+    assert run.saved == {(0, "default"): (7, 3)}
+
+
+def test_a_source_without_ids():
+    run = executor()
+    assert run.saved == {}
+    run = executor(saved={(0, "default"): None})
+    run.execute(1, 1)
+    assert run.saved == {(0, "default"): (None, None)}
+
+
+def test_tuples_of_event_time_windows_fire_nothing_before_new_ones_come():
+    bolt = lambda: RunningSum().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts")  # noqa: E731
+    run = executor(bolt(), ("value", "id", "ts"))
+    times = [3_000, 5_000, 18_000, 26_000, 36_000, 51_000]
+    for id, ts in enumerate(times, 1):
+        run.execute(1, id, ts)
+    assert run.evaluated == [[1, 2], [1, 2, 3], [3, 4], [4, 5], [5]]
+    assert run.saved == {(0, "default"): (4, 5)}
+    again = executor(bolt(), ("value", "id", "ts"), saved=run.saved, state=run.state)
+    for id, ts in enumerate(times[:5], 1):
+        again.execute(1, id, ts)
+    assert again.discarded == [(0, "default", id) for id in (1, 2, 3, 4)]
+    assert again.evaluated == []
+    again.execute(1, 6, 51_000)  # ids do not say which ends have fired
+    again.execute(1, 7, 72_000)
+    assert again.evaluated == [[5], [5], [6], [6]]
+
+
+def test_execute_before_the_state_is_an_error():
+    run = StatefulWindowedBoltExecutor(RunningSum().with_window(Count(5)).with_message_id_field("id"), ["value", "id"])
+    with pytest.raises(StateError, match=r"execute of \(1, 1\) before init_state"):
+        run.execute(1, 1)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(InputError, match="object is no StatefulWindowedBolt"):
+        StatefulWindowedBoltExecutor(object(), ["id"])
+    with pytest.raises(InputError, match="expected windows per task"):
+        executor(RunningSum())
+    with pytest.raises(InputError, match="the message id field 'id' is none of"):
+        executor(fields=("value",))
+    with pytest.raises(InputError, match="saved has 5: 6, expected"):
+        executor(saved={5: 6})
+    with pytest.raises(InputError, match=r"message id of .* is 'x', expected an int"):
+        executor(RunningSum().with_tumbling_window(Count(1))).execute(1, "x")

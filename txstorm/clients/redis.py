@@ -1,0 +1,228 @@
+"""Redis as a store of prepared and committed changes. This is the only module that imports `redis`.
+
+A namespace is three hashes: the committed values, the prepared changes, and the mark (format, owner, epoch, places).
+Every call that writes runs one script, which Redis executes atomically, and which first compares the epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from txstorm.errors import FencedError, InputError, MissingDependency, StateError
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ModuleNotFoundError:
+    raise MissingDependency("redis", "redis") from None
+
+FORMAT = "1"
+CHUNK = 5000
+"""Maximum number of changes in one call, so that no call blocks the server for long."""
+DELETED, VALUE = b"-", b"+"
+
+_SCRIPT = """
+local data, prepared, mark = KEYS[1], KEYS[2], KEYS[3]
+local action, owner, epoch = ARGV[1], ARGV[2], ARGV[3]
+local format = redis.call('HGET', mark, 'format')
+if format and format ~= '1' then return {'format', format} end
+local held_owner = redis.call('HGET', mark, 'owner') or ''
+if owner ~= '' and held_owner ~= '' and owner ~= held_owner then return {'owner', held_owner} end
+local held = redis.call('HGET', mark, 'epoch') or '0'
+if epoch == '' then epoch = held end
+if tonumber(held) > tonumber(epoch) then return {'fenced', held} end
+
+if action == 'lead' then
+    redis.call('HSET', mark, 'format', '1', 'epoch', epoch)
+    if owner ~= '' then redis.call('HSET', mark, 'owner', owner) end
+elseif action == 'begin' then
+    redis.call('DEL', prepared)
+    redis.call('HDEL', mark, 'prepared')
+elseif action == 'add' then
+    for i = 4, #ARGV, 2 do redis.call('HSET', prepared, ARGV[i], ARGV[i + 1]) end
+elseif action == 'seal' then
+    redis.call('HSET', mark, 'prepared', ARGV[4])
+elseif action == 'commit' then
+    local found = redis.call('HGET', mark, 'prepared') or ''
+    if found ~= ARGV[4] then return {'unprepared', found} end
+    local changes = redis.call('HGETALL', prepared)
+    for i = 1, #changes, 2 do
+        if string.sub(changes[i + 1], 1, 1) == '-' then redis.call('HDEL', data, changes[i])
+        else redis.call('HSET', data, changes[i], string.sub(changes[i + 1], 2)) end
+    end
+    redis.call('DEL', prepared)
+    redis.call('HDEL', mark, 'prepared')
+    if ARGV[4] ~= 'now' then redis.call('HSET', mark, 'committed', ARGV[4]) end
+end
+return {'ok', epoch}
+"""
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """Where a Redis server is, and how to log in.
+
+    Attributes:
+        host, port, database: the server, and the number of the database in it.
+        timeout: seconds to connect, and to wait for an answer.
+        username, password: credentials, if the server needs them.
+        ssl: whether to speak TLS.
+    """
+
+    host: str = "localhost"
+    port: int = 6379
+    database: int = 0
+    timeout: float = 2.0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ssl: bool = False
+
+    def __str__(self) -> str:
+        return f"redis://{self.host}:{self.port}/{self.database}"
+
+
+class RedisNamespace:
+    """The changes of one namespace in Redis, opened with an epoch. Not thread-safe.
+
+    Places are passed as text, ``TIMELINE:TXID``.
+
+    Args:
+        address: the server.
+        namespace: the first key; the other two begin with it.
+        owner: identity of the owner; empty: any.
+        epoch: epoch of the coordinator; None: the one found.
+
+    Raises:
+        FencedError: the namespace was opened with a higher epoch.
+        StateError: the namespace belongs to another owner, or is in a newer format.
+        InputError: the server rejects the credentials or the database.
+        OSError: the server cannot be reached.
+    """
+
+    def __init__(self, address: RedisAddress, namespace: str, owner: str = "", epoch: int | None = None) -> None:
+        self._label = f"state {namespace!r} in {address}"
+        # Braces make the three keys one slot of a cluster.
+        self._keys = [f"{{{namespace}}}{part}" for part in ("", ":prepared", ":mark")]
+        self._owner = owner
+        self._epoch = "" if epoch is None else str(epoch)
+        self._client = redis.Redis(
+            host=address.host,
+            port=address.port,
+            db=address.database,
+            username=address.username,
+            password=address.password,
+            ssl=address.ssl,
+            socket_timeout=address.timeout,
+            socket_connect_timeout=address.timeout,
+            # A call whose response is lost is not repeated: the caller first reads what it has done.
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._script = self._client.register_script(_SCRIPT)
+        try:
+            self._epoch = self._run("lead")
+        except BaseException:
+            self._client.close()
+            raise
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the committed value of `key`; None if it has none."""
+        with self._reached("read"):
+            found: Any = self._client.hget(self._keys[0], key)
+        return found if found is None else bytes(found)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the committed (key, value) pairs, in any order, each once if nothing is committed meanwhile."""
+        seen: set[bytes] = set()  # a scan may return a key twice while the server resizes the hash
+        scan = iter(self._client.hscan_iter(self._keys[0], count=1000))
+        while True:
+            with self._reached("iterate"):
+                found: Any = next(scan, None)
+            if found is None:
+                return
+            key, value = found
+            if key not in seen:
+                seen.add(key)
+                yield key, value
+
+    def marks(self) -> tuple[str | None, str | None]:
+        """Return the place last committed, and the one that is prepared."""
+        with self._reached("read"):
+            found: Any = self._client.hmget(self._keys[2], ["committed", "prepared"])
+        committed, prepared = (None if one is None else one.decode() for one in found)
+        return committed, prepared
+
+    def prepare(self, place: str, changes: Mapping[bytes, bytes | None]) -> None:
+        """Keep `changes` as those of `place`, in place of earlier ones; nothing is prepared until all are stored."""
+        self._run("begin")
+        rest = iter(changes.items())
+        while chunk := list(islice(rest, CHUNK)):
+            pairs = ((key, DELETED if value is None else VALUE + value) for key, value in chunk)
+            self._run("add", *(part for pair in pairs for part in pair))
+        self._run("seal", place)
+
+    def commit(self, place: str) -> None:
+        """Apply the prepared changes of `place`."""
+        self._run("commit", place)
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Apply `changes` at once, without a place."""
+        self.prepare("now", changes)
+        self.commit("now")
+
+    def rollback(self) -> None:
+        """Drop the prepared changes."""
+        self._run("begin")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _run(self, action: str, *arguments: str | bytes) -> str:
+        """Run the script; return the epoch with which it ran."""
+        with self._reached(action):
+            answer: Any = self._script(keys=self._keys, args=[action, self._owner, self._epoch, *arguments])
+        outcome, found = (one.decode() for one in answer)
+        if outcome == "ok":
+            return str(found)
+        if outcome == "fenced":
+            msg = (
+                f"{self._label}: expected the epoch {self._epoch} of this coordinator, found {found}: another one leads"
+            )
+            raise FencedError(msg)
+        if outcome == "owner":
+            msg = (
+                f"{self._label}: expected that of {self._owner}, found that of {found}; name the component "
+                "differently, or use another database of the server"
+            )
+        elif outcome == "format":
+            msg = f"{self._label}: expected format {FORMAT}, found {found}: a newer txstorm wrote it; upgrade this one"
+        else:
+            msg = f"{self._label}: {arguments[0]!r} cannot be committed, prepared is {found or 'nothing'}"
+        raise StateError(msg)
+
+    @contextmanager
+    def _reached(self, action: str) -> Iterator[None]:
+        """Convert the errors of the client; their texts have no credentials."""
+        try:
+            yield
+        except (
+            redis.AuthenticationError,
+            redis.exceptions.AuthorizationError,
+            redis.exceptions.NoPermissionError,
+        ) as error:
+            msg = f"{self._label}: the server rejects the credentials ({error}); mend password and username"
+            raise InputError(msg) from None
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            msg = f"{self._label}: cannot {action}: {error}"
+            raise ConnectionError(msg) from error
+        except redis.ResponseError as error:
+            if "NOAUTH" in str(error) or "DB index" in str(error):
+                msg = f"{self._label}: the server answers {error}; mend password or database"
+                raise InputError(msg) from None
+            msg = f"{self._label}: cannot {action}: {error}"
+            raise ConnectionError(msg) from error

@@ -1,0 +1,185 @@
+"""The state of a stateful bolt in a Delta table of the topology (provider ``delta``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from txstorm.api.external import KeyValueState
+from txstorm.api.state import KeyedState, StateHandle
+from txstorm.errors import StateError
+from txstorm.stateful.key_values import Form
+from txstorm.storage.rows.columns import shown
+from txstorm.tagged import text_of, value_of
+
+TASK, KEY, VALUE = "task", "key", "value"
+_ABSENT = object()
+_IMMUTABLE = frozenset({str, int, float, bool, bytes})
+
+
+class ScannedHandle(StateHandle, Protocol):
+    """Handle of a keyed state that can also return all of it."""
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield (key, value) of all keys as they were before this txid."""
+
+
+class _Text(str):
+    """The text form of a mutable value, as opposed to a value that is a string."""
+
+    __slots__ = ()
+
+
+def state_table(name: str, *, shared: bool, key_type: Any, value_type: Any, tasks: int) -> KeyedState:
+    """Return the declaration of the table that holds the state of the component `name`."""
+    key = {KEY: str if key_type is None else key_type}
+    value = {VALUE: str if value_type is None else value_type}
+    return KeyedState(name, key if shared else {TASK: int, **key}, value, tasks=None if shared else tasks)
+
+
+class TableKeyValueState(KeyValueState):
+    """Key-value state of one task in one txid, over the handle of a keyed state; written to it by `flush`.
+
+    Args:
+        where: component, task and txid, for messages.
+        handle: the handle of the keyed state.
+        table: its declaration.
+        task: the task's index; None if all tasks share the state.
+        typed: whether keys and whether values have a declared type; otherwise they are stored as text.
+        previous: the txid before this one.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        handle: ScannedHandle,
+        *,
+        task: int | None,
+        typed: tuple[bool, bool],
+        previous: int,
+    ) -> None:
+        self._where = where
+        self._handle = handle
+        self._task = task
+        self._typed_key, self._typed_value = typed
+        self._form = Form()
+        self._read: dict[Any, Any] = {}
+        self._written: dict[Any, Any] = {}
+        self._writes = 0
+        self._previous = previous
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+        if value is None:
+            self._form.value(None, key, self._where)
+        name = key if type(key) is str and self._typed_key else self._name(key)
+        if type(value) not in _IMMUTABLE and not self._typed_value:
+            value = _Text(self._form.value(value, key, self._where).decode())
+        self._written[name] = value
+        self._writes += 1
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`; `default`, which is not stored, if it has none."""
+        name = key if type(key) is str and self._typed_key else self._name(key)
+        found = self._written.get(name, _ABSENT)
+        if found is _ABSENT:
+            found = self._read.get(name, _ABSENT)
+            if found is _ABSENT:
+                found = self._read[name] = self._fetched(self._handle.get(self._row(name)))
+        if found is None:
+            return default
+        return value_of(found) if type(found) is _Text else found
+
+    def delete(self, key: Any) -> Any:
+        """Remove `key`; return the value it had, None if it had none."""
+        found = self.get(key)
+        self._written[self._name(key)] = None
+        self._writes += 1
+        return found
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield (key, value) for each key, own writes included; reads the whole state."""
+        writes, written = self._writes, dict(self._written)
+        for key, value in self._all(written):
+            if self._writes != writes:
+                msg = (
+                    f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
+                )
+                raise StateError(msg)
+            yield (
+                key if self._typed_key else value_of(key),
+                value_of(value) if type(value) is _Text else value,
+            )
+
+    def _all(self, written: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        for row, value in self._handle.items():
+            key = row
+            if self._task is not None:
+                task, key = row
+                if task != self._task:
+                    continue
+            if key not in written:
+                yield key, self._fetched(value)
+        for key, value in written.items():
+            if value is not None:
+                yield key, value
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Read the values of those `keys` that the state may be asked for, in one call."""
+        names = {key if self._typed_key else self._name(key) for key in keys if type(key) is str}
+        if names:
+            wanted = list(names)
+            found = self._handle.get_many(map(self._row, wanted))
+            self._read.update((name, self._fetched(found.get(self._row(name)))) for name in wanted)
+
+    def flush(self) -> None:
+        """Write all changes to the handle."""
+        puts = {self._row(key): self._stored(value) for key, value in self._written.items() if value is not None}
+        removed = [self._row(key) for key, value in self._written.items() if value is None]
+        if removed:
+            self._handle.remove_many(removed)
+        if puts:
+            self._handle.put_many(puts)
+
+    def prepare_commit(self, txid: int) -> None:
+        """Raise `StateError`: the topology saves this state."""
+        raise self._managed("prepare_commit")
+
+    def commit(self, txid: int | None = None) -> None:
+        """Raise `StateError`: the topology saves this state."""
+        raise self._managed("commit")
+
+    def rollback(self) -> None:
+        """Raise `StateError`: the topology saves this state."""
+        raise self._managed("rollback")
+
+    def last_committed(self) -> int | None:
+        """Return the txid before the one at hand; None in the first one."""
+        return self._previous or None
+
+    def _managed(self, call: str) -> StateError:
+        return StateError(
+            f"{self._where}: {call} called by the bolt; the topology saves the state with each transaction"
+        )
+
+    def _name(self, key: Any) -> Any:
+        """Return the key under which a user's key is kept: itself, or its text form."""
+        if not self._typed_key:
+            return self._form.key(key, self._where).decode()
+        if isinstance(key, bool):  # otherwise True would be the key 1
+            self._handle.get(self._row(key))
+        if not isinstance(key, tuple | list | dict | set):
+            return key
+        msg = f"{self._where}: key {shown(key)} is a {type(key).__name__}, expected a value of the declared key_type"
+        raise StateError(msg)
+
+    def _row(self, name: Any) -> Any:
+        return name if self._task is None else (self._task, name)
+
+    def _fetched(self, value: Any) -> Any:
+        return _Text(value) if value is not None and not self._typed_value else value
+
+    def _stored(self, value: Any) -> Any:
+        if self._typed_value or type(value) is _Text:
+            return value if type(value) is not _Text else str(value)
+        return text_of(value, VALUE)

@@ -1,0 +1,485 @@
+"""Commit target of stateful bolts: their states outside of the tables, and their hooks, in P0, P5 and P7.
+
+A state is prepared when its bolt has finished a transaction, which is then decided; it is committed when the intent is
+published, or rolled back when the attempt is discarded. The staged rows only name the tasks. After a crash the
+checkpoint machine is fed from the ledger: a live intent is being committed, anything else that is prepared is rolled
+back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import RLock
+from typing import Any, Never
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txstorm.api.context import TaskContext
+from txstorm.api.external import KeyValueState, ManagedState, State, StateContext
+from txstorm.errors import (
+    BlockedError,
+    EmitError,
+    InputError,
+    ReportedFailedException,
+    StateError,
+    TableCorrupt,
+    TopologyFailed,
+    TxstormError,
+)
+from txstorm.state.external.mark_rules import reached
+from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.unpublished import Unpublished
+from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt
+from txstorm.stateful.checkpoints import COMMIT, COMMITTING, INITSTATE, PREPARING, CheckpointMachine, Stored
+from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
+from txstorm.storage.tables.intent import CHECKPOINT, UNKNOWN, Intent, IntentTable
+from txstorm.topology.graph import Component
+
+log = logging.getLogger("txstorm.stateful")
+SCHEMA = pa.schema([pa.field("task", pa.int64(), nullable=False), TXID])
+
+
+class TaskTurn:
+    """Turn of one task in one txid: its bolt object and its state; see `txstorm.stateful.committer.BoltTurn`.
+
+    Attributes:
+        active: whether `finish_batch` of the task is running; set by the commit runner.
+        bolt: the object that gets the hooks; None before it has begun.
+        hooked: whether `pre_commit` has been called.
+    """
+
+    def __init__(self, target: StatefulTarget, task: int, txid: int) -> None:
+        self.active = False
+        self.bolt: StatefulBolt | None = None
+        self.hooked = False
+        self.task = task
+        self.txid = txid
+        self._target = target
+        self._lock = RLock()
+        self._discarded = False
+
+    def begin(self, bolt: StatefulBolt) -> State | None:
+        """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
+        self.bolt = bolt
+        if not self._target.has_states:
+            return None
+        with self.reached("be rolled back"):
+            state = self._target.restored(self.task)
+        return TurnState(self, state) if isinstance(state, KeyValueState) else state
+
+    def prepare(self) -> None:
+        """Prepare the state durably; raise `ReportedFailedException` if its store cannot be reached."""
+        with self._lock:
+            self.check()
+            if self._target.has_states:
+                with self.reached("be prepared"):
+                    self._target.state(self.task).prepare_commit(self.txid)
+
+    def discard(self) -> None:
+        """Let the attempt do nothing more."""
+        with self._lock:
+            self._discarded = True
+
+    def check(self) -> None:
+        """Raise `StateError` if the attempt has been given up, or the state is used outside of its turn."""
+        if self._discarded or not self.active:
+            msg = (
+                f"{self._target.where(self.task)}, txid {self.txid}: used outside of its transaction; read and write "
+                "the state in execute and pre_prepare only"
+            )
+            raise StateError(msg)
+
+    def reached(self, what: str) -> Reaching:
+        """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
+        return Reaching(f"{self._target.where(self.task)} cannot {what}")
+
+
+class Reaching:
+    """Context manager for a store that may be away; the batch is then tried again until it is back."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | BlockedError):
+            msg = f"{self._what}: {error}; the batch is tried again until it can"
+            raise ReportedFailedException(msg) from error
+
+
+class TurnState(KeyValueState):
+    """A key-value state as its bolt sees it: usable within one turn; saved by the topology only."""
+
+    def __init__(self, turn: TaskTurn, state: KeyValueState) -> None:
+        self._turn = turn
+        self._state = state
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+        self._turn.check()
+        with self._turn.reached("be written"):
+            self._state.put(key, value)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`; `default`, which is not stored, if it has none."""
+        self._turn.check()
+        with self._turn.reached("be read"):
+            return self._state.get(key, default)
+
+    def delete(self, key: Any) -> Any:
+        """Remove `key`; return the value it had, None if it had none."""
+        self._turn.check()
+        with self._turn.reached("be written"):
+            return self._state.delete(key)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield (key, value) for each key."""
+        self._turn.check()
+        with self._turn.reached("be read"):
+            yield from self._state
+
+    def prepare_commit(self, txid: int) -> None:
+        """Raise `StateError`: the topology saves this state."""
+        self._refuse("prepare_commit")
+
+    def commit(self, txid: int | None = None) -> None:
+        """Raise `StateError`: the topology saves this state."""
+        self._refuse("commit")
+
+    def rollback(self) -> None:
+        """Raise `StateError`: the topology saves this state."""
+        self._refuse("rollback")
+
+    def last_committed(self) -> int | None:
+        """Return the last committed txid of the state."""
+        return self._state.last_committed()
+
+    def _refuse(self, call: str) -> Never:
+        msg = f"{call} called by a stateful bolt; the topology saves its state with each transaction: remove the call"
+        raise StateError(msg)
+
+
+class TurnGroup(Unpublished[TaskTurn]):
+    """The turns of unpublished txids of one stateful bolt."""
+
+    accessor = "managed"
+    holds = "the state of a stateful bolt"
+
+    def __init__(self, target: StatefulTarget) -> None:
+        super().__init__(SCHEMA)
+        self._target = target
+        self._ended: dict[int, list[TaskTurn]] = {}
+
+    def _new_handle(self, component: str, task: int, txid: int) -> TaskTurn:
+        return TaskTurn(self._target, task, txid)
+
+    def turns(self, txid: int) -> list[TaskTurn]:
+        """Return the turns of the ended `txid`; none if another process has run it."""
+        return self._ended.get(txid, [])
+
+    def end_txid(self, txid: int) -> None:
+        """Take over the turns of `txid`."""
+        with self._lock:
+            self._ended[txid] = [one for one in self._open.pop(txid, {}).values() if one.bolt is not None]
+
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Discard the turn of one task in `txid`, which has not ended."""
+        with self._lock:
+            found = self._open.get(txid, {}).get((component, task))
+        super().undo(component, task, txid)
+        self._target.discard([found] if found is not None else [])
+
+    def drop_from(self, txid: int) -> None:
+        """Discard `txid` and every later txid: call the hook, and roll the states back."""
+        with self._lock:
+            turns = [one for later, tasks in self._open.items() if later >= txid for one in tasks.values()]
+            turns += [one for later, ended in self._ended.items() if later >= txid for one in ended]
+        super().drop_from(txid)
+        self._target.discard(turns)
+
+    def _drop_ended(self, txid: int) -> None:
+        self._ended = {one: turns for one, turns in self._ended.items() if one < txid}
+
+    def changes(self, first: int, last: int) -> pa.Table | None:
+        """Return the tasks whose states or hooks are to be committed; None if there are none."""
+        with self._lock:
+            rows = [(one.task, one.txid) for txid in range(first, last + 1) for one in self._ended.get(txid, ())]
+        if not rows or not self._target.managed.decides:
+            return None
+        tasks, txids = zip(*sorted(rows, key=lambda row: (row[1], row[0])), strict=True)
+        return pa.table([pa.array(tasks, pa.int64()), pa.array(txids, TXID.type)], schema=SCHEMA)
+
+    def apply(self, last: int) -> None:
+        """Release the turns of the published txids up to `last`."""
+        with self._lock:
+            self._ended = {one: turns for one, turns in self._ended.items() if one > last}
+
+
+class StatefulTarget(ExternalTarget):
+    """The states and hooks of one stateful bolt as a commit target."""
+
+    def __init__(self, data_dir: Path, owner: TopologyIdentity, component: Component, managed: ManagedState) -> None:
+        super().__init__(data_dir, component.id, TableRef(CHECKPOINT, managed.name))
+        self.managed = managed
+        self._owner = owner
+        self._tasks = 1 if managed.shared else component.parallelism
+        self._parallelism = component.parallelism
+        self._settings = component.configuration
+        self._blob = cloudpickle.dumps(managed.bolt)
+        self._states: dict[int, State] = {}
+        self._dirty: set[int] = set()  # tasks whose states could not be rolled back, since their store was away
+        self._groups: list[TurnGroup] = []
+        self._epoch = 0
+        self._failure: BaseException | None = None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a provider keeps the states, and not a table of the topology."""
+        return self.managed.provider is not None
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it keeps what is published: hooks alone leave nothing behind, and may come and go."""
+        return self.has_states
+
+    def where(self, task: int) -> str:
+        """Return the name of the state of a task, for messages."""
+        return f"state {self._namespace(task)!r}"
+
+    def state(self, task: int) -> State:
+        """Return the open state of `task`."""
+        return self._states[self._index(task)]
+
+    def _index(self, task: int) -> int:
+        return 0 if self.managed.shared else task
+
+    def restored(self, task: int) -> State:
+        """Return the open state of `task`; first roll back what an earlier attempt has left.
+
+        Raises:
+            BlockedError: that is still impossible.
+        """
+        self._clean(task)
+        return self.state(task)
+
+    def _clean(self, task: int) -> None:
+        """Open the state of a task again and roll it back, if a discarded attempt has used it.
+
+        The code of that attempt may still be running on an abandoned thread; it keeps the old object, which it cannot
+        save any more.
+        """
+        index = self._index(task)
+        if index in self._dirty:
+            self._open(index)
+            with reached(self.where(task), "be rolled back"):
+                self._states[index].rollback()
+            self._dirty.discard(index)
+
+    def group(self) -> TurnGroup:
+        """Create the group that holds the turns of unpublished txids."""
+        self._groups.append(TurnGroup(self))
+        return self._groups[-1]
+
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
+        """Open the states with this coordinator's epoch, and roll back what is prepared but not decided.
+
+        Raises:
+            FencedError: a newer coordinator has opened a state.
+            InputError, StateError: a state cannot be used, or belongs to another topology.
+            TableCorrupt: a state has more or less than the ledger says.
+            BlockedError: a store cannot be reached.
+        """
+        if self.managed.decides:
+            self.make_directory()
+        self.last = committed
+        self._epoch = epoch
+        decided = {one.txid for intent in live for one in intent.txids if _touches(intent, self.ref.uri)}
+        for task in range(self._tasks if self.has_states else 0):
+            self._open(task)
+            state = self._states[task]
+            with reached(self.where(task), "be read"):
+                prepared, last = state.prepared(), state.last_committed()
+            self._check(task, last, committed, recorded, decided)
+            if prepared is None and not decided:
+                with reached(self.where(task), "be rolled back"):
+                    state.rollback()
+            elif prepared is not None and prepared not in decided:
+                self._recover([task], (prepared, PREPARING))
+        self._raise_failure()
+
+    def _open(self, task: int) -> None:
+        provider, owner = self.managed.provider, self._owner
+        assert provider is not None
+        context = StateContext(owner.topology, owner.incarnation, self.component, task, owner.timeline, self._epoch)
+        with reached(self.where(task), "be opened"):
+            self._states[task] = provider.new_state(self._namespace(task), dict(self.managed.conf), context)
+
+    def _namespace(self, task: int) -> str:
+        return self.component if self.managed.shared else f"{self.component}-{task}"
+
+    def _check(self, task: int, last: int | None, committed: int, recorded: int | None, decided: set[int]) -> None:
+        """Check the last txid of a state against the ledger."""
+        if self.managed.may_be_lost:
+            return
+        where, provider = self.where(task), type(self.managed.provider).__name__
+        if getattr(self.managed.provider, "volatile", False) and committed:
+            msg = (
+                f"{where}: txids to {committed} are committed, and {provider} keeps states in memory only, where they "
+                "were lost; choose another state_provider with a new data directory, or accept it with "
+                "state_may_be_lost=true"
+            )
+            raise InputError(msg)
+        if last is not None and last > committed:
+            msg = f"{where}: is at txid {last}, the ledger at {committed}; restore both from the same copy"
+            raise TableCorrupt(msg)
+        # After a rewind, a state that was kept has nothing of the new timeline until its next commit.
+        known = None if recorded in (None, UNKNOWN) or (last is None and self._owner.timeline) else recorded
+        if known and (last or 0) < min([known, *(one - 1 for one in decided)]):
+            msg = (
+                f"{where}: expected txid {known}, found {last or 'nothing'}: it was lost, or is an older copy; restore "
+                "it, or accept it with state_may_be_lost=true"
+            )
+            raise TableCorrupt(msg)
+
+    def _recover(self, tasks: Sequence[int], stored: Stored) -> None:
+        """Bring the states of tasks back to a commit, as the checkpoint machine says."""
+        machine, turns = CheckpointMachine(stored), [TaskTurn(self, task, stored[0]) for task in tasks]
+        machine.start()
+        while (message := machine.sent[-1])[0] != INITSTATE:
+            action, txid = message
+            if action == COMMIT:
+                self._commit(turns, txid)
+            else:
+                for turn in turns:
+                    self._roll_back(turn.task)
+            machine.ack(txid)
+
+    def _new_bolt(self, task: int) -> StatefulBolt:
+        """Return a prepared new object of the user's bolt, for hooks after a crash."""
+        bolt: StatefulBolt = cloudpickle.loads(self._blob)
+        context = TaskContext(
+            self._owner.topology, self.component, task, self._parallelism, settings=dict(self._settings)
+        )
+        try:
+            bolt.prepare(context, AnchoringCollector(_SilentCollector(self.component)))
+        except Exception as error:
+            msg = f"{self.component}[{task}]: prepare raised {type(error).__name__}: {error}, called before its hooks"
+            raise TopologyFailed(msg) from error
+        return bolt
+
+    def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
+        rows = pq.read_table(pa.BufferReader(staged), schema=SCHEMA)
+        tasks: dict[int, list[int]] = {}
+        for task, txid in zip(rows["task"].to_pylist(), rows[TXID.name].to_pylist(), strict=True):
+            tasks.setdefault(txid, []).append(task)
+        for txid, members in tasks.items():
+            turns = [turn for group in self._groups for turn in group.turns(txid)]
+            if turns:
+                self._commit(turns, txid)
+            else:
+                self._recover(members, (txid, COMMITTING))
+
+    def _commit(self, turns: Sequence[TaskTurn], txid: int) -> None:
+        """Call `pre_commit` for all tasks, then commit their states, except those that are committed already."""
+        due = [turn for turn in turns if not self._is_done(turn.task, txid)]
+        for turn in due if self.managed.hooked else ():
+            if not turn.hooked:
+                bolt = turn.bolt or self._new_bolt(turn.task)
+                try:
+                    bolt.pre_commit(txid)
+                except Exception as error:  # noqa: BLE001 - user code; raised once the transaction is published
+                    self._keep(error, f"pre_commit({txid})", turn.task)
+                turn.hooked = True
+        for task in sorted({self._index(turn.task) for turn in due}) if self.has_states else ():
+            with reached(self.where(task), f"commit txid {txid}"):
+                self._states[task].commit(txid)
+
+    def _is_done(self, task: int, txid: int) -> bool:
+        if not self.has_states:
+            return False
+        with reached(self.where(task), f"commit txid {txid}"):
+            last = self.state(task).last_committed()
+        return last is not None and last >= txid
+
+    def discard(self, turns: Sequence[TaskTurn]) -> None:
+        """Call `pre_rollback` for the discarded turns that have begun, the latest first, and roll their states back."""
+        for turn in sorted(turns, key=lambda one: (one.txid, one.task), reverse=True):
+            turn.discard()
+            if turn.bolt is None:
+                continue
+            self._call_pre_rollback(turn.task, turn.bolt)
+            if self.has_states:
+                self._dirty.add(self._index(turn.task))
+                try:
+                    self._clean(turn.task)
+                except BlockedError as error:
+                    log.warning("%s; it is rolled back before it is used again", error)
+        self._raise_failure()
+
+    def _roll_back(self, task: int) -> None:
+        self._call_pre_rollback(task, self._new_bolt(task))
+        with reached(self.where(task), "be rolled back"):
+            self.state(task).rollback()
+
+    def _call_pre_rollback(self, task: int, bolt: StatefulBolt) -> None:
+        try:
+            bolt.pre_rollback()
+        except Exception as error:  # noqa: BLE001 - user code; raised once the state is rolled back
+            self._keep(error, "pre_rollback()", task)
+
+    def _keep(self, error: BaseException, call: str, task: int) -> None:
+        raised = f"{call} raised {type(error).__name__}: {error}"
+        msg = f"{self.component}[{task}]: {raised}; no state is lost: mend the hook and start again"
+        log.error("%s", msg, exc_info=error)
+        if self._failure is None:
+            self._failure = TopologyFailed(msg)
+            self._failure.__cause__ = error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def settle(self) -> None:
+        """Raise what a hook has raised while its transaction was being published; called once it is completed."""
+        self._raise_failure()
+
+    def close(self) -> None:
+        """Close the states."""
+        for state in self._states.values():
+            try:
+                state.close()
+            except (OSError, TxstormError) as error:
+                log.warning("%s", error)
+
+
+class _SilentCollector:
+    """Collector for a bolt that is prepared for its hooks only."""
+
+    def __init__(self, component: str) -> None:
+        self._component = component
+
+    def __getattr__(self, name: str) -> Callable[..., Never]:
+        def refuse(*values: Any, **options: Any) -> Never:
+            msg = f"{self._component}: {name} called in a hook after a crash, when no transaction is processed"
+            raise EmitError(msg)
+
+        return refuse
+
+
+def _touches(intent: Intent, uri: str) -> bool:
+    return any(table.uri == uri for table in intent.tables)
+
+
+def stateful_targets(
+    found: Sequence[tuple[Component, ManagedState]], data_dir: Path, owner: TopologyIdentity
+) -> list[ExternalTarget]:
+    """Return the commit targets of the stateful bolts of a topology."""
+    return [StatefulTarget(data_dir, owner, component, managed) for component, managed in found]

@@ -1,0 +1,215 @@
+"""Stateful windowed bolts: windows and a managed state in one bolt, with message ids that drop repeated tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.assembly import Assembly, Site
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector
+from txstorm.api.state import KeyedState
+from txstorm.api.tuples import Tuple
+from txstorm.errors import InputError
+from txstorm.stateful.bolt import HOOK_NAMES, AnchoringCollector, StatefulHooks
+from txstorm.stateful.committer import StatePart
+from txstorm.topology.settings import Settings
+from txstorm.windows.bolt import WindowedBolt
+from txstorm.windows.buffer import TupleBuffer
+from txstorm.windows.committer import WindowCommitter
+from txstorm.windows.intake import Chunk
+from txstorm.windows.units import Fired
+from txstorm.windows.window import TupleWindow
+
+IDS = {"newest": int, "evaluated": int, "expired": int, "dropped": int}
+NONE = -(2**63)
+"""The id before all ids."""
+SourceTask = tuple[str, int]
+"""Source of message ids: component and stream, and the task."""
+
+
+class StatefulWindowedBolt(StatefulHooks, WindowedBolt):
+    """A windowed bolt with a managed state; Storm's ``BaseStatefulWindowedBolt``.
+
+    In each transaction a new object is called: `prepare`, `init_state`, `execute` for each window that fires,
+    `cleanup`, `pre_prepare`; then as for `txstorm.StatefulBolt`. It states how its windows survive a crash:
+    `with_persistence`, or `with_message_id_field` if the source repeats tuples. In a topology tuples are kept in state
+    either way.
+    """
+
+    storm_names: ClassVar[Mapping[str, str]] = HOOK_NAMES
+    _persistent = False
+    _id_field: str | None = None
+
+    def prepare(self, context: TaskContext, collector: Collector) -> None:
+        """Set up for one transaction; called first."""
+
+    def execute(self, window: TupleWindow) -> None:
+        """Evaluate one window; the state may be read and written."""
+        super().execute(window)
+
+    def with_persistence(self) -> Self:
+        """Keep the tuples of windows in state."""
+        self._persistent = True
+        return super().with_persistence()
+
+    def with_message_id_field(self, name: str) -> Self:
+        """Drop repeated tuples: `name` is an int field that increases for each source task and stream."""
+        if not isinstance(name, str) or not name:
+            msg = f"with_message_id_field: expected the name of a field, got {name!r}"
+            raise InputError(msg)
+        self._id_field = name
+        return self
+
+    @property
+    def message_id_field(self) -> str | None:
+        """The field of message ids; None if there is none."""
+        return self._id_field
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that buffers tuples and calls this bolt."""
+        made = super().assemble(site)
+        part, faults = StatePart.of(self, site)
+        if not self._persistent and self._id_field is None:
+            faults.append(
+                f"{type(self).__name__} does not state how its windows survive a crash; call with_persistence, or "
+                "with_message_id_field if the source repeats tuples"
+            )
+        for one in site.inputs:
+            if self._id_field is not None and one.fields is not None and self._id_field not in one.fields:
+                where = f"stream {one.stream!r} of {one.component!r}"
+                faults.append(f"with_message_id_field: {where} has no field {self._id_field!r}; it has {one.fields}")
+        assert isinstance(made.committer, WindowCommitter)
+        committer = StatefulWindowCommitter(made.committer, part, site)
+        return Assembly(committer, (*made.faults, *faults), made.warnings)
+
+    withPersistence = with_persistence  # noqa: N815 - Storm's names
+    withMessageIdField = with_message_id_field  # noqa: N815
+
+
+BaseStatefulWindowedBolt = StatefulWindowedBolt
+"""Storm's name."""
+
+
+class StatefulWindowCommitter(WindowCommitter):
+    """Committer that runs a `StatefulWindowedBolt`.
+
+    Attributes:
+        part: the state of the bolt.
+        table, managed: those of the part.
+        ids: the state with the message ids seen; None without a message id field.
+    """
+
+    def __init__(self, windows: WindowCommitter, part: StatePart, site: Site) -> None:
+        super().__init__(windows.plan, windows.bolt, windows.tables)
+        self.part = part
+        self.table = part.table
+        self.managed = part.managed
+        self.external = part.external  # type: ignore[misc]  # per object
+        field = self.bolt.message_id_field
+        key = {"task": int, "source": str, "source_task": int}
+        self.ids = None if field is None else KeyedState(f"{site.id}-ids", key, IDS, tasks=site.parallelism)
+        if self.ids is not None:
+            self.internal_states.add(self.ids.name)
+        self._site = site
+
+    @property
+    def class_name(self) -> str:
+        """The name of the user's class."""
+        return type(self.bolt).__name__
+
+    def under(self, settings: Settings) -> StatefulWindowCommitter:
+        """Return the committer of the same bolt under other settings; raise `InputError` if they do not fit it."""
+        made = self.bolt.assemble(replace(self._site, settings=settings))
+        if made.faults:
+            raise InputError("; ".join(made.faults))
+        assert isinstance(made.committer, StatefulWindowCommitter)
+        return made.committer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks need: not the settings, which may hold a password."""
+        return {**self.__dict__, "_site": None}
+
+    def finish_batch(self) -> None:
+        """Drop repeated tuples, fire the windows, and save the state with the transaction."""
+        self._state = self.part.begin(self.bolt, self._context, self._attempt.txid)
+        self._ready = False
+        self._seen: dict[SourceTask, dict[str, int]] = {}
+        if self.ids is not None:
+            self._chunks = [self._fresh(chunk) for chunk in self._chunks]
+        super().finish_batch()
+        if not self._ready:
+            self._open()
+            self.bolt.cleanup()
+        self.bolt.pre_prepare(self._attempt.txid)
+        if self.ids is not None:
+            task = self._context.task
+            rows = {(task, *source): seen for source, seen in self._seen.items()}
+            self._context.state(self.ids.name).put_many(rows)
+        self.part.save()
+
+    def _call(self, buffer: TupleBuffer, fired: Sequence[Fired]) -> None:
+        self._ready = True
+        super()._call(buffer, fired)
+
+    def _open(self) -> None:
+        self.bolt.prepare(self._context, AnchoringCollector(self._collector))
+        self.bolt.init_state(self._state)
+
+    def _evaluate(self, window: TupleWindow) -> None:
+        super()._evaluate(window)
+        if self.ids is not None:
+            self._note(window.get(), "evaluated")
+            self._note(window.get_expired(), "expired")
+
+    # -- message ids -----------------------------------------------------------------------------------------------
+
+    def _fresh(self, chunk: Chunk) -> Chunk:
+        """Return the tuples of a chunk whose ids are above all earlier ones of their source task and stream."""
+        one = self.plan.inputs[chunk.number]
+        seen = self._of((f"{one.component}/{one.stream}", chunk.task))
+        place = one.fields.index(self.bolt.message_id_field)
+        ids = [self._checked(row[place]) for row in chunk.rows()]
+        newest = np.maximum.accumulate(np.array([seen["newest"], *ids], np.int64))
+        fresh = np.array(ids, np.int64) > newest[:-1]
+        seen["newest"] = int(newest[-1])
+        seen["dropped"] += int(np.count_nonzero(~fresh))
+        return chunk if fresh.all() else _taken(chunk, np.flatnonzero(fresh))
+
+    def _note(self, tuples: Sequence[Tuple], what: str) -> None:
+        for one in tuples:
+            seen = self._of((f"{one.source_component}/{one.source_stream}", one.source_task))
+            seen[what] = max(seen[what], int(one[self.bolt.message_id_field]))
+
+    def _of(self, source: SourceTask) -> dict[str, int]:
+        """Return what is known of the ids of a source, as it will be saved."""
+        if source not in self._seen:
+            assert self.ids is not None
+            known = self._context.state(self.ids.name).get((self._context.task, *source))
+            self._seen[source] = dict(known or {"newest": NONE, "evaluated": NONE, "expired": NONE, "dropped": 0})
+        return self._seen[source]
+
+    def _checked(self, given: Any) -> int:
+        if isinstance(given, bool) or not isinstance(given, int):
+            field = self.bolt.message_id_field
+            msg = f"{self.plan.id}: the message id {field!r} of a tuple is {given!r}, expected an int"
+            raise InputError(msg)
+        return given
+
+
+def _taken(chunk: Chunk, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Chunk:
+    """Return the chunk with only some of its tuples."""
+    values = chunk.values
+    kept = [values[row] for row in rows] if isinstance(values, list) else values.take(pa.array(rows))
+    return replace(
+        chunk,
+        values=kept,
+        times=None if chunk.times is None else chunk.times[rows],
+        units=None if chunk.units is None else chunk.units.take(pa.array(rows)),
+        gaps=None if chunk.gaps is None else chunk.gaps[rows],
+        fires=None if chunk.fires is None else [chunk.fires[row] for row in rows],
+    )
