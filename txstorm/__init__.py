@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from txstorm.state.external.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
+    from txstorm.windows.aggregates.aggregate import WindowAggregate
+    from txstorm.windows.aggregates.top import TopPerWindow
     from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
     from txstorm.windows.forms import Count, Duration
     from txstorm.windows.window import TupleWindow
@@ -124,6 +126,8 @@ _HOME = {
     "MemoryBackend": "txstorm.state.external.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
+    "WindowAggregate": "txstorm.windows.aggregates.aggregate",
+    "TopPerWindow": "txstorm.windows.aggregates.top",
     "BaseWindowedBolt": "txstorm.windows.bolt",
     "WindowedBolt": "txstorm.windows.bolt",
     "Count": "txstorm.windows.forms",

@@ -5,8 +5,10 @@ Start: bolt.py (what a user declares), event_time.py (watermarks and lateness), 
 committer.py (what a transaction does).
 """
 
+from txstorm.windows.aggregates.aggregate import WindowAggregate
+from txstorm.windows.aggregates.top import TopPerWindow
 from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
 from txstorm.windows.forms import Count, Duration
 from txstorm.windows.window import TupleWindow
 
-__all__ = ["BaseWindowedBolt", "Count", "Duration", "TupleWindow", "WindowedBolt"]
+__all__ = ["BaseWindowedBolt", "Count", "Duration", "TopPerWindow", "TupleWindow", "WindowAggregate", "WindowedBolt"]
