@@ -14,7 +14,7 @@ from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.aggregates.result_rows import END_FIELD, START
 from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.event_time import WatermarkRule
-from txstorm.windows.forms import Duration, duration
+from txstorm.windows.forms import Duration, duration, tumbling
 from txstorm.windows.plan import InputPlan, WindowPlan
 
 
@@ -23,7 +23,7 @@ class WindowAggregate(WindowedBolt):
 
     Example::
 
-        means = WindowAggregate("sensor", table="means", n="count", mean=("value", "mean"), top=("id", "argmax", "value"))
+        means = WindowAggregate("sensor", table="means", n="count", mean=("value", "mean"))
         means.with_window(Duration.seconds(10), Duration.seconds(2)).with_timestamp_field("ts")
         builder.set_bolt("means", means, 2).fields_grouping("readings", ["sensor"])
 
@@ -32,7 +32,8 @@ class WindowAggregate(WindowedBolt):
     their source, so that one row per key and part of a window reaches the driver.
 
     A tuple counts in each of its windows that has not ended, even if it is behind the watermark; it is late if there is
-    none. With `with_allowed_lateness`, windows take tuples for longer: results that change are emitted and stored again.
+    none. With `with_allowed_lateness`, windows take tuples for longer: results that change are emitted again, and
+    replaced in the state.
 
     Args:
         key: the field or fields of the key: strings, or a mapping field → type.
@@ -106,7 +107,7 @@ class WindowAggregate(WindowedBolt):
         return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(_warnings(self)))
 
 
-_PLACEHOLDER = WindowedBolt().with_tumbling_window(Duration.seconds(1)).options.form
+_PLACEHOLDER = tumbling(Duration.seconds(1))
 """The form of an aggregate whose own one is at fault."""
 
 
@@ -157,8 +158,8 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
 def _field_faults(bolt: WindowAggregate, site: Site) -> list[str]:
     time = bolt.options.time
     needed = [("key", one.name) for one in bolt.cells.keys]
-    for one in bolt.cells.aggregates:
-        needed += [(one.name, field.name) for field in (one.field, one.by) if field is not None]
+    for made in bolt.cells.aggregates:
+        needed += [(made.name, field.name) for field in (made.field, made.by) if field is not None]
     needed += [("with_timestamp_field", time.field or ""), ("with_partition_field", time.partition or "")]
     faults = []
     for one in site.inputs:

@@ -148,7 +148,8 @@ def ranked(column: pa.Array) -> Numbers:
     ranks[-1] = -1  # the place of nulls
     if pa.types.is_floating(column.type):
         ranks[:-1][np.isnan(np.asarray(values))] = -1
-    return ranks[np.asarray(encoded.indices.fill_null(len(values)))]
+    found: Numbers = ranks[np.asarray(encoded.indices.fill_null(len(values)))]
+    return found
 
 
 def _codes(column: pa.Array) -> tuple[Numbers, int]:

@@ -75,10 +75,7 @@ class Panes:
     def windows(self, cells: Cells, rows: pa.Table, low: int | None, high: int) -> pa.Table:
         """Return the partial aggregates of the windows with ends from `low` (None: any) to `high` that have content.
 
-        Args:
-            cells: the aggregates.
-            rows: partial aggregates with their pane, in order of arrival.
-            low, high: the first and the last end.
+        `rows`: partial aggregates with their pane, in order of arrival.
         """
         rows = rows.take(pa.array(np.argsort(integers(rows.column(PANE)), kind="stable")))
         panes = integers(rows.column(PANE))

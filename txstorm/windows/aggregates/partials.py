@@ -91,9 +91,8 @@ class AggregatePlan:
         """Return the partial aggregates of single tuples; `stamp`: their time if they have no timestamp."""
         times = np.full(len(chunk), stamp, np.int64) if chunk.times is None else chunk.times
         one = self.windows.inputs[chunk.number]
-        made = self.cells.of_batch(
-            chunk.values, times, f"{self.windows.id}, stream {one.stream!r} of {one.component!r}"
-        )
+        where = f"{self.windows.id}, stream {one.stream!r} of {one.component!r}"
+        made = self.cells.of_batch(chunk.values, times, where)
         places: Mapping[str, Numbers]
         if self.panes is None:
             assert chunk.gaps is not None

@@ -62,7 +62,7 @@ def _overlapping(codes: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
     order = np.lexsort((starts, codes))
     codes, starts = codes[order], starts[order]
     known, ranks = np.unique(ends[order], return_inverse=True)
-    # The key is the high part of what is accumulated, so that the latest end begins anew with each key.
+    # The key is the high part of what is accumulated, so that each key starts with its own latest end.
     latest = known[np.maximum.accumulate(codes * len(known) + ranks) % len(known)]
     begins = np.ones(len(codes), bool)
     begins[1:] = (codes[1:] != codes[:-1]) | (starts[1:] >= latest[:-1])

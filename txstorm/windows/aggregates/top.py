@@ -23,8 +23,8 @@ RANK = "rank"
 class TopPerWindow(AssembledBolt):
     """The results with the `n` greatest values of a field, per window: SQL's ``RANK() <= n``, so ties are all emitted.
 
-    Subscribe it to a `WindowAggregate`. It emits the fields of the results, and ``rank``, ordered by end, rank and order
-    of arrival; values of None and NaN have no rank::
+    Subscribe it to a `WindowAggregate`. It emits the fields of the results, and ``rank``, ordered by end, rank and
+    order of arrival; values of None and NaN have no rank::
 
         builder.set_bolt("top", TopPerWindow(1, "n")).global_grouping("counts")
 
