@@ -58,7 +58,7 @@ class AggregateModel:
         rules, late, touched, old = self.rules, [], set(), {}
         for one in tuples:
             first = -(-one.time // rules.slide) * rules.slide
-            ends = [e for e in range(first, one.time + rules.length, rules.slide)]
+            ends = list(range(first, one.time + rules.length, rules.slide))
             live = [e for e in ends if before is None or e + rules.lateness > before]
             if ends and not live:
                 late.append(one)
