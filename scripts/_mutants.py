@@ -411,9 +411,15 @@ else:
     ),
     Mutant(
         "times_go_back_with_the_clock",
-        "Planning.plan",
+        "Planning._plan",
         "max(self._clock(), 0 if previous is None else previous.stamp)",
         "self._clock()",
+    ),
+    Mutant(
+        "heartbeats_repeat_the_last_batch",
+        "Planning.plan_system",
+        "self.planner.skip(self.document(txid - 1))",
+        "self.document(txid - 1) or self.planner.skip(None)",
     ),
     Mutant(
         "what_was_read_is_not_kept",
@@ -478,7 +484,7 @@ else:
     Mutant(
         "other_peoples_tables_are_taken",
         "check_owner",
-        "properties['txstorm.incarnation'] != owner.incarnation",
+        "properties[INCARNATION] != owner.incarnation",
         "False",
     ),
     Mutant(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txstorm.api.attempt import TransactionAttempt
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
     from txstorm.api.composite import CompositeSpout
-    from txstorm.api.context import TaskContext
+    from txstorm.api.context import SourceFacts, TaskContext
     from txstorm.api.external import (
         MapBackend,
         MapMark,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from txstorm.windows.aggregates.aggregate import WindowAggregate
     from txstorm.windows.aggregates.top import TopPerWindow
     from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
-    from txstorm.windows.forms import Count, Duration
+    from txstorm.windows.rules.forms import Count, Duration
     from txstorm.windows.window import TupleWindow
 
 # A library does not configure its host's logging; the command line does.
@@ -78,6 +78,7 @@ _HOME = {
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",
     "CompositeSpout": "txstorm.api.composite",
+    "SourceFacts": "txstorm.api.context",
     "TaskContext": "txstorm.api.context",
     "MapBackend": "txstorm.api.external",
     "MapMark": "txstorm.api.external",
@@ -130,8 +131,8 @@ _HOME = {
     "TopPerWindow": "txstorm.windows.aggregates.top",
     "BaseWindowedBolt": "txstorm.windows.bolt",
     "WindowedBolt": "txstorm.windows.bolt",
-    "Count": "txstorm.windows.forms",
-    "Duration": "txstorm.windows.forms",
+    "Count": "txstorm.windows.rules.forms",
+    "Duration": "txstorm.windows.rules.forms",
     "TupleWindow": "txstorm.windows.window",
 }
 

@@ -87,10 +87,11 @@ def bolt_of(rules, rng):
     return bolt
 
 
-def topology_of(rules, rng):
+def topology_of(rules, seed, parallelism):
+    rng = random.Random(seed)
     spout = FeedSpout({f"s{i}": FIELDS for i in range(rules.inputs)}, opaque=rng.random() < 0.5)
     builder = TransactionalTopologyBuilder("t", "feed", spout)
-    declarer = builder.set_bolt("w", bolt_of(rules, rng), rng.choice([1, 2, 3]) if rules.keyed else 2)
+    declarer = builder.set_bolt("w", bolt_of(rules, rng), parallelism)
     for i in range(rules.inputs):
         if rules.keyed:
             declarer.fields_grouping("feed", f"s{i}", ["unit"])
@@ -104,7 +105,9 @@ def feed(driver, rules, rows, stamp, end):
         return driver.end_of_input(at=time(stamp))
     if not rows:
         return driver.heartbeat(at=time(stamp))
-    streams = {f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)}
+    streams = {
+        f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)
+    }
     return driver.feed(streams, at=time(stamp))
 
 
@@ -123,12 +126,14 @@ def run_schedule(seed, directory):
     rng = random.Random(seed)
     rules = some_rules(rng)
     steps = list(schedule(rng, rules))
-    topology = topology_of(rules, rng)
+    topology = topology_of(rules, seed, rng.choice([1, 2, 3]) if rules.keyed else 2)
     model = Model(rules)
     with TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100))) as driver:
         for number, stamp, rows, more in steps:
             end = more["end"]
             rows = [] if end else sorted(rows, key=lambda row: row[1])
+            if rules.keyed and rng.random() < 0.15:
+                driver.restart(topology_of(rules, seed, rng.choice([1, 2, 3])))
             txid = feed(driver, rules, rows, stamp, end)
             assert txid == number
             if rng.random() < 0.25:

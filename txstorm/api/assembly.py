@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from txstorm.api.bolt import BatchBolt, Component
+from txstorm.api.bolt import BatchBolt, Committer, Component
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,20 @@ class Assembly:
     committer: BatchBolt
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class PartialCommitter(BatchBolt, Committer):
+    """Base class of committers whose `finish_batch` consists of parts, of which failing ones can be left out.
+
+    If the error policy allows dead letters, a run of the task that fails is repeated without the part that failed.
+
+    Attributes:
+        skipped: names of the parts to leave out; set before `prepare`.
+        failed: name of the part that has raised, with a description of it for the dead letter (JSON); None if none has.
+    """
+
+    skipped: frozenset[str] = frozenset()
+    failed: tuple[str, dict[str, Any]] | None = None
 
 
 class AssembledBolt(Component, ABC):

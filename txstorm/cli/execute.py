@@ -40,7 +40,8 @@ class Request:
     target: str | None = None
     ledger: str | None = None
     standby: bool = False
-    drop: Sequence[str] = ()
+    drop: Sequence[str] | None = None
+    end_of_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             target=request.target,
             ledger=request.ledger,
             standby=screen.say if request.standby else False,
-            drop=request.drop,
+            drop=request.drop or (),
+            end_of_input=request.end_of_input,
         )
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, started))

@@ -331,20 +331,8 @@ def _assemble(
 ) -> Session:
     engine, options, monitor = start.engine, start.options, start.monitor
     settings = _settings(topology, options)
-    source = planner(topology.spout.object, program.driver_context(program.spout))
-    wrap = options.recorded or (lambda planner: planner)
-    pinning = [one.id for one in topology.components if one.pins]
-    pins = Pins(program, pinning, settings.pin_timeout)
-    planning = Planning(books, source, options.clock.now, external=topology.external, pins=pins, wrap=wrap)
+    planning = _planning(topology, program, books, settings, options)
     gate = _gate(planning.planner, settings, options)
-    system = SystemTransactions(
-        planning,
-        gate,
-        settings.heartbeat_interval,
-        options.clock.monotonic,
-        timers=any(one.timers for one in topology.components) and not options.bounded,
-        end=options.end_of_input,
-    )
 
     def blocked(cause: str | None) -> None:
         gate.blocked = cause is not None
@@ -377,13 +365,33 @@ def _assemble(
         window=InFlightWindow(
             None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
         ),
-        system=system,
+        system=_system(topology, planning, gate, settings, options),
         committer=committer,
         retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
         retention=retention,
+    )
+
+
+def _planning(topology: Topology, program: Program, books: Books, settings: Settings, options: RunOptions) -> Planning:
+    source = planner(topology.spout.object, program.driver_context(program.spout))
+    wrap = options.recorded or (lambda planner: planner)
+    pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout)
+    return Planning(books, source, options.clock.now, external=topology.external, pins=pins, wrap=wrap)
+
+
+def _system(
+    topology: Topology, planning: Planning, gate: Admission, settings: Settings, options: RunOptions
+) -> SystemTransactions:
+    return SystemTransactions(
+        planning,
+        gate,
+        settings.heartbeat_interval,
+        options.clock.monotonic,
+        timers=any(one.timers for one in topology.components) and not options.bounded,
+        end=options.end_of_input,
     )
 
 

@@ -213,6 +213,7 @@ class _SourceCollector:
         self._streams = streams
         self.report_error = self.reportError = inner.report_error
         self.refuse = inner.refuse
+        self.note = inner.note
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         self._inner.emit(*values, stream=self._named(stream))

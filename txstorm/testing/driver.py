@@ -1,4 +1,7 @@
-"""Test driver: runs a topology step by step, under the control of a test."""
+"""Test driver: runs a topology step by step, under the control of a test.
+
+It is one module, since a test has one object for all that it does and sees.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from txstorm.runtime.stepping import ONE_AT_A_TIME, Stepper
 from txstorm.testing.clock import ManualClock
 from txstorm.testing.emissions import Emission, Emissions
 from txstorm.testing.feed import FeedSpout
+from txstorm.testing.windows import LateRow, late_rows, watermark
 from txstorm.topology.graph import Topology
 
 PROCESSING, COMMITTING = "processing", "committing"
@@ -291,13 +295,27 @@ class TopologyTestDriver:
         self._check_stream(component, stream)
         if isinstance(attempt, TransactionAttempt):
             attempt = attempt.attempt_id
-        last = {one.txid: one.attempt_id for one in self._emissions.attempts}
+        last = self._emissions.last_attempts()
         return [
             one.values
             for one in self._emissions.of(component, stream)
             if txid in (None, one.attempt.txid)
             and one.attempt.attempt_id == (last[one.attempt.txid] if attempt is None else attempt)
         ]
+
+    def watermark(self, component: str) -> datetime | None:
+        """Return the watermark of a windowed bolt after the last committed transaction.
+
+        None while it is undefined; `datetime.max`, in UTC, at the end of input. In processing time, it is the stamp.
+        """
+        return watermark(self.topology, self.data_dir, component) if self.committed else None
+
+    def late(self, component: str) -> list[LateRow]:
+        """Return the late tuples of a windowed bolt in committed transactions.
+
+        Each is (txid, (component, stream), timestamp, watermark, values), with times as datetimes in UTC.
+        """
+        return late_rows(self.topology, self._emissions, component, self.committed)
 
     @property
     def emissions(self) -> list[Emission]:

@@ -9,6 +9,7 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.task.collector import Emitted
+from txstorm.windows.late import LATE
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Emissions:
 
     Attributes:
         log: the emissions.
+        notes: topic → what was passed to `Collector.note`.
         attempts: the attempts, oldest first.
         partial: attempts in which a task of the spout failed, so that their batches are incomplete.
     """
 
     def __init__(self) -> None:
         self.log: list[Emission] = []
+        self.notes: dict[str, list[Emission]] = {LATE: []}
         self.attempts: list[TransactionAttempt] = []
         self.partial: set[TransactionAttempt] = set()
 
@@ -45,7 +48,12 @@ class Emissions:
         """Record the output of a task; see `txstorm.engine.task.collector.Observe`."""
         for one in emitted:
             rows = rows_of_batch(one.batch)
-            self.log += [Emission(component, one.stream, task, attempt, values) for values in rows]
+            kept = self.notes.get(one.stream, self.log)
+            kept += [Emission(component, one.stream, task, attempt, values) for values in rows]
+
+    def last_attempts(self) -> dict[int, int]:
+        """Return txid → id of its last attempt."""
+        return {one.txid: one.attempt_id for one in self.attempts}
 
     def of_txid(self, txid: int) -> list[TransactionAttempt]:
         """Return the attempts at `txid`, oldest first."""

@@ -42,7 +42,12 @@ class _Inspection:
     def _assembled(self, declaration: Declaration) -> ComponentInfo:
         bolt: AssembledBolt = declaration.object
         inputs = tuple(self._input(one) for one in declaration.inputs)
-        tables = tuple(one for kind in (KeyedState, SinkTable, MapState, Outlet) for one in found_tables(bolt, kind))
+        tables = (
+            *found_tables(bolt, KeyedState),
+            *found_tables(bolt, SinkTable),
+            *found_tables(bolt, MapState),
+            *found_tables(bolt, Outlet),
+        )
         tasks = declaration.parallelism if type(declaration.parallelism) is int else 1
         made = bolt.assemble(Site(str(declaration.id), tasks, inputs, tables))
         info = inspect(replace(declaration, object=made.committer, role="committer"))

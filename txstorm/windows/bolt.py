@@ -13,9 +13,9 @@ from txstorm.api.names import name_fault, near
 from txstorm.api.output import Collector
 from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
-from txstorm.windows.event_time import UNITS, WatermarkRule
-from txstorm.windows.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
+from txstorm.windows.rules.event_time import UNITS, WatermarkRule
+from txstorm.windows.rules.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.window import TupleWindow
 
 POLICIES = ("min", "max")
@@ -190,6 +190,17 @@ class WindowedBolt(AssembledBolt):
             raise InputError(msg)
         return self._set(columns=dict(columns))
 
+    def with_persistence(self) -> Self:
+        """Keep buffered tuples in state, as all windowed bolts do; Storm's name for it, which a topology may keep."""
+        return self
+
+    def with_max_events_in_memory(self, number: int) -> Self:
+        """Hold at most `number` tuples of a window in memory: `get()` reads more of them from the state as needed."""
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            msg = f"with_max_events_in_memory: expected a whole number, at least 1, got {number!r}"
+            raise InputError(msg)
+        return self._set(in_memory=number)
+
     def _form(self, form: WindowForm) -> Self:
         if self.options.form is not None:
             msg = (
@@ -222,6 +233,7 @@ class WindowedBolt(AssembledBolt):
             inputs=inputs,
             key=options.key,
             ttl=options.ttl,
+            owner_fields=_owner_fields(options.key, site),
             columns=options.columns,
             late_stream=options.late_stream,
             early=options.early,
@@ -248,6 +260,8 @@ class WindowedBolt(AssembledBolt):
     withIdleTimeout = with_idle_timeout  # noqa: N815
     withLateTupleStream = with_late_tuple_stream  # noqa: N815
     withColumns = with_columns  # noqa: N815
+    withPersistence = with_persistence  # noqa: N815
+    withMaxEventsInMemory = with_max_events_in_memory  # noqa: N815
 
 
 BaseWindowedBolt = WindowedBolt
@@ -323,6 +337,15 @@ def _key_faults(plan: WindowPlan, site: Site) -> list[str]:
                 f"use fields_grouping({one.component!r}, {list(plan.key)})"
             )
     return faults
+
+
+def _owner_fields(key: tuple[str, ...] | None, site: Site) -> tuple[str, ...] | None:
+    """Return the fields of the key by which all inputs are grouped; None if they are not grouped in one way."""
+    ways = {(one.grouping, one.grouped_by) for one in site.inputs}
+    if key is None or len(ways) != 1:
+        return None
+    [(kind, fields)] = ways
+    return fields if kind == "fields" and set(fields) <= set(key) else None
 
 
 def _warnings(plan: WindowPlan) -> list[str]:

@@ -15,15 +15,17 @@ from txstorm.api.state import CollectionHandle, CollectionState, arrow_type
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of, value_of
-from txstorm.windows.event_time import END, Times
-from txstorm.windows.firing import ARRIVAL_BITS, Place, Rows
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.plan import WindowPlan
+from txstorm.windows.rules.event_time import END, Times
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Place, Rows
 
 UNIT, TIME, ARRIVAL, SOURCE, FIRES, VALUES = (
     f"window_{name}" for name in ("unit", "time", "arrival", "source", "fires", "values")
 )
 """Columns of the buffer: task or key, timestamp, arrival, input and source task, trigger, values."""
+PAGE = 8192
+"""Number of rows in a page of a window that is not held in memory, or more where they have the same time."""
 TASK_BITS = 16
 """Number of low bits of a source that hold the source task; the rest is the index of the input."""
 
@@ -54,11 +56,11 @@ class TupleBuffer:
         if rows.num_rows:
             self._handle.append_batch(rows)
 
-    def columns(self, chunk: Chunk, units: list[str], times: Times, arrivals: Times) -> pa.Table:
+    def columns(self, chunk: Chunk, units: pa.Array, times: Times, arrivals: Times) -> pa.Table:
         """Convert the tuples of a chunk to rows of the buffer."""
         source = chunk.number << TASK_BITS | chunk.task
         made: dict[str, Any] = {
-            UNIT: pa.array(units, pa.string()),
+            UNIT: units,
             TIME: pa.array(times, pa.int64()),
             ARRIVAL: pa.array(arrivals, pa.int64()),
             SOURCE: pa.array(np.full(len(chunk), source, np.int64)),
@@ -97,14 +99,48 @@ class TupleBuffer:
             start = end
         return self._handle.scan_table(list(units), start, end)
 
-    def range(self, unit: str, low: Place, high: Place) -> TupleRange:
-        """Return the tuples of `unit` from place `low` up to `high`, excluded."""
-        table = self.scan([unit], low, high)
-        rows = rows_of(table)
-        first, last = position(rows, low), position(rows, high)
-        return TupleRange(
-            self, table.slice(first, last - first), Rows(rows.times[first:last], rows.arrivals[first:last])
-        )
+    def ranges(self, spans: Mapping[str, tuple[Place, Place]]) -> dict[str, TupleRange]:
+        """Return the tuples of several units, each from one place up to another, excluded; one scan reads them all."""
+        low = min(first for first, _ in spans.values())
+        table = self.scan(list(spans), low, max(last for _, last in spans.values()))
+        if len(spans) == 1:
+            # Rows of the times of both bounds, but outside: there are many where many tuples have the same time.
+            [(start, end)] = spans.values()
+            inside = rows_of(table)
+            skip = position(inside, start)
+            table = table.slice(skip, position(inside, end) - skip)
+        loaded = LoadedTuples(self, table)
+        found, begin = {}, 0
+        for unit, part in by_unit(table):
+            rows = rows_of(part)
+            first, last = (position(rows, place) for place in spans[unit])
+            found[unit] = TupleRange(loaded, begin + first, Rows(rows.times[first:last], rows.arrivals[first:last]))
+            begin += part.num_rows
+        none = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return {unit: found.get(unit) or TupleRange(loaded, 0, none) for unit in spans}
+
+    def count(self, unit: str, low: Place, high: Place) -> int:
+        """Return the number of tuples of `unit` between two places, without reading their values into memory."""
+        return sum(len(page.times) for page, _ in self._pages(unit, low, high))
+
+    def pages(self, unit: str, low: Place, high: Place) -> Iterator[list[Tuple]]:
+        """Yield the tuples of `unit` between two places, a page at a time."""
+        for _, table in self._pages(unit, low, high):
+            yield self.tuples(table)
+
+    def _pages(self, unit: str, low: Place, high: Place) -> Iterator[tuple[Rows, pa.Table]]:
+        """Yield the rows between two places in pages of at least `PAGE` rows, which begin where a time begins."""
+        start = low
+        while start < high:
+            few = self.oldest(unit, start, PAGE + 1)
+            end = high if len(few.times) <= PAGE else min(high, Place(int(few.times[-1]) + 1, 0))
+            table = self.scan([unit], start, end)
+            rows = rows_of(table)
+            first, last = position(rows, start), position(rows, end)
+            if last > first:
+                inside = Rows(rows.times[first:last], rows.arrivals[first:last])
+                yield inside, table.slice(first, last - first)
+            start = end
 
     def oldest(self, unit: str, low: Place, number: int) -> Rows:
         """Return the first `number` rows of `unit` from place `low` on."""
@@ -174,31 +210,55 @@ class TupleBuffer:
         return origin
 
 
-class TupleRange:
-    """Consecutive tuples of a unit, loaded from the buffer; slices of it share the tuples that are made once."""
+class LoadedTuples:
+    """Rows that were loaded from the buffer, converted to tuples when the first of them is asked for."""
 
-    def __init__(self, buffer: TupleBuffer, table: pa.Table, rows: Rows) -> None:
+    def __init__(self, buffer: TupleBuffer, rows: pa.Table) -> None:
         self._buffer = buffer
-        self._table = table
         self._rows = rows
         self._tuples: list[Tuple] | None = None
 
-    def bounds(self, low: Place, high: Place) -> tuple[int, int]:
-        """Return the indices of the tuples between two places."""
-        first = position(self._rows, low)
-        return first, max(first, position(self._rows, high))
+    def tuples(self, first: int, last: int) -> list[Tuple]:
+        """Return tuples by their indices."""
+        if self._tuples is None:
+            self._tuples = self._buffer.tuples(self._rows)
+        return self._tuples[first:last]
+
+    def table(self, first: int, last: int) -> pa.Table:
+        """Return tuples by their indices, as an Arrow table."""
+        return self._buffer.user_table(self._rows.slice(first, last - first))
+
+
+class TupleRange:
+    """Consecutive tuples of one unit among those that were loaded.
+
+    Args:
+        loaded: the tuples that were loaded.
+        begin: index of the first of this unit.
+        rows: the places of those of this unit.
+    """
+
+    def __init__(self, loaded: LoadedTuples, begin: int, rows: Rows) -> None:
+        self._loaded = loaded
+        self._begin = begin
+        self._rows = rows
+
+    def count(self, low: Place, high: Place) -> int:
+        """Return the number of tuples between two places."""
+        first, last = self._bounds(low, high)
+        return last - first
 
     def tuples(self, low: Place, high: Place) -> list[Tuple]:
         """Return the tuples between two places."""
-        if self._tuples is None:
-            self._tuples = self._buffer.tuples(self._table)
-        first, last = self.bounds(low, high)
-        return self._tuples[first:last]
+        return self._loaded.tuples(*self._bounds(low, high))
 
     def table(self, low: Place, high: Place) -> pa.Table:
         """Return the tuples between two places as an Arrow table."""
-        first, last = self.bounds(low, high)
-        return self._buffer.user_table(self._table.slice(first, last - first))
+        return self._loaded.table(*self._bounds(low, high))
+
+    def _bounds(self, low: Place, high: Place) -> tuple[int, int]:
+        first = position(self._rows, low)
+        return self._begin + first, self._begin + max(first, position(self._rows, high))
 
 
 def rows_of(table: pa.Table) -> Rows:

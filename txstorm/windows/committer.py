@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from txstorm.api.assembly import PartialCommitter
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
-from txstorm.api.names import counted
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
 from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
-from txstorm.windows.event_time import END, Progress, Times, instant, late
-from txstorm.windows.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Progress, Times, late
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
-from txstorm.windows.window import TupleWindow, UnitWindows
-
-log = logging.getLogger(__name__)
-SHOWN_LATE = 3
-"""Number of late tuples that the log line of a transaction shows."""
+from txstorm.windows.window import CONTENT, TupleWindow, WindowReader
 
 
-@dataclass(frozen=True)
-class LateTuple:
-    """A late tuple: its input (component, stream), timestamp, the watermark that it is behind, and its values."""
-
-    input: tuple[str, str]
-    timestamp: int
-    watermark: int
-    values: tuple[Any, ...]
-
-
-class WindowCommitter(BatchBolt, Committer):
+class WindowCommitter(PartialCommitter):
     """Committer that takes the place of a windowed bolt.
 
     Args:
@@ -120,17 +106,25 @@ class WindowCommitter(BatchBolt, Committer):
         rows, gaps, lates = self._rows(buffer, moment)
         queue = None if self.queue is None else context.collection(self.queue.name)
         units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
+        if component.tasks not in (None, plan.parallelism):
+            units.adopt(component.tasks)
         fired = units.evaluate(rows, gaps)
         early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
         early_due = plan.early is not None and context.stamp - early_stamp >= plan.early
         if early_due:
             fired += units.early(component.early_txid)
         if lates:
-            self._report(lates, units, moment)
+            self._count_late(lates, units)
         if fired:
             self._call(buffer, fired)
         units.save()
-        after = replace(component, declared=plan.declared(), progress=progress, early_stamp=early_stamp)
+        after = replace(
+            component,
+            tasks=plan.parallelism,
+            declared=plan.declared(),
+            progress=progress,
+            early_stamp=early_stamp,
+        )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
@@ -149,7 +143,7 @@ class WindowCommitter(BatchBolt, Committer):
         ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
         return Progress(END if ended or before == END else reached, context.stamp, first)
 
-    def _rows(self, buffer: TupleBuffer, moment: Moment) -> tuple[pa.Table, Times, list[tuple[Chunk, Times]]]:
+    def _rows(self, buffer: TupleBuffer, moment: Moment) -> tuple[pa.Table, Times, list[LateTuples]]:
         """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples."""
         plan = self.plan
         tables, gaps, lates, number = [], [], [], self._attempt.txid << ARRIVAL_BITS
@@ -159,11 +153,12 @@ class WindowCommitter(BatchBolt, Committer):
             times = np.full(size, self._stamped(moment), np.int64) if chunk.times is None else chunk.times
             arrivals = np.arange(number, number + size, dtype=np.int64)
             number += size
-            units = [task] * size if chunk.units is None else chunk.units
+            units = pa.repeat(task, size) if chunk.units is None else chunk.units
             made = buffer.columns(chunk, units, times, arrivals)
             behind = late(times, moment.passed, plan.form) if plan.event_time else np.zeros(size, bool)
             if behind.any():
-                lates.append((chunk, np.flatnonzero(behind)))
+                assert moment.passed is not None
+                lates.append(LateTuples(chunk, np.flatnonzero(behind), moment.passed))
                 made = made.filter(pa.array(~behind))
             tables.append(made)
             gaps.append(np.zeros(size, np.int64)[~behind] if chunk.gaps is None else chunk.gaps[~behind])
@@ -180,66 +175,39 @@ class WindowCommitter(BatchBolt, Committer):
         end = None if step is None or moment.passed == END else moment.last_end(step)
         return self._context.stamp if end is None else max(self._context.stamp, end + 1)
 
-    # -- late tuples ---------------------------------------------------------------------------------------------------
-
-    def _report(self, lates: Sequence[tuple[Chunk, Times]], units: Units, moment: Moment) -> None:
-        """Count the late tuples, log them, and emit them if there is a stream for them."""
-        watermark = moment.passed
-        assert watermark is not None
-        found = [one for chunk, rows in lates for one in self._late(chunk, rows, watermark)]
+    def _count_late(self, lates: Sequence[LateTuples], units: Units) -> None:
+        """Count the late tuples, and report them."""
         numbers: dict[int, int] = {}
-        for chunk, rows in lates:
-            numbers[chunk.number] = numbers.get(chunk.number, 0) + len(rows)
+        for one in lates:
+            numbers[one.chunk.number] = numbers.get(one.chunk.number, 0) + len(one.rows)
         name = unit_of_task(self._context.task)
         record = units.records.get(name)
         if record is None:
             text = self._context.state(self.progress.name).get(name)
             record = UnitRecord() if text is None else UnitRecord.read(text)
         units.records[name] = record.with_late(numbers)
-        shown = ", ".join(f"{one.values} of {one.input[0]} at {instant(one.timestamp)}" for one in found[:SHOWN_LATE])
-        log.info(
-            "%s[%d], txid %d: %s behind the watermark %s entered no window: %s%s",
-            self.plan.id,
-            self._context.task,
-            self._attempt.txid,
-            counted(len(found), "late tuple"),
-            instant(watermark),
-            shown,
-            ", …" if len(found) > SHOWN_LATE else "",
-            extra={"late": found, "component": self.plan.id, "attempt": self._attempt},
-        )
-        if self.plan.late_stream is not None:
-            for chunk, rows in lates:
-                self._emit_late(chunk, rows)
-
-    def _late(self, chunk: Chunk, rows: Times, watermark: int) -> Iterator[LateTuple]:
-        one, values = self.plan.inputs[chunk.number], chunk.rows()
-        assert chunk.times is not None
-        for row in rows.tolist():
-            yield LateTuple((one.component, one.stream), int(chunk.times[row]), watermark, values[row])
-
-    def _emit_late(self, chunk: Chunk, rows: Times) -> None:
-        fields, values = self.plan.inputs[chunk.number].fields, chunk.rows()
-        assert self.plan.late_stream is not None
-        for row in rows.tolist():
-            given = dict(zip(fields, values[row], strict=True))
-            self._collector.emit(*(given.get(name) for name in self.plan.union), stream=self.plan.late_stream)
+        report_late(self.plan, self._context, self._collector, lates)
 
     # -- the user's bolt -----------------------------------------------------------------------------------------------
 
     def _call(self, buffer: TupleBuffer, fired: Sequence[Fired]) -> None:
         """Call the user's bolt for each window that fires."""
         plan, bolt = self.plan, self.bolt
-        by_unit: dict[str, list[Fired]] = {}
-        for one in fired:
-            by_unit.setdefault(one.unit, []).append(one)
-        shared = {unit: UnitWindows(buffer, unit, [one.window for one in some]) for unit, some in by_unit.items()}
+        reader = WindowReader(buffer, fired, plan.in_memory)
         bolt.prepare(self._context, self._collector)
         before = dict(vars(bolt))
-        for unit, window in fired:
-            made = TupleWindow(shared[unit], window, None if plan.key is None else unit, plan.evictor)
-            bolt.execute(made)
-            self._check_kept(before, made)
+        for number, (unit, window) in enumerate(fired):
+            if str(number) in self.skipped:
+                continue
+            made = TupleWindow(reader, unit, window, keyed=plan.key is not None, evictor=plan.evictor)
+            try:
+                bolt.execute(made)
+                self._check_kept(before, made)
+            except BaseException:
+                found, low, high = reader.read(unit, CONTENT, window)
+                record = {"key": unit, "end": made.end.isoformat(), "tuples": found.count(low, high)}
+                self.failed = str(number), record
+                raise
         bolt.cleanup()
 
     def _check_kept(self, before: dict[str, Any], window: TupleWindow) -> None:

@@ -15,9 +15,9 @@ from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of
-from txstorm.windows.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
-from txstorm.windows.forms import Duration, Trigger, duration
 from txstorm.windows.plan import TimeSource, WindowPlan
+from txstorm.windows.rules.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
+from txstorm.windows.rules.forms import Duration, Trigger, duration
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Chunk:
     task: int
     values: pa.RecordBatch | list[tuple[Any, ...]]
     times: Times | None
-    units: list[str] | None
+    units: pa.Array | None
     gaps: Times | None
     fires: list[bool] | None
     newest: dict[str, int]
@@ -77,13 +77,12 @@ class Intake:
         return Origin(attempt or self._attempt, one.component, one.stream, task, one.fields)
 
     def batch(self, number: int, task: int, batch: pa.RecordBatch) -> Chunk:
-        """Read a record batch; raise `InputError` for the first tuple that is an error."""
+        """Read a record batch; raise `ValueError` for the first tuple that is an error."""
         plan = self._plan
         batch = batch.select(plan.inputs[number].fields)
         calls = (plan.time.extractor, plan.form.trigger, plan.form.gap if callable(plan.form.gap) else None)
         tuples = list(self._tuples(number, task, batch)) if any(calls) else []
-        keys = None if plan.key is None else [batch.column(name).to_pylist() for name in plan.key]
-        units = None if keys is None else list(map(key_text, zip(*keys, strict=True)))
+        units = None if plan.key is None else _keys([batch.column(name) for name in plan.key])
         times = self._times(number, task, batch, tuples)
         partition = plan.time.partition
         parts = None if partition is None else batch.column(partition).to_pylist()
@@ -91,11 +90,14 @@ class Intake:
 
     def tuples(self, number: int, task: int, given: Sequence[Tuple]) -> Chunk:
         """Read tuples whose values have no common Arrow type."""
-        plan = self._plan
+        plan, origin = self._plan, self.origin(number, task)
+        given = [Tuple(one.values, origin) for one in given]
         times: Times | None = None
         if plan.event_time:
             times = self._times_of(number, task, _stamps(plan.time, given), given)
-        units = None if plan.key is None else [key_text([one[name] for name in plan.key]) for one in given]
+        units = None
+        if plan.key is not None:
+            units = pa.array([key_text([one[name] for name in plan.key]) for one in given], pa.string())
         partition = plan.time.partition
         newest = _newest(times, None if partition is None else [one[partition] for one in given])
         values = [tuple(one.values) for one in given]
@@ -130,14 +132,14 @@ class Intake:
         except TimestampError as error:
             raise self._bad(tuples[error.row], error) from None
 
-    def _bad(self, one: Tuple, error: TimestampError) -> InputError:
+    def _bad(self, one: Tuple, error: TimestampError) -> ValueError:
         field = self._plan.time.field
         what = f"field {field!r}" if field is not None else "the timestamp extractor"
         msg = (
             f"{self._plan.id}: {what} of {one!r}: {error}; correct the tuple upstream, or leave such tuples out with "
             "on_error='dead_letter'"
         )
-        return InputError(msg)
+        return ValueError(msg)
 
     def _tuples(self, number: int, task: int, batch: pa.RecordBatch) -> Iterator[Tuple]:
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -147,6 +149,21 @@ class Intake:
 def key_text(values: Sequence[Any]) -> str:
     """Return the text of a key, a JSON list of its values."""
     return text_of(list(values), "key")
+
+
+def _keys(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the text of each row's key; each distinct key is converted once."""
+    codes: list[Any] = []
+    values = []
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes.append(encoded.indices.to_numpy(zero_copy_only=False))
+        values.append(encoded.dictionary.to_pylist())
+    distinct, rows = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    keys = zip(
+        *([some[code] for code in row] for some, row in zip(values, distinct.tolist(), strict=True)), strict=True
+    )
+    return pa.array(map(key_text, keys), pa.string()).take(pa.array(rows.reshape(-1)))
 
 
 def _newest(times: Times | None, parts: list[Any] | None) -> dict[str, int]:
@@ -174,12 +191,12 @@ def _gap(component: str, function: Trigger, one: Tuple) -> int:
         return duration(function(one), "the gap").microseconds
     except InputError as error:
         msg = f"{component}: the function given to with_session_window was called with {one!r}: {error}"
-        raise InputError(msg) from None
+        raise ValueError(msg) from None
 
 
 def _fires(component: str, function: Trigger, one: Tuple) -> bool:
     answer = function(one)
     if not isinstance(answer, bool | np.bool_):
         msg = f"{component}: the trigger returned {answer!r} for {one!r}, expected True or False"
-        raise InputError(msg)
+        raise ValueError(msg)
     return bool(answer)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.context import SourceFacts, TaskContext
-from txstorm.windows.event_time import Facts, WatermarkRule
-from txstorm.windows.forms import WindowForm
+from txstorm.keys import key_group, task_of
+from txstorm.tagged import value_of
+from txstorm.windows.rules.event_time import Facts, WatermarkRule
+from txstorm.windows.rules.forms import WindowForm
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class TimeSource:
-    """Where timestamps come from: a field with its unit, or a function of the tuple; neither is processing time."""
+    """Source of timestamps: a field with its unit, or a function of the tuple; neither is processing time."""
 
     field: str | None = None
     unit: str = "ms"
@@ -54,6 +56,8 @@ class WindowPlan:
         inputs: its inputs, in the order of their declaration.
         key: the fields of the key of each window; None for windows per task.
         ttl: the time without tuples, in microseconds, after which a key is dropped; None: never.
+        owner_fields: the fields of the key by which tuples are distributed, so that keys can move to other tasks when
+            the parallelism changes; None if they cannot.
         columns: column → type of buffered tuples; None: as tagged text.
         late_stream: the stream that late tuples are emitted to.
         early: the time between early results, in microseconds; None: no early results.
@@ -70,6 +74,7 @@ class WindowPlan:
     inputs: tuple[InputPlan, ...]
     key: tuple[str, ...] | None = None
     ttl: int | None = None
+    owner_fields: tuple[str, ...] | None = None
     columns: Mapping[str, Any] | None = None
     late_stream: str | None = None
     early: int | None = None
@@ -115,4 +120,10 @@ class WindowPlan:
             "policy": self.rule.policy,
             "columns": None if self.columns is None else list(self.columns),
         }
-        return declared if self.key is not None else {**declared, "tasks": self.parallelism}
+        return declared if self.owner_fields is not None else {**declared, "tasks": self.parallelism}
+
+    def owner(self, unit: str) -> int:
+        """Return the task that gets the tuples of a key; only if `owner_fields` is not None."""
+        assert self.key is not None and self.owner_fields is not None
+        values = dict(zip(self.key, value_of(unit), strict=True))
+        return task_of(key_group([values[name] for name in self.owner_fields]), self.parallelism)

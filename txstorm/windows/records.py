@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txstorm.errors import StateError
-from txstorm.windows.event_time import Newest, Progress
-from txstorm.windows.firing import OpenSession, Place, Unit
+from txstorm.windows.rules.event_time import Newest, Progress
+from txstorm.windows.rules.firing import OpenSession, Place, Unit
 
 COMPONENT = "component"
 """Key of the component's record; those of units are in brackets."""
@@ -23,12 +23,14 @@ class ComponentRecord:
     """Record of a component after a transaction.
 
     Attributes:
+        tasks: number of tasks in the previous transaction; None before the first.
         declared: what must be the same at every start; see `WindowPlan.declared`.
         progress: its progress in event time; in processing time, the watermark is the last stamp.
         early_stamp: stamp of the previous early evaluation.
         early_txid: its txid.
     """
 
+    tasks: int | None = None
     declared: Any = None
     progress: Progress = field(default_factory=Progress)
     early_stamp: int | None = None
@@ -45,6 +47,7 @@ class ComponentRecord:
                 "first_stamp": progress.first_stamp,
                 "newest": newest,
                 "early": [self.early_stamp, self.early_txid],
+                "tasks": self.tasks,
                 "declared": self.declared,
             }
         )
@@ -57,7 +60,7 @@ class ComponentRecord:
         stored = json.loads(text)
         newest = {(number, part): Newest(time, stamp) for number, part, time, stamp in stored["newest"]}
         progress = Progress(stored["watermark"], stored["advanced"], stored["first_stamp"], newest)
-        return cls(stored["declared"], progress, *stored["early"])
+        return cls(stored["tasks"], stored["declared"], progress, *stored["early"])
 
     def check(self, component: str, declared: Any) -> None:
         """Raise `StateError` if the component was started with another form, key, time or policy."""
@@ -111,13 +114,10 @@ class UnitRecord:
     def read(cls, text: str) -> UnitRecord:
         """Return the record with this text."""
         stored = json.loads(text)
-        unit = Unit(
-            *(Place(*stored[name]) for name in ("low", "high", "covered")),
-            *stored["counts"],
-            stored["newest"],
-            stored["last_end"],
-            tuple(OpenSession(*one) for one in stored["open"]),
-        )
+        low, high, covered = (Place(*stored[name]) for name in ("low", "high", "covered"))
+        kept, counted = stored["counts"]
+        open_ = tuple(OpenSession(*one) for one in stored["open"])
+        unit = Unit(low, high, covered, kept, counted, stored["newest"], stored["last_end"], open_)
         late = tuple((number, count) for number, count in stored["late"])
         return cls(unit, stored["stamp"], stored["due"], late)
 

@@ -13,8 +13,10 @@ from txstorm.api.state import CollectionHandle, CollectionState, StateHandle
 from txstorm.keys import canonical
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import UNIT, TupleBuffer, by_unit, position, rows_of
-from txstorm.windows.event_time import END, Times
-from txstorm.windows.firing import (
+from txstorm.windows.plan import WindowPlan
+from txstorm.windows.records import UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Times
+from txstorm.windows.rules.firing import (
     START,
     Moment,
     Place,
@@ -28,8 +30,6 @@ from txstorm.windows.firing import (
     fire,
     fire_sessions,
 )
-from txstorm.windows.plan import WindowPlan
-from txstorm.windows.records import UnitRecord, unit_of_task
 
 QUEUE, DUE = "queue", "due"
 FIRE, DROP, EXPIRE, CHANGED = "fire", "drop", "expire", "changed"
@@ -42,6 +42,11 @@ def queue_state(plan: WindowPlan) -> CollectionState:
     return CollectionState(f"{plan.id}-due", key={QUEUE: str}, value={UNIT: str}, order={DUE: int})
 
 
+def queue_name(kind: str, task: int, tasks: int) -> str:
+    """Return the name of a queue of a task; other numbers of tasks have other queues."""
+    return f"{kind}/{task} of {tasks}"
+
+
 class Fired(NamedTuple):
     """A window that fires, and its unit."""
 
@@ -51,7 +56,7 @@ class Fired(NamedTuple):
 
 @dataclass(frozen=True)
 class Stores:
-    """What a task of a windowed component reads and writes; `queue` is None for windows per task."""
+    """The tables of a task of a windowed component; `queue` is None for windows per task."""
 
     buffer: TupleBuffer
     records: StateHandle
@@ -99,6 +104,20 @@ class Units:
         self._enqueue(FIRE, ((record.due, name) for name, record in self.records.items() if self._is_due_new(name)))
         self._enqueue(CHANGED, ((self._moment.txid, name) for name in added if self._plan.early is not None))
         return self._sorted(fired)
+
+    def adopt(self, tasks: int) -> None:
+        """Take over the queued keys that are now of this task, after a change from another number of `tasks`."""
+        queue = self._stores.queue
+        if queue is None:
+            return
+        for kind in (FIRE, DROP, EXPIRE, CHANGED):
+            for task in range(tasks):
+                name = queue_name(kind, task, tasks)
+                entries = queue.scan(name)
+                mine = [(at, unit) for at, unit in entries if self._plan.owner(unit) == self._task]
+                self._enqueue(kind, mine)
+                if entries and task % self._plan.parallelism == self._task:
+                    queue.evict_before(entries[-1][0] + 1, name)
 
     def early(self, since: int) -> list[Fired]:
         """Return the open windows that got tuples after txid `since`; call after `evaluate`."""
@@ -280,7 +299,7 @@ class Units:
             self._stores.queue.append_many((self._queue(kind), at, name) for at, name in entries)
 
     def _queue(self, kind: str) -> str:
-        return f"{kind}/{self._task}"
+        return queue_name(kind, self._task, self._plan.parallelism)
 
     def _sorted(self, fired: list[Fired]) -> list[Fired]:
         if self._plan.key is None:

@@ -2,48 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from functools import partial
+from itertools import chain, islice
+from typing import Any, overload
 
 import pyarrow as pa
 
 from txstorm.api.tuples import Tuple
-from txstorm.errors import InputError
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import TupleBuffer, TupleRange
-from txstorm.windows.event_time import instant
-from txstorm.windows.firing import Place, Window
-from txstorm.windows.forms import MILLISECOND
+from txstorm.windows.rules.event_time import instant
+from txstorm.windows.rules.firing import Place, Window
+from txstorm.windows.rules.forms import MILLISECOND
+
+CONTENT, NEW, EXPIRED = "content", "new", "expired"
+AHEAD = 256
+"""Number of units whose tuples are read together: those whose windows are evaluated next."""
+
+Span = tuple[Place, Place]
 
 
-class UnitWindows:
-    """All windows that one unit fires in a transaction, which share what they read of the buffer."""
+class LazyTuples(Sequence[Tuple]):
+    """Tuples of a part of a window, read from the state a page at a time whenever they are iterated."""
 
-    def __init__(self, buffer: TupleBuffer, unit: str, windows: list[Window]) -> None:
+    def __init__(self, buffer: TupleBuffer, unit: str, span: Span) -> None:
+        self._pages = partial(buffer.pages, unit, *span)
+        self._length = buffer.count(unit, *span)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Tuple]:
+        return chain.from_iterable(self._pages())
+
+    @overload
+    def __getitem__(self, index: int) -> Tuple: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Tuple]: ...
+
+    def __getitem__(self, index: int | slice) -> Tuple | list[Tuple]:
+        wanted = range(self._length)[index]
+        if isinstance(wanted, int):
+            return next(islice(self, wanted, None))
+        low, high = (min(wanted), max(wanted) + 1) if len(wanted) else (0, 0)
+        some = list(islice(self, low, high))
+        return [some[number - low] for number in wanted]
+
+
+class WindowReader:
+    """Reads the tuples of all windows that a task fires in a transaction, each only once.
+
+    Args:
+        buffer: the task's tuples.
+        fired: unit and window, in the order of evaluation.
+        in_memory: number of tuples of a window that are held in memory; None: all.
+    """
+
+    def __init__(self, buffer: TupleBuffer, fired: Sequence[tuple[str, Window]], in_memory: int | None = None) -> None:
         self._buffer = buffer
-        self._unit = unit
-        self._last = max((one.high for one in windows), default=None)
-        self._last_low = max((one.low for one in windows), default=None)
-        self._loaded: list[tuple[Place, Place, TupleRange]] = []
+        self._in_memory = in_memory
+        self._units = list(dict.fromkeys(unit for unit, _ in fired))
+        self._index = {unit: number for number, unit in enumerate(self._units)}
+        self._spans: dict[str, dict[str, Span]] = {unit: {} for unit in self._units}
+        for unit, window in fired:
+            for part, (low, high) in parts_of(window).items():
+                first, last = self._spans[unit].get(part, (low, high))
+                self._spans[unit][part] = min(first, low), max(last, high)
+        self._loaded: dict[tuple[str, str], TupleRange] = {}
 
-    def content(self, low: Place, high: Place) -> TupleRange:
-        """Return a range that has at least the tuples between two places of the content of a window."""
-        return self._range(low, high, self._last)
+    def read(self, unit: str, part: str, window: Window) -> tuple[TupleRange, Place, Place]:
+        """Return a range that has the tuples of a part of a window, and the places between which they are."""
+        low, high = parts_of(window)[part]
+        whole = self._loaded.get((unit, CONTENT)) if part == NEW else None
+        found = whole or self._loaded.get((unit, part))
+        if found is None:
+            number = self._index[unit]
+            group = self._units[number : number + AHEAD]
+            ranges = self._buffer.ranges({one: self._spans[one][part] for one in group})
+            self._loaded.update({(one, part): loaded for one, loaded in ranges.items()})
+            found = ranges[unit]
+        return found, low, high
 
-    def expired(self, low: Place, high: Place) -> TupleRange:
-        """Return a range that has at least the tuples between two places before the content of a window."""
-        return self._range(low, high, self._last_low)
+    def too_many(self, unit: str, part: str, window: Window) -> LazyTuples | None:
+        """Return the tuples of a part of a window if there are more than may be held in memory."""
+        low, high = parts_of(window)[part]
+        if self._in_memory is None or len(self._buffer.oldest(unit, low, self._in_memory + 1).times) <= self._in_memory:
+            return None
+        lazily = LazyTuples(self._buffer, unit, (low, high))
+        return lazily if len(lazily) > self._in_memory else None
 
-    def _range(self, low: Place, high: Place, ahead: Place | None) -> TupleRange:
-        for first, last, loaded in self._loaded:
-            if first <= low and high <= last:
-                return loaded
-        # Later windows of this transaction follow: what they read is read together.
-        high = high if ahead is None else max(high, ahead)
-        loaded = self._buffer.range(self._unit, low, high)
-        self._loaded.append((low, high, loaded))
-        return loaded
+
+def parts_of(window: Window) -> dict[str, Span]:
+    """Return the parts of a window's tuples that can be read, each with the places between which they are."""
+    return {CONTENT: (window.low, window.high), NEW: window.new, EXPIRED: (window.old_low, window.low)}
 
 
 class TupleWindow:
@@ -58,14 +112,21 @@ class TupleWindow:
     """
 
     def __init__(
-        self, shared: UnitWindows, window: Window, key: str | None, evictor: Callable[[Any], Any] | None = None
+        self,
+        reader: WindowReader,
+        unit: str,
+        window: Window,
+        *,
+        keyed: bool,
+        evictor: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._shared = shared
+        self._reader = reader
+        self._unit = unit
         self._window = window
         self._evictor = evictor
-        self._kept: list[Tuple] | None = None
-        values = () if key is None else tuple(value_of(key))
-        self.key: Any = None if key is None else values[0] if len(values) == 1 else values
+        self._kept: Sequence[Tuple] | None = None
+        values = tuple(value_of(unit)) if keyed else ()
+        self.key: Any = None if not keyed else values[0] if len(values) == 1 else values
         self.first = window.first
         self.final = window.final
 
@@ -89,21 +150,22 @@ class TupleWindow:
         """End of the window in milliseconds since 1970, as in Storm."""
         return self._window.end // MILLISECOND
 
-    def get(self) -> list[Tuple]:
-        """Return the tuples of the window, ordered by time and arrival."""
+    def get(self) -> Sequence[Tuple]:
+        """Return the tuples of the window, ordered by time and arrival.
+
+        If there are more than the bolt holds in memory, the result reads them from the state as it is iterated.
+        """
         if self._kept is None:
-            self._kept = self._evicted(self._content())
+            self._kept = self._evicted(self._tuples(CONTENT))
         return self._kept
 
-    def get_new(self) -> list[Tuple]:
+    def get_new(self) -> Sequence[Tuple]:
         """Return the tuples that were not in the previous window."""
-        low, high = self._window.new
-        return self._shared.content(low, high).tuples(low, high)
+        return self._tuples(NEW)
 
-    def get_expired(self) -> list[Tuple]:
+    def get_expired(self) -> Sequence[Tuple]:
         """Return the tuples that have expired since the previous window, also those that were in no window."""
-        low, high = self._window.old_low, self._window.low
-        return self._shared.expired(low, high).tuples(low, high) if low < high else []
+        return self._tuples(EXPIRED)
 
     def __iter__(self) -> Iterator[Tuple]:
         return iter(self.get())
@@ -111,35 +173,39 @@ class TupleWindow:
     @property
     def table(self) -> pa.Table:
         """The tuples of the window as an Arrow table."""
-        low, high = self._window.low, self._window.high
-        whole = self._shared.content(low, high).table(low, high)
+        whole = self._table(CONTENT)
         if self._evictor is None:
             return whole
         kept = {id(one) for one in self.get()}
-        return whole.filter(pa.array([id(one) in kept for one in self._content()]))
+        return whole.filter(pa.array([id(one) in kept for one in self._tuples(CONTENT)]))
 
     @property
     def new_table(self) -> pa.Table:
         """The tuples of `get_new` as an Arrow table."""
-        low, high = self._window.new
-        return self._shared.content(low, high).table(low, high)
+        return self._table(NEW)
 
     @property
     def expired_table(self) -> pa.Table:
         """The tuples of `get_expired` as an Arrow table."""
-        low, high = self._window.old_low, self._window.low
-        return self._shared.expired(low, high).table(low, high)
+        return self._table(EXPIRED)
 
     def __repr__(self) -> str:
         start = "" if self.start is None else f"{self.start.isoformat()} to "
         key = "" if self.key is None else f" of {self.key!r}"
         return f"TupleWindow({start}{self.end.isoformat()}{key})"
 
-    def _content(self) -> list[Tuple]:
-        low, high = self._window.low, self._window.high
-        return self._shared.content(low, high).tuples(low, high)
+    def _tuples(self, part: str) -> Sequence[Tuple]:
+        lazily = self._reader.too_many(self._unit, part, self._window)
+        if lazily is not None:
+            return lazily
+        found, low, high = self._reader.read(self._unit, part, self._window)
+        return found.tuples(low, high)
 
-    def _evicted(self, content: list[Tuple]) -> list[Tuple]:
+    def _table(self, part: str) -> pa.Table:
+        found, low, high = self._reader.read(self._unit, part, self._window)
+        return found.table(low, high)
+
+    def _evicted(self, content: Sequence[Tuple]) -> Sequence[Tuple]:
         if self._evictor is None:
             return content
         answer = self._evictor(list(content))
@@ -148,7 +214,7 @@ class TupleWindow:
             kept = sorted({known[id(one)] for one in answer})
         except (TypeError, KeyError):
             msg = f"the evictor returned {answer!r} for {self!r}, expected those of its tuples that stay"
-            raise InputError(msg) from None
+            raise ValueError(msg) from None
         return [content[number] for number in kept]
 
     # Storm's names of the same methods.

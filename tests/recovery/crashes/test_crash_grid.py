@@ -111,7 +111,9 @@ def test_killed_and_restarted(forks, undisturbed, place, tables, fault, spout):
     ends_well(forks, [place / "data", *options])
 
     assert content(place / "data") == undisturbed(*options)
-    check(place / "data", TXIDS)
+    # A compaction runs beside commits: if the last group was then decided but not complete, the restart completes it,
+    # and its intent is removed with the next group only.
+    check(place / "data", TXIDS, intents=4 if fault.startswith("compact.") else 3)
 
 
 RECOVERY = [point for point in points(3) if point.startswith(("p0.", "p7.", "p8.")) and "created" not in point]

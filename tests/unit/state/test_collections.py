@@ -203,6 +203,121 @@ def test_removed_rows_may_be_appended_again(bench):
     assert handle.scan("a") == [(1, "again", 1), (2, "k", 2), (3, "k", 3)]
 
 
+# --- eviction ---------------------------------------------------------------------------------------------------------
+
+
+def ats(handle, *keys):
+    return {key: [at for at, *_ in rows] for key, rows in handle.scan_many(keys).items()}
+
+
+def test_rows_below_the_bound_of_a_key_are_evicted_at_once(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
+    handle = made.open(2)
+    handle.append("a", 2, "own", 1)
+    handle.evict_before(4, "a")
+    handle.append("a", 3, "own", 1)
+    assert ats(handle, "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
+    made.commit(2, lambda h: h.evict_before(1, "a"))
+    assert ats(made.open(3), "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_later_txid_may_append_below_the_bound_of_a_key(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: [h.append("a", at, "k", 1) for at in range(6)])
+    made.commit(2, lambda h: h.evict_before(5, "a"))
+    made.commit(3, lambda h: h.append_many([("a", 3, "late", 1), ("a", 1, "late", 1)]))
+    made.commit(4, lambda h: h.evict_before(2, "a"))
+    assert made.open(5).scan("a") == [(3, "late", 1), (5, "k", 1)]
+
+
+def test_a_bound_for_all_keys_holds_from_the_next_txid_on_for_good(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
+    handle = made.open(2)
+    handle.evict_before(4)
+    assert len(handle.scan("a")) == 6
+    handle.append_many([("a", 3, "own", 1), ("c", 4, "own", 1)])
+    made.commit(2, lambda h: None)
+    made.commit(3, lambda h: [h.append("b", 3, "late", 1), h.append("b", 7, "new", 1), h.evict_before(2)])
+    handle = made.open(4)
+    assert ats(handle, "a", "b", "c") == {"a": [4, 5], "b": [4, 5, 7], "c": [4]}
+    assert handle.scan_table(None, end=4).to_pylist() == [
+        {"user": user, "at": 4, "kind": kind, "n": 1} for user, kind in (("a", "k"), ("b", "k"), ("c", "own"))
+    ]
+    handle.append("a", 1, "late", 1)
+    assert handle.scan("a", end=4) == [(4, "k", 1)]
+
+
+@pytest.mark.parametrize(("places", "bound"), [((4, 2), 2), ((4, 4), 4), ((4, None), 0), ((None, None), 0)])
+def test_the_lowest_place_that_the_tasks_give_is_the_bound_if_all_give_one(places, bound):
+    made = Bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(6)]))
+    for task, place in enumerate(places):
+        handle = made.open(2, task)
+        handle.tasks = len(places)
+        if place is not None:
+            handle.evict_before(place)
+    made.group.end_txid(2)
+    assert [at for at, *_ in made.open(3).scan("a")] == list(range(bound, 6))
+
+
+def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in ("a", None) for at in range(50)]))
+    handle = made.open(2)
+    handle.evict_before(40)
+    handle.evict_batch(pa.table({"user": ["a", None, "a"], "at": [45, 48, 43]}))
+    made.group.end_txid(2)
+    rows = made.group.changes(2, 2).select(["user", "at", "_seq", "kind", "n", "_txid", "_prev", "_op"]).to_pylist()
+    nothing = {"_seq": -1, "kind": None, "n": None, "_txid": 2, "_prev": None}
+    assert rows == [
+        {"user": None, "at": 40, "_op": "a", **nothing},
+        {"user": "a", "at": 45, "_op": "e", **nothing},
+        {"user": None, "at": 48, "_op": "e", **nothing},
+    ]
+    assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
+
+
+def test_an_eviction_that_evicts_nothing_new_writes_nothing():
+    made = Bench(EVENTS)
+    made.commit(1, lambda h: [h.append("a", 9, "k", 1), h.evict_before(5)])
+    made.commit(2, lambda h: [h.evict_before(5), h.evict_before(4, "a"), h.append("a", 1, "late", 1)])
+    assert made.group.changes(2, 2) is None
+
+
+def test_a_discarded_bound_leaves_no_trace(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(6)]))
+    handle = made.open(2)
+    handle.evict_before(3)
+    handle.evict_before(5, "a")
+    made.group.end_txid(2)
+    made.group.drop_from(2)
+    made.commit(2, lambda h: h.append("a", 0, "again", 1))
+    assert ats(made.open(3), "a") == {"a": [0, 0, 1, 2, 3, 4, 5]}
+
+
+def test_two_tasks_evicting_from_one_collection_fail_the_batch():
+    made = Bench(EVENTS)
+    made.open(1, 0).append("a", 1, "k", 1)
+    made.open(1, 1).evict_before(1, "a")
+    with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks"):
+        made.group.end_txid(1)
+
+
+def test_the_last_rows_at_or_before_a_place(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", i) for user in "ab" for i, at in enumerate((1, 5, 5, 9))]))
+    handle = made.open(2)
+    handle.append("b", 3, "own", 0)
+    table = handle.scan_table(["b", "a", "c"], end=5, last=2)
+    assert [(row["user"], row["at"], row["n"]) for row in table.to_pylist()] == [
+        ("b", 5, 1), ("b", 5, 2), ("a", 5, 1), ("a", 5, 2)]  # fmt: skip
+    keys = pa.table({"user": ["b", "b"]})
+    assert handle.scan_table(keys, end=4, last=9)["at"].to_pylist() == [1, 3]
+
+
 def test_a_row_appended_and_removed_in_one_txid_leaves_no_trace():
     made = Bench(EVENTS)
     made.commit(1, lambda h: [h.append("a", 1, "k", 1), h.remove("a")])
@@ -311,6 +426,19 @@ MISUSE = {
         ),
         "expected a value of the order column 'at', got None",
     ),
+    "an eviction before nothing": (lambda h: h.evict_before(None), "expected a place of evict_before .*got None"),
+    "an eviction before another type": (lambda h: h.evict_before(5), "place of evict_before .*expected datetime, got"),
+    "an eviction of a key of another type": (lambda h: h.evict_before(AT, ("a", "b")), "'shop', .*expected int, got"),
+    "evictions without places": (
+        lambda h: h.evict_batch(pa.table({"user": ["a"], "shop": [1]})),
+        r"evict_batch expected one column 'at', got \['user', 'shop'\]",
+    ),
+    "an eviction batch with a null": (
+        lambda h: h.evict_batch(
+            pa.table({"user": ["a"], "shop": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
+        ),
+        "expected a value of the order column 'at', got None",
+    ),
     "a batch with naive times": (
         lambda h: h.append_batch(
             pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([0], pa.timestamp("us"))})
@@ -340,6 +468,8 @@ def test_a_handle_works_in_finish_batch_only():
         lambda: handle.scan_many([]),
         lambda: handle.scan_table([]),
         lambda: handle.remove("a"),
+        lambda: handle.evict_before(1),
+        lambda: handle.evict_batch(pa.table({})),
     ):
         with pytest.raises(StateError, match="used outside finish_batch"):
             use()

@@ -6,10 +6,10 @@ Rows that a unit can no longer need are really deleted, so that a wrong eviction
 from bisect import bisect_left, insort
 
 import numpy as np
-from windows_model import INF, Fired
+from windows_model import INF, NOTHING, Fired
 
-from txstorm.windows.event_time import END, Facts, Progress, WatermarkRule, late
-from txstorm.windows.firing import (
+from txstorm.windows.rules.event_time import END, Facts, Progress, WatermarkRule, late
+from txstorm.windows.rules.firing import (
     ARRIVAL_BITS,
     Moment,
     Place,
@@ -21,7 +21,7 @@ from txstorm.windows.firing import (
     fire,
     fire_sessions,
 )
-from txstorm.windows.forms import Count, Duration, WindowForm
+from txstorm.windows.rules.forms import Count, Duration, WindowForm
 
 
 def extent(part):
@@ -53,7 +53,7 @@ class Machine:
         w = self.stamped if self.r.processing_time else self.progress.watermark
         return INF if w == END else w
 
-    def transaction(self, txid, stamp, rows, partitions={}, ended=frozenset(), frontiers={}, end=False):
+    def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         self.early_at = stamp if self.early_at is None else self.early_at
         for name in [one for one, at in self.last_stamp.items() if self.r.ttl and stamp - at >= self.r.ttl]:
             for kept in (self.units, self.rows, self.last_stamp):

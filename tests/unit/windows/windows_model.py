@@ -6,8 +6,10 @@ is (time, arrival, input, unit, id); arrival is (txid, order of delivery). Times
 """
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 INF = float("inf")
+NOTHING = MappingProxyType({})
 
 
 @dataclass
@@ -119,7 +121,7 @@ class Model:
 
     # -- a transaction -----------------------------------------------------------------------------------------------
 
-    def transaction(self, txid, stamp, rows, partitions={}, ended=frozenset(), frontiers={}, end=False):
+    def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         """Take rows (time, input, partition, unit, id) in order of delivery; return (late ids, fired windows)."""
         if self.first_stamp is None:
             self.first_stamp = self.early_at = stamp

@@ -75,6 +75,9 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when all data that the source has now is committed.")
     ] = False,
+    end_of_input: Annotated[
+        bool, typer.Option("--end-of-input", help="As --available-now, and then end the input: all windows close.")
+    ] = False,
     until_txid: Annotated[int | None, typer.Option(metavar="N", min=1, help="End when this txid is committed.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -93,8 +96,8 @@ def run(
 
     One Ctrl-C ends it cleanly: decided transactions are published, the rest is processed again by the next start.
     """
-    if available_now and until_txid is not None:
-        raise typer.BadParameter("give --available-now or --until-txid, not both")
+    if until_txid is not None and (available_now or end_of_input):
+        raise typer.BadParameter("give --until-txid, or --available-now or --end-of-input, not both")
     from txstorm.cli.execute import Request, conclude, execute
     from txstorm.cli.output import log_to, stderr
     from txstorm.cli.target import load
@@ -104,7 +107,7 @@ def run(
     changes = settings_of(settings or [], max_pending, min_interval, max_dead_letters)
     topology = load(target)
     request = Request(
-        engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby, drop or ()
+        engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby, drop, end_of_input
     )
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txstorm.api.assembly import PartialCommitter
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
@@ -113,11 +114,14 @@ class DeadLetterRun:
 
         If `execute` raises for a tuple, the component is restarted without it, so that no trace of that call remains:
         neither its emissions nor its effects on the bolt. If `prepare`, `finish_batch` or the emissions of a task
-        raise, all of its input is omitted, and None is returned.
+        raise, all of its input is omitted, and None is returned; of a `PartialCommitter`, only the part that raises.
         """
         before = len(self.letters)
+        skipped: set[str] = set()
         while True:
             bolt = component.spec.fresh()
+            if isinstance(bolt, PartialCommitter):
+                bolt.skipped = frozenset(skipped)
             try:
                 run = component.begin(bolt)
                 bad = [self._execute(component, run, arrival) for arrival in arrivals]
@@ -128,6 +132,12 @@ class DeadLetterRun:
                 component.undo()
                 self.letters.cut(before)
                 row = self._row(component, error)
+                if isinstance(bolt, PartialCommitter) and bolt.failed is not None and bolt.failed[0] not in skipped:
+                    part, record = bolt.failed
+                    skipped.add(part)
+                    self.letters.add_record(row, record)
+                    before = len(self.letters)
+                    continue
                 for arrival in arrivals:
                     self.letters.add_rows(row, arrival)
                 return None

@@ -31,7 +31,10 @@ class _Given(NamedTuple):
 
 
 class CheckedCollector(OutputCollector):
-    """A collector that raises `EmitError` if a value, or the memory of a batch, was changed after its emission."""
+    """A collector that raises `EmitError` if a value, or the memory of a batch, was changed after its emission.
+
+    What is passed to `note` is emitted to a stream that is not declared, so that only the observer receives it.
+    """
 
     def __init__(self, component: str, streams: Mapping[str, StreamDeclaration]) -> None:
         super().__init__(component, streams)
@@ -52,6 +55,10 @@ class CheckedCollector(OutputCollector):
         if isinstance(batch, pa.RecordBatch | pa.Table):
             self._given.append(_Given(stream, batch, _bytes_of(batch)))
         super().emit_batch(batch, stream=stream)
+
+    def note(self, topic: str, batch: Any) -> None:
+        """Keep rows for the observer."""
+        self._out.append(Emitted(topic, batch))
 
     emitDirect = emit_direct  # noqa: N815 - Storm's names
     emitBatch = emit_batch  # noqa: N815

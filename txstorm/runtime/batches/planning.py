@@ -109,7 +109,8 @@ class Planning:
         """
         if replay and not self.planner.opaque and txid in self.metas:
             return True
-        before, system = self.document(txid - 1), self.kind(txid) != "data"
+        previous, system = self.metas.get(txid - 1), self.kind(txid) != "data"
+        before = None if previous is None else previous.document
         kept = self.pinned(txid, before)
         if kept is not None:
             self._plan(txid, kept, None)

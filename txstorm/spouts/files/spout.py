@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import TaskContext
+from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
@@ -100,6 +100,7 @@ class FileSpout(TransactionalSpout):
         header: csv: whether each file begins with the names of its columns.
         delimiter: csv: one ASCII character.
         errors: ``replace`` turns bytes that are not UTF-8 into U+FFFD instead of failing.
+        bounded: whether nothing is ever added, so that the source has ended once all files are read.
 
     Raises:
         SpoutError: the path is not local.
@@ -118,7 +119,9 @@ class FileSpout(TransactionalSpout):
         header: bool = True,
         delimiter: str = ",",
         errors: str = "strict",
+        bounded: bool = False,
     ) -> None:
+        self.bounded = bounded
         self.paths = absolute(path)
         self.max_batch_rows = _positive("max_batch_rows", max_batch_rows)
         size = LARGEST_BATCH if max_batch_bytes is None else _positive("max_batch_bytes", max_batch_bytes)
@@ -228,6 +231,13 @@ class _FileCoordinator(SpoutCoordinator):
         with _naming(self._component, txid):
             metadata = self._plan(Position.after(prev_metadata))
         return NOT_READY if metadata is None else metadata
+
+    def facts(self, metadata: Any) -> SourceFacts:
+        try:
+            caught_up = self._plan(Position.after(metadata)) is None
+        except SpoutError:  # of the next transaction, which reports it
+            caught_up = False
+        return SourceFacts(caught_up=caught_up, ended=caught_up and self._spout.bounded)
 
     def latest(self) -> Any:
         filled = [(name, size) for name, size in expand(self._spout.paths).items() if size]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from txstorm.api.context import SourceFacts
 from txstorm.api.spout import NOT_READY, SpoutCoordinator
 from txstorm.clients.kafka.cluster import Cluster, GroupPositions, Partition, Range
 from txstorm.clients.kafka.reader import RangeReader
@@ -233,6 +234,15 @@ class KafkaCoordinator(SpoutCoordinator):
     def notices(self) -> list[str]:
         """See `SpoutCoordinator`."""
         return self._notices.take()
+
+    def facts(self, metadata: Any) -> SourceFacts:
+        """Return the partitions, by number if there is one topic, and whether all known ends are reached."""
+        positions = Positions.after(metadata)
+        one = len(positions.ids) == 1
+        names = [str(number) if one else f"{topic}/{number}" for topic, number in positions.next]
+        ends = self._view.ends
+        caught_up = all(partition in ends and offset >= ends[partition] for partition, offset in positions.next.items())
+        return SourceFacts(tuple(names), caught_up=caught_up and bool(names))
 
     # -- available and committed positions ----------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 from txstorm.api.state import CollectionState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.index import Bounds
-from txstorm.state.index.sorted_rows import Arrays, Layers, SortedRows, Source
+from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.sorted_rows import Arrays, SortedRows, few
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, split_changes, whole, words
 from txstorm.storage.rows.forms import KeyForm, ValueForm
 from txstorm.storage.rows.schema import OP, PLACE, REMOVED, TXID
@@ -156,7 +157,7 @@ class PublishedLayers:
         removed = [*self.removed, *([] if later.removed is None else [later.removed])]
         tombstones = [*self.tombstones, *([] if later.tombstones is None else [later.tombstones])]
         return replace(
-            self, blocks=tuple(blocks), removed=_joined(removed), tombstones=_joined(tombstones), bound=bound
+            self, blocks=tuple(blocks), removed=tuple(few(removed)), tombstones=tuple(few(tombstones)), bound=bound
         )
 
     @property
@@ -167,14 +168,6 @@ class PublishedLayers:
 
 _MERGED_ROWS = 1 << 16
 """Number of rows from which on a block in memory is not merged with others."""
-
-
-def _joined(blocks: Sequence[SortedRows]) -> tuple[SortedRows, ...]:
-    """Merge the last ones of `blocks`, so that there are few."""
-    made = list(blocks)
-    while len(made) > 1 and len(made[-2]) <= 2 * len(made[-1]):
-        made[-2:] = [SortedRows.joined(made[-2:])]
-    return tuple(made)
 
 
 def memory_share(bounds: Bounds) -> int:

@@ -57,6 +57,10 @@ def bisected(values: Numbers, low: Numbers, high: Numbers, wanted: Numbers | int
         wanted: the values to search for, one per range, or one for all.
         after: whether to return the position after equal values rather than before them.
     """
+    if len(low) == 1:
+        aim = wanted if isinstance(wanted, int) else wanted[0]
+        at = np.searchsorted(values[low[0] : high[0]], aim, side="right" if after else "left")
+        return low + at
     low, high = low.copy(), high.copy()
     aims = np.broadcast_to(np.asarray(wanted), low.shape)
     while (open_ := low < high).any():
@@ -101,7 +105,8 @@ def _highest_from_here(owners: Numbers, places: Numbers) -> Numbers:
     distinct, ranks = np.unique(places, return_inverse=True)
     last = np.cumsum(np.concatenate([[0], owners[::-1][1:] != owners[::-1][:-1]]))
     raised = np.maximum.accumulate(last * len(distinct) + ranks[::-1]) - last * len(distinct)
-    return distinct[raised[::-1]]
+    result: Numbers = distinct[raised[::-1]]
+    return result
 
 
 def limit_of(txids: Numbers | int) -> Any:

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.context import EPOCH
-from txstorm.errors import InputError
-from txstorm.windows.forms import WindowForm
+from txstorm.windows.rules.forms import WindowForm
 
 Times = npt.NDArray[np.int64]
 
@@ -34,7 +33,7 @@ WHOLE = ""
 """The partition of an input that has no partition field."""
 
 
-class TimestampError(InputError):
+class TimestampError(ValueError):
     """A tuple without a usable timestamp.
 
     Attributes:

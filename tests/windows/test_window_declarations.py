@@ -1,0 +1,146 @@
+"""Wrong declarations of windows: one clear error each, at the call or when the topology is built."""
+
+from datetime import timedelta
+
+import pytest
+from window_cases import Report, driver, topology
+
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt
+from txstorm.errors import InputError, TopologyError, TopologyFailed
+from txstorm.testing import FeedSpout
+
+SECOND = Duration.seconds(1)
+
+CALLS = {
+    "a length of 0": (
+        lambda: Report().with_window(Duration(0)),
+        "the window's length: expected a duration longer than 0",
+    ),
+    "a slide of 0": (
+        lambda: Report().with_window(SECOND, timedelta(0)),
+        "the window's slide: expected a duration longer",
+    ),
+    "a negative length": (lambda: Report().with_window(Duration.seconds(-1)), "Duration.seconds.-1.: expected"),
+    "a count of 0": (lambda: Report().with_tumbling_window(Count(0)), "Count.0.: expected a whole number"),
+    "no length": (lambda: Report().with_window(None), "the window's length: expected a Duration"),
+    "a number as length": (lambda: Report().with_window(10), "the window's length: expected a Duration.*got 10"),
+    "a slide that is no extent": (lambda: Report().with_window(SECOND, "x"), "the window's slide: expected"),
+    "a gap of 0": (lambda: Report().with_session_window(Duration(0)), "the gap between sessions"),
+    "text as duration": (lambda: Duration.seconds("1"), "Duration.seconds.'1'.: expected a number"),
+    "NaN as duration": (lambda: Duration(float("nan")), "expected a number"),
+    "two forms": (lambda: Report().with_window(SECOND).with_tumbling_window(SECOND), "declared twice"),
+    "two timestamps": (
+        lambda: Report().with_timestamp_field("a").with_timestamp_extractor(len),
+        "a second timestamp; give one field or one extractor",
+    ),
+    "an unknown unit": (lambda: Report().with_timestamp_field("a", "h"), "expected the unit 's', 'ms', 'us', got 'h'"),
+    "no extractor": (lambda: Report().with_timestamp_extractor("a"), "expected a function"),
+    "an unknown policy": (lambda: Report().with_watermark_policy("avg"), "expected 'min' or 'max'"),
+    "a bad stream name": (lambda: Report().with_late_tuple_stream("1st"), "with_late_tuple_stream: stream '1st'"),
+    "a lag that is a number": (lambda: Report().with_lag(5), "with_lag: expected a Duration"),
+    "a key field twice": (lambda: Report().with_key("a", "a"), "with_key: expected the names of different fields"),
+    "no evictor": (lambda: Report().with_evictor(1), "with_evictor: expected a function"),
+    "no columns": (lambda: Report().with_columns({}), "with_columns: expected field"),
+    "no memory": (lambda: Report().with_max_events_in_memory(0), "with_max_events_in_memory: expected a whole number"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_argument_is_refused_at_the_call(name):
+    call, message = CALLS[name]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+class NoExecute(WindowedBolt):
+    pass
+
+
+def tumbling(bolt=None):
+    return (bolt or Report()).with_tumbling_window(SECOND)
+
+
+BUILDS = {
+    "no windows": (lambda: Report(), "it declares no windows"),
+    "no execute": (lambda: tumbling(NoExecute()), "NoExecute does not override execute"),
+    "a late stream without timestamp": (
+        lambda: tumbling().with_late_tuple_stream("late"),
+        "with_late_tuple_stream needs",
+    ),
+    "a lag without timestamp": (lambda: tumbling().with_lag(SECOND), "with_lag needs timestamps"),
+    "an unknown timestamp field": (
+        lambda: tumbling().with_timestamp_field("tss"),
+        "has no field 'tss' .did you mean 'ts'",
+    ),
+    "an unknown partition field": (
+        lambda: tumbling().with_timestamp_field("ts").with_partition_field("p"),
+        "with_partition_field: stream 's1' of 'feed' has no field 'p'",
+    ),
+    "an unknown key field": (
+        lambda: tumbling().with_key("user"),
+        "with_key: stream 's1' of 'feed' has no field 'user'",
+    ),
+    "a key that two tasks may get": (lambda: tumbling().with_key("id"), "two tasks may get tuples of one key"),
+    "early results of counts": (
+        lambda: Report().with_window(Count(2)).with_early_results(SECOND),
+        "early results need",
+    ),
+    "a field without a type": (lambda: tumbling().with_columns({"id": int}), "no type for field 'ts'"),
+    "a type without a field": (
+        lambda: tumbling().with_columns({"id": int, "ts": int, "t": int}),
+        "no input has a field 't'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_wrong_declaration_is_refused_when_the_topology_is_built(name):
+    make, message = BUILDS[name]
+    spout = FeedSpout({"s1": ("id", "ts")})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder.set_bolt("w", make(), 2).shuffle_grouping("feed", "s1")
+    with pytest.raises(TopologyError, match=message):
+        builder.build_topology()
+
+
+USER_FUNCTIONS = {
+    "a gap that is no duration": (
+        lambda: Report().with_session_window(lambda one: "soon"),
+        "w: the function given to with_session_window was called with .*id='a'.*the gap: expected a Duration",
+    ),
+    "a trigger that returns no bool": (
+        lambda: Report().with_window(Count(2), lambda one: one["id"]),
+        "w: the trigger returned 'a' for .*expected True or False",
+    ),
+    "an evictor that returns something else": (
+        lambda: Report().with_window(Count(2)).with_evictor(lambda tuples: ["x"]),
+        r"the evictor returned \['x'\].*expected those of its tuples that stay",
+    ),
+    "an extractor that raises": (
+        lambda: tumbling().with_timestamp_extractor(lambda one: one["nothing"]),
+        "no field 'nothing'",
+    ),
+}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("name", USER_FUNCTIONS)
+def test_a_function_that_returns_garbage_ends_the_topology_with_the_tuple(name, parallelism):
+    make, message = USER_FUNCTIONS[name]
+    with driver(topology(make(), parallelism=parallelism)) as running:
+        txid = running.feed({"s1": [("a", 1)]})
+        with pytest.raises(TopologyFailed, match=message):
+            running.ack(txid)
+
+
+def test_windows_of_counts_per_key_without_ttl_are_warned_about():
+    made = topology(Report().with_window(Count(2)).with_key("id"))
+    assert any("give with_key a ttl" in warning for warning in made.warnings)
+    made = topology(Report().with_window(Count(2)).with_key("id", ttl=Duration.days(1)))
+    assert not made.warnings
+
+
+def test_durations_show_themselves_as_they_are_written():
+    shown = [Duration(1500), Duration.seconds(90), Duration.minutes(2), Duration.of(timedelta(days=2)), Count.of(3)]
+    assert str(shown) == "[Duration(1500), Duration.seconds(90), Duration.minutes(2), Duration.days(2), Count(3)]"
+    assert Duration.hours(24) == Duration.days(1) and Duration.milliseconds(5) == Duration(timedelta(milliseconds=5))

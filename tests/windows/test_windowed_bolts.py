@@ -1,0 +1,439 @@
+"""Windowed bolts in the test driver: the worked examples, time, late tuples, keys, state and failures."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from window_cases import EPOCH, Report, at, clock, committed, contents, driver, ids, shown, topology
+
+from txstorm import BaseWindowedBolt, Count, Duration, KeyedState, TransactionalTopologyBuilder, WindowedBolt
+from txstorm.errors import StateError, TopologyFailed
+from txstorm.testing import FeedSpout
+
+FIRST = [
+    ("e1", "6:00:03"),
+    ("e2", "6:00:05"),
+    ("e3", "6:00:07"),
+    ("e4", "6:00:18"),
+    ("e5", "6:00:26"),
+    ("e6", "6:00:36"),
+]
+SECOND = [("e7", "8:00:25"), ("e8", "8:00:26"), ("e9", "8:00:27"), ("e10", "8:00:39")]
+WINDOWS = [
+    ("5:59:50", "6:00:10", ["e1", "e2", "e3"], ["e1", "e2", "e3"], []),
+    ("6:00:00", "6:00:20", ["e1", "e2", "e3", "e4"], ["e4"], []),
+    ("6:00:10", "6:00:30", ["e4", "e5"], ["e5"], ["e1", "e2", "e3"]),
+    ("6:00:20", "6:00:40", ["e5", "e6"], ["e6"], ["e4"]),
+    ("6:00:30", "6:00:50", ["e6"], [], ["e5"]),
+    ("8:00:10", "8:00:30", ["e7", "e8", "e9"], ["e7", "e8", "e9"], ["e6"]),
+]
+
+
+def worked_example():
+    bolt = Report().with_window(Duration.seconds(20), Duration.seconds(10))
+    return bolt.with_timestamp_field("ts", unit="s").with_lag(Duration.seconds(5))
+
+
+def rows(given):
+    return [(id, clock(text)) for id, text in given]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("cut", ["one batch", "two batches", "one tuple per batch"])
+def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism):
+    """W20, W21, W22."""
+    every = rows(FIRST + SECOND)
+    batches = {"one batch": [every], "two batches": [every[:6], every[6:]]}.get(cut, [[row] for row in every])
+    with driver(topology(worked_example(), parallelism=parallelism)) as running:
+        emitted = [one for batch in batches for one in committed(running, batch)]
+        assert emitted == WINDOWS
+        assert running.watermark("w") == at(clock("8:00:34"))
+        running.commit(running.end_of_input())
+        assert running.emitted("w", len(batches) + 1) == [
+            ("8:00:20", "8:00:40", ["e7", "e8", "e9", "e10"], ["e10"], []),
+            ("8:00:30", "8:00:50", ["e10"], [], ["e7", "e8", "e9"]),
+        ]
+        assert running.watermark("w") == datetime.max.replace(tzinfo=UTC)
+
+
+def test_sliding_and_tumbling_pictures():
+    """W12, W13."""
+    events = [
+        ("e1", 1),
+        ("e2", 4),
+        ("e3", 6),
+        ("e4", 7),
+        ("e5", 8),
+        ("e6", 9),
+        ("e7", 11),
+        ("e8", 13),
+        ("e9", 14),
+        ("e", 15),
+    ]
+    sliding = Report().with_window(Duration.seconds(10), Duration.seconds(5)).with_timestamp_field("ts", unit="s")
+    with driver(topology(sliding)) as running:
+        assert contents(committed(running, events[:-1])) == [["e1", "e2"], ["e1", "e2", "e3", "e4", "e5", "e6"]]
+        [third] = committed(running, events[-1:])
+        assert third[2:] == (["e3", "e4", "e5", "e6", "e7", "e8", "e9", "e"], ["e7", "e8", "e9", "e"], ["e1", "e2"])
+    tumbling = Report().with_tumbling_window(Duration.seconds(5)).with_timestamp_field("ts", unit="s")
+    with driver(topology(tumbling)) as running:
+        assert contents(committed(running, events)) == [["e1", "e2"], ["e3", "e4", "e5", "e6"], ["e7", "e8", "e9", "e"]]
+
+
+def test_no_window_is_evaluated_again_after_a_crash():
+    """W42, W43: five minutes that slide every minute, and a crash after the second window."""
+    bolt = Report().with_window(Duration.minutes(5), Duration.minutes(1)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt)) as running:
+        first = committed(running, [("e1", 10), ("e2", 50), ("e3", 70), ("e4", 119), ("e5", 130)])
+        assert contents(first) == [["e1", "e2"], ["e1", "e2", "e3", "e4"]]
+        txid = running.feed({"s1": [("e6", 170), ("e7", 190)]})
+        running.restart()
+        running.commit(txid)
+        assert running.emitted("w", txid) == [
+            ("23:58:00", "0:03:00", ["e1", "e2", "e3", "e4", "e5", "e6"], ["e5", "e6"], [])
+        ]
+
+
+class SlidingSum(BaseWindowedBolt):
+    fields = ("sum",)
+    state = KeyedState("running", {"name": str}, {"sum": int})
+
+    def prepare(self, context, collector):
+        self.collector, self.sums = collector, context.state("running")
+
+    def execute(self, window):
+        change = sum(one[0] for one in window.getNew()) - sum(one[0] for one in window.getExpired())
+        self.collector.emit(self.sums.update("sum", lambda old: (old or 0) + change))
+
+
+class TumblingAverage(BaseWindowedBolt):
+    fields = ("avg",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        values = [one["sum"] for one in window.get()]
+        self.collector.emit(sum(values) // len(values))
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_sliding_window_topology_of_storm(size):
+    """W25: the sum of the last 30 integers, every 10; the average of three such sums."""
+    builder = TransactionalTopologyBuilder("t", "integer", FeedSpout({"s1": ("value",)}))
+    builder.set_bolt("slidingsum", SlidingSum().withWindow(Count(30), Count(10)), 1).shuffleGrouping("integer", "s1")
+    builder.set_bolt("tumblingavg", TumblingAverage().withTumblingWindow(Count(3)), 1).shuffleGrouping("slidingsum")
+    values = list(range(1, 101))
+    with driver(builder.build_topology()) as running:
+        for i in range(0, 100, size):
+            running.commit(running.feed({"s1": [(value,) for value in values[i : i + size]]}))
+        sums = [sum(range(max(1, end - 29), end + 1)) for end in range(10, 101, 10)]
+        assert running.emitted("slidingsum") == [(one,) for one in sums]
+        assert running.emitted("tumblingavg") == [(sum(sums[i : i + 3]) // 3,) for i in (0, 3, 6)]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_heartbeats_close_windows_of_processing_time_while_the_source_is_silent():
+    """W14."""
+    with driver(topology(Report().with_tumbling_window(Duration.seconds(10)))) as running:
+        assert committed(running, [("a", 0), ("b", 0)], 3) == []
+        running.advance(6)
+        assert running.active == {}
+        running.advance(1)
+        running.commit(2)
+        assert contents(running.emitted("w", 2)) == [["a", "b"]]
+        running.advance(30)
+        assert running.active == {}
+
+
+def test_timers_survive_a_restart():
+    with driver(topology(Report().with_tumbling_window(Duration.seconds(10)))) as running:
+        committed(running, [("a", 0)], 3)
+        running.restart()
+        running.advance(0)
+        running.commit(2)  # the heartbeat that is due after a start
+        running.advance(7)
+        running.commit(3)
+        assert contents(running.emitted("w", 3)) == [["a"]]
+
+
+def test_the_watermark_waits_for_every_input_unless_it_is_idle():
+    """W18, U1."""
+    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt.with_idle_timeout(Duration.seconds(60)), ("s1", "s2"))) as running:
+        assert committed(running, [("a", 5), ("b", 25)], 100) == []
+        assert running.watermark("w") is None
+        assert contents(committed(running, [("c", 7), ("d", 12)], 101, "s2")) == [["a", "c"]]
+        running.advance(59.5)
+        running.advance(1)
+        running.commit(3)
+        assert running.watermark("w") == at(12)  # both have been silent; the second had data last
+        assert contents(committed(running, [("e", 31)], 162)) == [["d"], ["b"]]
+
+
+def test_late_tuples_enter_no_window_and_are_reported(caplog):
+    """W17, U5."""
+    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt.with_late_tuple_stream("late"))) as running, caplog.at_level(logging.INFO, "txstorm"):
+        assert contents(committed(running, [("a", 5), ("b", 25), ("c", 3)])) == [["c", "a"]]
+        assert contents(committed(running, [("d", 24), ("e", 9), ("f", 25), ("g", 31)])) == [["b", "f"]]
+        assert running.emitted("w", 2, stream="late") == [("d", 24), ("e", 9)]
+        assert running.late("w") == [
+            (2, ("feed", "s1"), at(24), at(25), ("d", 24)),
+            (2, ("feed", "s1"), at(9), at(25), ("e", 9)),
+        ]
+        [line] = [record.getMessage() for record in caplog.records if "late" in record.getMessage()]
+        assert line.startswith("w[0], txid 2: 2 late tuples behind the watermark 1970-01-01 00:00:25+00:00")
+
+
+def test_late_tuples_of_a_failed_attempt_are_not_reported():
+    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt, opaque=True)) as running:
+        committed(running, [("a", 25)])
+        running.ack(running.feed({"s1": [("b", 99), ("c", 1)]}))
+        running.fail(2)
+        assert committed(running, [("d", 26), ("e", 2)]) == []
+        assert running.watermark("w") == at(26)
+        assert [row[-1] for row in running.late("w")] == [("e", 2)]
+
+
+class OfBoth(WindowedBolt):
+    fields = ("rows",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        self.collector.emit([f"{one.source_component}/{one.source_stream}:{one['id']}" for one in window])
+
+
+def test_inputs_with_different_fields_are_told_apart_and_late_ones_have_all_fields():
+    """W10."""
+    bolt = OfBoth().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    spout = FeedSpout({"s1": ("id", "ts"), "s2": ("ts", "price", "id")})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    declarer = builder.set_bolt("w", bolt.with_late_tuple_stream("late"))
+    declarer.global_grouping("feed", "s1").global_grouping("feed", "s2")
+    with driver(builder.build_topology()) as running:
+        running.commit(running.feed({"s1": [("a", 3), ("b", 19)], "s2": [(4, 1.5, "c"), (19, 2, "d")]}))
+        assert running.emitted("w", 1) == [(["feed/s1:a", "feed/s2:c"],)]
+        running.commit(running.feed({"s1": [("e", 1)], "s2": [(2, 9.5, "f")]}))
+        assert running.emitted("w", 2, stream="late") == [("e", 1, None), ("f", 2, 9.5)]
+
+
+def test_aware_datetimes_and_extractors_give_timestamps():
+    """W15."""
+    for bolt in (
+        Report().with_timestamp_field("ts"),
+        Report().with_timestamp_extractor(lambda one: one["ts"]),
+        Report().with_timestamp_extractor(lambda one: int(one["ts"].timestamp() * 1000)),
+    ):
+        with driver(topology(bolt.with_tumbling_window(timedelta(seconds=10)))) as running:
+            assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
+
+
+NAIVE = datetime.fromisoformat("1970-01-01T00:00:00")
+
+
+@pytest.mark.parametrize("value", [None, NAIVE, "text", 1.5, True, 10**15, -(10**15)])
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_tuple_without_a_usable_timestamp_is_an_error_of_that_tuple(value, parallelism):
+    if isinstance(value, datetime):
+        bolt = Report().with_timestamp_extractor(lambda one: NAIVE if one["ts"] == 0 else one["ts"])
+        value, what = 0, "timestamp extractor"
+    else:
+        bolt, what = Report().with_timestamp_field("ts", unit="s"), "field 'ts'"
+    bolt.with_tumbling_window(Duration.seconds(10))
+    with driver(topology(bolt, parallelism=parallelism)) as running:
+        txid = running.feed({"s1": [("a", 3), ("bad", value)]})
+        with pytest.raises(TopologyFailed, match="w") as error:
+            running.ack(txid)
+        assert what in str(error.value) and "'bad'" in str(error.value)
+
+
+def test_bad_tuples_become_dead_letters_and_do_not_move_the_watermark():
+    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    for parallelism in (1, 2):
+        made = topology(bolt, parallelism=parallelism, settings={"on_error": "dead_letter"})
+        with driver(made) as running:
+            txid = running.feed({"s1": [("a", 3), ("bad", None), ("b", 12)]})
+            running.commit(txid)
+            assert contents(running.emitted("w", txid)) == [["a"]]
+            assert running.watermark("w") == at(12)
+
+
+# -- keys, forms and state ---------------------------------------------------------------------------------------------
+
+
+class PerKey(Report):
+    fields = ("key", "first", "content", "new", "expired")
+
+    def execute(self, window):
+        some = (ids(window.get()), ids(window.get_new()), ids(window.get_expired()))
+        self.collector.emit(window.key, window.first, *some)
+
+
+def keyed(bolt, **more):
+    return topology(bolt, group="user", fields=("id", "ts", "user"), parallelism=2, **more)
+
+
+def test_windows_per_key_are_dropped_when_an_end_finds_them_empty():
+    """W26."""
+    bolt = PerKey().with_window(Duration.seconds(20), Duration.seconds(10)).with_key("user")
+    with driver(keyed(bolt.with_timestamp_field("ts", unit="s"))) as running:
+        first = committed(running, [("a", 5, "x"), ("b", 15, "y"), ("c", 20, "x")])
+        assert [row for row in first if row[0] == "x"] == [
+            ("x", True, ["a"], ["a"], []),
+            ("x", False, ["a", "c"], ["c"], []),
+        ]
+        assert [row for row in first if row[0] == "y"] == [("y", True, ["b"], ["b"], [])]
+        second = committed(running, [("d", 61, "x")])
+        assert sorted(second) == [("x", False, ["c"], [], ["a"]), ("y", False, ["b"], [], [])]
+        running.commit(running.end_of_input())
+        assert sorted(running.emitted("w", 3)) == [("x", False, ["d"], [], []), ("x", True, ["d"], ["d"], [])]
+
+
+def test_sessions_merge_and_fire_when_the_watermark_passes_their_end():
+    """U3."""
+    bolt = PerKey().with_session_window(Duration.seconds(10)).with_key("user")
+    with driver(keyed(bolt.with_timestamp_field("ts", unit="s").with_lag(Duration.seconds(30)))) as running:
+        assert committed(running, [("a", 0, "x"), ("c", 18, "x"), ("d", 39, "x")]) == []
+        assert committed(running, [("b", 9, "x")]) == []  # connects the two
+        assert committed(running, [("e", 57, "y")]) == []
+        assert committed(running, [("f", 58, "y")]) == [("x", True, ["a", "b", "c"], ["a", "b", "c"], [])]
+
+
+def test_an_evictor_chooses_the_content_and_changes_nothing_else():
+    """U4."""
+    bolt = (
+        Report().with_window(Count(3), Count(2)).with_evictor(lambda tuples: [one for one in tuples if one["ts"] > 1])
+    )
+    with driver(topology(bolt)) as running:
+        assert committed(running, [("a", 1), ("b", 2), ("c", 1), ("d", 5)]) == [
+            (None, "0:00:00", ["b"], ["a", "b"], []),
+            (None, "0:00:00", ["b", "d"], ["c", "d"], ["a"]),
+        ]
+
+
+def test_early_results_show_open_windows_that_got_tuples():
+    """U4."""
+
+    class Early(Report):
+        fields = ("end", "content", "final")
+
+        def execute(self, window):
+            self.collector.emit(shown(window.end), ids(window), window.final)
+
+    bolt = Early().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt.with_early_results(Duration.seconds(5)))) as running:
+        assert committed(running, [("a", 1)], 100) == []
+        running.advance(5)
+        running.commit(2)
+        assert running.emitted("w", 2) == [("0:00:10", ["a"], False)]
+        running.advance(20)
+        assert running.active == {}
+        assert committed(running, [("b", 12)], 126) == [("0:00:10", ["a"], True), ("0:00:20", ["b"], False)]
+
+
+class Rebinding(WindowedBolt):
+    transient = ("allowed",)
+
+    def prepare(self, context, collector):
+        self.sum = self.allowed = 0
+
+    def execute(self, window):
+        self.allowed = 1
+        self.sum += sum(one["ts"] for one in window)
+
+
+def test_an_attribute_that_execute_rebinds_is_an_error():
+    with driver(topology(Rebinding().with_tumbling_window(Count(1)))) as running:
+        txid = running.feed({"s1": [("a", 7)]})
+        with pytest.raises(StateError, match=r"execute has set self.sum at .*KeyedState") as error:
+            running.ack(txid)
+        assert "self.allowed" not in str(error.value)
+
+
+def test_another_form_than_at_the_last_start_is_refused():
+    with driver(topology(Report().with_tumbling_window(Count(3)))) as running:
+        committed(running, [("a", 1)])
+        running.restart(topology(Report().with_tumbling_window(Count(4))))
+        with pytest.raises(Exception, match=r'"tuples":3.*"tuples":4.*another id'):
+            running.ack(running.feed({"s1": [("b", 1)]}))
+
+
+class Fragile(Report):
+    fields = ("content",)
+    seen = KeyedState("seen", {"id": str}, {"n": int})
+
+    def prepare(self, context, collector):
+        self.collector, self.handle = collector, context.state("seen")
+
+    def execute(self, window):
+        for one in window:
+            self.handle.put(one["id"], 1)
+        self.collector.emit(ids(window))
+        if "bad" in ids(window):
+            raise ValueError("broken")
+
+
+def test_a_window_whose_evaluation_fails_becomes_a_dead_letter():
+    bolt = Fragile().with_tumbling_window(Count(2))
+    with driver(topology(bolt, settings={"on_error": "dead_letter"})) as running:
+        txid = running.feed({"s1": [("a", 1), ("b", 1), ("bad", 1), ("c", 1), ("d", 1), ("e", 1)]})
+        running.commit(txid)
+        assert running.emitted("w", txid) == [(["a", "b"],), (["d", "e"],)]
+        assert sorted(row["id"] for row in running.state("seen").to_pylist()) == ["a", "b", "d", "e"]
+        [letter] = dead_letters(running)
+        assert letter["component"] == "w" and '"tuples": 2' in letter["record"] and '"key": "[0]"' in letter["record"]
+        assert "broken" in letter["message"]
+
+
+def dead_letters(running):
+    from txstorm.results.views import DeadLettersView
+
+    return DeadLettersView(running.data_dir).to_pylist()
+
+
+class Values(WindowedBolt):
+    fields = ("values",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        self.collector.emit([repr(one["value"]) for one in window])
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_values_of_any_type_are_buffered(parallelism):
+    values = [1, "1", 1.5, (1, "x"), {"a": [None]}, None, b"x", EPOCH]
+    made = topology(Values().with_tumbling_window(Count(8)), fields=("value",), parallelism=parallelism)
+    with driver(made) as running:
+        assert committed(running, [(value,) for value in values[:4]]) == []
+        assert committed(running, [(value,) for value in values[4:]]) == [(list(map(repr, values)),)]
+
+
+class Slices(WindowedBolt):
+    fields = ("size", "ends", "all", "new", "some")
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        content = window.get()
+        ends = [content[0]["id"], content[-1]["id"]]
+        self.collector.emit(len(content), ends, ids(window), ids(window.get_new()), ids(content[5:1:-2]))
+
+
+@pytest.mark.parametrize("number", [1, 3, 1000])
+def test_windows_beyond_the_memory_limit_are_read_in_pages(number, monkeypatch):
+    """W44, U23."""
+    monkeypatch.setattr("txstorm.windows.buffer.PAGE", 4)
+    bolt = Slices().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    every = [(i, i // 3 + 1) for i in range(60)]
+    with driver(topology(bolt.with_persistence().with_max_events_in_memory(number))) as running:
+        assert committed(running, every[:40]) == [(30, [0, 29], list(range(30)), list(range(30)), [5, 3])]
+        assert committed(running, every[40:]) == [(60, [0, 59], list(range(60)), list(range(30, 60)), [5, 3])]

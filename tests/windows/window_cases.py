@@ -1,0 +1,67 @@
+"""Topologies with one windowed bolt over fed tuples, and what they report."""
+
+from datetime import UTC, datetime, timedelta
+
+from txstorm import TransactionalTopologyBuilder, WindowedBolt
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def at(seconds):
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def clock(text):
+    """Return the time of day ``h:mm:ss`` in seconds."""
+    hours, minutes, seconds = map(int, text.split(":"))
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def shown(moment):
+    return None if moment is None else f"{moment:%-H:%M:%S}"
+
+
+def ids(tuples):
+    return [one["id"] for one in tuples]
+
+
+class Report(WindowedBolt):
+    """Emits start, end, content, new and expired of each window."""
+
+    fields = ("start", "end", "content", "new", "expired")
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        some = (ids(window.get()), ids(window.get_new()), ids(window.get_expired()))
+        self.collector.emit(shown(window.start), shown(window.end), *some)
+
+
+def topology(bolt, streams=("s1",), *, parallelism=1, group="global", fields=("id", "ts"), settings=None, opaque=False):
+    spout = FeedSpout(dict.fromkeys(streams, fields), opaque=opaque)
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder.set_settings(settings or {})
+    declarer = builder.set_bolt("w", bolt, parallelism)
+    for name in streams:
+        if group == "global":
+            declarer.global_grouping("feed", name)
+        else:
+            declarer.fields_grouping("feed", name, [group])
+    return builder.build_topology()
+
+
+def driver(made, start=0, **options):
+    return TopologyTestDriver(made, clock=ManualClock(at(start)), **options)
+
+
+def committed(running, rows, when=None, stream="s1"):
+    """Feed and commit `rows`; return what the bolt emitted."""
+    txid = running.feed({stream: rows}, at=None if when is None else at(when))
+    running.commit(txid)
+    return running.emitted("w", txid)
+
+
+def contents(emitted):
+    return [row[2] for row in emitted]

@@ -1,0 +1,51 @@
+"""Windowed bolts as the test driver shows them: watermarks and late tuples of committed transactions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from txstorm.errors import InputError
+from txstorm.results.views import StateView
+from txstorm.tagged import value_of
+from txstorm.testing.emissions import Emissions
+from txstorm.topology.graph import Topology
+from txstorm.windows.committer import WindowCommitter
+from txstorm.windows.late import LATE
+from txstorm.windows.records import COMPONENT, ComponentRecord
+from txstorm.windows.rules.event_time import END, instant
+
+LateRow = tuple[int, tuple[str, str], datetime, datetime, tuple[Any, ...]]
+"""(txid, (component, stream), timestamp, watermark, values)."""
+
+
+def watermark(topology: Topology, directory: Path, component: str) -> datetime | None:
+    """Return the watermark of a windowed component; see `TopologyTestDriver.watermark`."""
+    committer = _committer(topology, component)
+    rows = StateView(directory, committer.progress.name).to_pylist()
+    texts = [row["record"] for row in rows if row["unit"] == COMPONENT]
+    reached = ComponentRecord.read(texts[0]).progress.watermark if texts else None
+    if reached is None:
+        return None
+    return datetime.max.replace(tzinfo=UTC) if reached == END else instant(reached)
+
+
+def late_rows(topology: Topology, emissions: Emissions, component: str, committed: int) -> list[LateRow]:
+    """Return the late tuples of a windowed component; see `TopologyTestDriver.late`."""
+    _committer(topology, component)
+    last, found = emissions.last_attempts(), []
+    for one in emissions.notes[LATE]:
+        txid, attempt = one.attempt
+        if one.component == component and txid <= committed and last[txid] == attempt:
+            source, stream, time, behind, text = one.values
+            found.append((txid, (source, stream), instant(time), instant(behind), tuple(value_of(text))))
+    return sorted(found, key=lambda row: row[0])
+
+
+def _committer(topology: Topology, component: str) -> WindowCommitter:
+    found = topology.component(component).object
+    if not isinstance(found, WindowCommitter):
+        msg = f"{component}: expected a windowed bolt, got {type(found).__name__}"
+        raise InputError(msg)
+    return found
