@@ -13,9 +13,9 @@ from txstorm.windows.aggregates.committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.aggregates.result_rows import END_FIELD, START
 from txstorm.windows.bolt import WindowedBolt
-from txstorm.windows.event_time import WatermarkRule
-from txstorm.windows.forms import Duration, duration, tumbling
 from txstorm.windows.plan import InputPlan, WindowPlan
+from txstorm.windows.rules.event_time import WatermarkRule
+from txstorm.windows.rules.forms import Duration, duration, tumbling
 
 
 class WindowAggregate(WindowedBolt):
@@ -83,6 +83,9 @@ class WindowAggregate(WindowedBolt):
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):
             form = _PLACEHOLDER
+        grouped = {_grouped_by(one) for one in site.inputs}
+        by = grouped.pop() if len(grouped) == 1 else ()
+        by = by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names)
         windows = WindowPlan(
             id=site.id,
             parallelism=site.parallelism,
@@ -91,16 +94,15 @@ class WindowAggregate(WindowedBolt):
             time=options.time,
             inputs=inputs,
             key=tuple(self.cells.key_names),
+            owner_fields=by,
             late_stream=options.late_stream,
         )
-        grouped = {_grouped_by(one) for one in site.inputs}
-        by = grouped.pop() if len(grouped) == 1 else ()
         plan = AggregatePlan(
             windows,
             self.cells,
             self.table,
             self.lateness,
-            by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names),
+            by,
             any(one.grouping == "global" for one in site.inputs),
             self.retractions,
         )

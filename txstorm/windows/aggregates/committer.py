@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -24,10 +23,11 @@ from txstorm.windows.aggregates.open_windows import open_windows, states_of
 from txstorm.windows.aggregates.panes import PANE
 from txstorm.windows.aggregates.partials import AggregatePlan, PartialAggregates
 from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows, result_state
-from txstorm.windows.event_time import END, Progress, instant
 from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.late import SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Progress, instant
 
 log = logging.getLogger(__name__)
 RETRACTIONS = "retractions"
@@ -143,7 +143,10 @@ class AggregateCommitter(BatchBolt, Committer):
         if after != record:
             records.put(name, after.text())
         if context.task == 0:
-            records.put(COMPONENT, replace(component, declared=plan.declared(), progress=progress).text())
+            records.put(
+                COMPONENT,
+                replace(component, tasks=plan.windows.parallelism, declared=plan.declared(), progress=progress).text(),
+            )
         self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
 
     def _advanced(self, progress: Progress) -> Progress:
@@ -176,7 +179,7 @@ class AggregateCommitter(BatchBolt, Committer):
 
     def _report(self, rows: pa.Table, late: Mask, watermark: int) -> dict[int, int]:
         """Log the late tuples, and emit them if there is a stream for them; return input → their number."""
-        plan, first, numbers = self.plan, 0, dict[int, int]()
+        plan, first, numbers, found = self.plan, 0, dict[int, int](), []
         for one in self._arrived:
             here = late[first : first + one.rows.num_rows]
             first += one.rows.num_rows
@@ -184,26 +187,20 @@ class AggregateCommitter(BatchBolt, Committer):
                 tuples = int(integers(one.rows.column(TUPLES))[here].sum())
                 numbers[one.number] = numbers.get(one.number, 0) + tuples
                 if one.chunk is not None:
-                    self._emit_late(one.chunk, np.flatnonzero(here).tolist())
+                    found.append(LateTuples(one.chunk, np.flatnonzero(here), watermark))
+        if found:
+            report_late(plan.windows, self._context, self._collector, found)
+            return numbers
         log.info(
-            "%s[%d], txid %d: %s behind the watermark %s entered no window, of the keys %s",
+            "%s[%d], txid %d: %s behind the watermark %s, in no window: of the keys %s",
             plan.windows.id,
             self._context.task,
             self._attempt.txid,
             counted(sum(numbers.values()), "late tuple"),
             instant(watermark),
-            rows.filter(pa.array(late)).select(plan.cells.key_names).slice(0, 3).to_pylist(),
-            extra={"component": plan.windows.id, "attempt": self._attempt},
+            rows.filter(pa.array(late)).select(plan.cells.key_names).slice(0, SHOWN).to_pylist(),
         )
         return numbers
-
-    def _emit_late(self, chunk: Chunk, rows: Sequence[int]) -> None:
-        windows = self.plan.windows
-        assert windows.late_stream is not None
-        fields, values = windows.inputs[chunk.number].fields, chunk.rows()
-        for row in rows:
-            given = dict(zip(fields, values[row], strict=True))
-            self._collector.emit(*(given.get(name) for name in windows.union), stream=windows.late_stream)
 
     # -- timers --------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Pan
 from txstorm.windows.aggregates.partials import GROUP, AggregatePlan
 from txstorm.windows.aggregates.result_rows import ResultRows, among, distinct, results_of
 from txstorm.windows.aggregates.sessions import Sessions
-from txstorm.windows.event_time import END
+from txstorm.windows.rules.event_time import END
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from txstorm.windows.aggregates.cells import Cells
 from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers
-from txstorm.windows.event_time import END
+from txstorm.windows.rules.event_time import END
 
 PANE, WINDOW_END, WINDOW_START = "window_pane", "window_end", "window_start"
 """Columns of partial aggregates: the end of a pane; start and end of a session or window."""

@@ -12,7 +12,7 @@ from txstorm.api.state import CollectionHandle, CollectionState
 from txstorm.windows.aggregates.cells import Cells
 from txstorm.windows.aggregates.groups import Mask, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START
-from txstorm.windows.event_time import EARLIEST, LATEST
+from txstorm.windows.rules.event_time import EARLIEST, LATEST
 
 START, END_FIELD = "start", "end"
 INSTANT = pa.timestamp("us", tz="UTC")
