@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from txstorm.stateful.windowed import BaseStatefulWindowedBolt, StatefulWindowedBolt
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
+    from txstorm.windows.aggregates.aggregate import WindowAggregate
+    from txstorm.windows.aggregates.top import TopPerWindow
     from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
     from txstorm.windows.rules.forms import Count, Duration
     from txstorm.windows.window import TupleWindow
@@ -139,6 +141,8 @@ _HOME = {
     "StatefulWindowedBolt": "txstorm.stateful.windowed",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
+    "WindowAggregate": "txstorm.windows.aggregates.aggregate",
+    "TopPerWindow": "txstorm.windows.aggregates.top",
     "BaseWindowedBolt": "txstorm.windows.bolt",
     "WindowedBolt": "txstorm.windows.bolt",
     "Count": "txstorm.windows.rules.forms",

@@ -11,6 +11,7 @@ from txstorm.results.views import StateView
 from txstorm.tagged import value_of
 from txstorm.testing.emissions import Emissions
 from txstorm.topology.graph import Topology
+from txstorm.windows.aggregates.committer import AggregateCommitter
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.late import LATE
 from txstorm.windows.records import COMPONENT, ComponentRecord
@@ -43,9 +44,9 @@ def late_rows(topology: Topology, emissions: Emissions, component: str, committe
     return sorted(found, key=lambda row: row[0])
 
 
-def _committer(topology: Topology, component: str) -> WindowCommitter:
+def _committer(topology: Topology, component: str) -> WindowCommitter | AggregateCommitter:
     found = topology.component(component).object
-    if not isinstance(found, WindowCommitter):
+    if not isinstance(found, WindowCommitter | AggregateCommitter):
         msg = f"{component}: expected a windowed bolt, got {type(found).__name__}"
         raise InputError(msg)
     return found

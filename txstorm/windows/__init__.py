@@ -4,8 +4,10 @@ May import: nothing else.
 Start: bolt.py (what a user declares), rules/firing.py (which windows fire), committer.py (what a transaction does).
 """
 
+from txstorm.windows.aggregates.aggregate import WindowAggregate
+from txstorm.windows.aggregates.top import TopPerWindow
 from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
 from txstorm.windows.rules.forms import Count, Duration
 from txstorm.windows.window import TupleWindow
 
-__all__ = ["BaseWindowedBolt", "Count", "Duration", "TupleWindow", "WindowedBolt"]
+__all__ = ["BaseWindowedBolt", "Count", "Duration", "TopPerWindow", "TupleWindow", "WindowAggregate", "WindowedBolt"]

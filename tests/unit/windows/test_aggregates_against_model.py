@@ -1,0 +1,163 @@
+"""Random schedules of window aggregates on tables, with failures, replays, restarts and rescaling, against a model.
+
+``SEED=n`` starts with that schedule; a failure names the seed of its schedule. ``AGGREGATE_SCHEDULES`` is the number of
+them.
+"""
+
+import os
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aggregate_model import INF, AggregateModel, AggregateRules
+
+from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("AGGREGATE_SCHEDULES", "40"))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIELDS = ("key", "at", "id", "value")
+
+
+def time(micros):
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def micros(moment):
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def duration(n):
+    return Duration(timedelta(microseconds=n))
+
+
+def some_rules(rng):
+    rules = AggregateRules(rng.choice([1, 2, 3, 5, 8, 10, 20]), rng.choice([1, 2, 3, 5, 10]))
+    if rng.random() < 0.4:
+        gap, more = rng.choice([1, 3, 8]), rng.choice([0, 0, 4])
+        rules.length = rules.slide = None
+        rules.gap = lambda id: gap + more * (id % 3)
+    rules.processing_time = rng.random() < 0.2
+    if not rules.processing_time:
+        rules.lateness, rules.lag = rng.choice([0, 0, 4, 15]), rng.choice([0, 0, 3, 10])
+        rules.inputs = rng.choice([1, 1, 2])
+    return rules
+
+
+def schedule(rng, rules):
+    """Yield stamp, rows (key, time, id, value, input) and whether the input ends."""
+    stamp, now, id, length = rng.randrange(50), rng.randrange(-30, 60), 0, rng.randrange(3, 10)
+    for number in range(length):
+        stamp += rng.choice([0, 1, 3, 10])
+        now += rng.choice([0, 1, 4, 15, 40])
+        rows = []
+        for _ in range(rng.choice([0, 1, 3, 8, 20])):
+            id += 1
+            value = rng.choice([None, *range(5)])
+            rows.append((rng.choice("abc"), now - rng.randrange(25), id, value, rng.randrange(rules.inputs)))
+        yield stamp, sorted(rows, key=lambda row: row[-1]), number == length - 1 and rng.random() < 0.6
+
+
+def bolt_of(rules, seed):
+    rng = random.Random(seed)
+    value = ("value", "sum")
+    bolt = WindowAggregate(
+        "key", table="results", ttl=timedelta(days=1), retractions=True, n="count", total=value, low=("value", "min"),
+        high=("value", "max"), mean=("value", "mean"), first=("id", "first"), last=("id", "last"),
+        top=("id", "argmax", "value"),
+    )  # fmt: skip
+    if rules.gap is None:
+        bolt.with_window(duration(rules.length), duration(rules.slide))
+    else:
+        gap = rules.gap
+        fixed = all(gap(0) == gap(id) for id in range(3))
+        bolt.with_session_window(duration(gap(0)) if fixed else lambda one: duration(gap(one["id"])))
+    if not rules.processing_time:
+        bolt.with_timestamp_field("at").with_lag(duration(rules.lag)).with_allowed_lateness(duration(rules.lateness))
+        if rng.random() < 0.5:
+            bolt.with_late_tuple_stream("late")
+    return bolt
+
+
+def topology_of(rules, seed, tasks):
+    streams = {f"s{i}": FIELDS for i in range(rules.inputs)}
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(streams, opaque=random.Random(seed).random() < 0.5))
+    declarer = builder.set_bolt("w", bolt_of(rules, seed), tasks)
+    for stream in streams:
+        declarer.fields_grouping("feed", stream, ["key"])
+    return builder.build_topology()
+
+
+def feed(driver, rules, rows, stamp, end):
+    if end:
+        return driver.end_of_input(at=time(stamp))
+    if not rows:
+        return driver.heartbeat(at=time(stamp))
+    streams = {
+        f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
+    }
+    return driver.feed(streams, at=time(stamp))
+
+
+def results_in(driver, txid, stream="default"):
+    return [(key, micros(a), micros(b), *more) for key, a, b, *more in driver.emitted("w", txid, stream=stream)]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_schedules_emit_and_keep_what_the_model_says(part, tmp_path):
+    for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
+        run_schedule(seed, tmp_path / str(seed))
+
+
+def run_schedule(seed, directory):
+    rng = random.Random(seed)
+    rules = some_rules(rng)
+    model, kept = AggregateModel(rules), {}
+    topology = topology_of(rules, seed, rng.choice([1, 2, 3]))
+    has_late = "late" in topology.component("w").streams
+    with TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100))) as driver:
+        for stamp, rows, end in schedule(rng, rules):
+            rows = [] if end else rows
+            txid = feed(driver, rules, rows, stamp, end)
+            if rng.random() < 0.3:
+                rows = disturb(rng, driver, rules, seed, txid, rows, stamp, end)
+            driver.commit(txid)
+            late, old, new = model.transaction(txid, stamp, rows, end)
+            where = f"SEED={seed}, txid {txid}, {rules}, watermark {model.w}"
+            in_order = sorted(results_in(driver, txid), key=lambda row: (row[2], row[0]))
+            assert in_order == new, where
+            assert sorted(results_in(driver, txid, "retractions")) == sorted(old), where
+            if has_late:
+                assert sorted(one[2] for one in driver.emitted("w", txid, stream="late")) == sorted(
+                    r.id for r in late
+                ), where
+            for row in old:
+                del kept[row[0], row[2]]
+            kept |= {(row[0], row[2]): row for row in new}
+        stored = [
+            (row["key"], micros(row["start"]), micros(row["end"]), *(row[name] for name in OUTPUTS))
+            for row in driver.state("results").to_pylist()
+        ]
+        assert sorted(stored) == sorted(kept.values()), f"SEED={seed}"
+        assert not (end and model.w != INF)
+
+
+OUTPUTS = ("n", "total", "low", "high", "mean", "first", "last", "top")
+
+
+def disturb(rng, driver, rules, seed, txid, rows, stamp, end):
+    """Fail the transaction in one of its phases, or restart; an opaque feed is repeated with other tuples."""
+    kind = rng.choice(["processing", "committing", "restart", "rescale"])
+    if kind == "committing":
+        driver.ack(txid)
+    if kind == "restart":
+        driver.restart()
+    elif kind == "rescale":
+        driver.restart(topology_of(rules, seed, rng.choice([1, 2, 3])))
+    else:
+        driver.fail(txid)
+    if txid not in driver.active:
+        more = [(key, t, id + 1000, 7, n) for key, t, id, _, n in rows if rng.random() < 0.3]
+        rows = sorted([row for row in rows if rng.random() < 0.7] + more, key=lambda row: row[-1])
+        assert feed(driver, rules, rows, stamp, end) == txid
+    return rows

@@ -1,0 +1,202 @@
+"""Window aggregate: a ready-made bolt that computes aggregates per key and window, on columns."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Self
+
+from txstorm.api.assembly import Assembly, Site
+from txstorm.api.names import DEFAULT_STREAM, name_fault, near
+from txstorm.errors import InputError
+from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
+from txstorm.windows.aggregates.committer import RETRACTIONS, AggregateCommitter
+from txstorm.windows.aggregates.partials import AggregatePlan
+from txstorm.windows.aggregates.result_rows import END_FIELD, START
+from txstorm.windows.bolt import WindowedBolt
+from txstorm.windows.plan import InputPlan, WindowPlan
+from txstorm.windows.rules.event_time import WatermarkRule
+from txstorm.windows.rules.forms import Duration, duration, tumbling
+
+
+class WindowAggregate(WindowedBolt):
+    """Committer with aggregates per key and window, exactly once: one row per key and window end in the state `table`.
+
+    Example::
+
+        means = WindowAggregate("sensor", table="means", n="count", mean=("value", "mean"))
+        means.with_window(Duration.seconds(10), Duration.seconds(2)).with_timestamp_field("ts")
+        builder.set_bolt("means", means, 2).fields_grouping("readings", ["sensor"])
+
+    Windows are those of `WindowedBolt` with durations for length and slide, or sessions. For each window that fires it
+    emits the key, ``start``, ``end``, and the aggregates, ordered by end and key. Tuples are aggregated in the tasks of
+    their source, so that one row per key and part of a window reaches the driver.
+
+    A tuple counts in each of its windows that has not ended, even if it is behind the watermark; it is late if there is
+    none. With `with_allowed_lateness`, windows take tuples for longer: results that change are emitted again, and
+    replaced in the state.
+
+    Args:
+        key: the field or fields of the key: strings, or a mapping field → type.
+        table: name of the state with the results.
+        ttl: time to live of a result after it was written; None: it is kept forever.
+        retractions: whether a result that changes, or whose session becomes part of another, is emitted as it was on
+            the stream ``retractions`` first.
+        **aggregates: output field → ``"count"``, ``(field, way)`` with the ways ``sum``, ``min``, ``max``, ``mean``,
+            ``first`` and ``last``, or ``(field, "argmax", other)``: the field of the tuple with the greatest `other`,
+            of several the first. A field is a name, or a mapping name → type; the types default to int, for ``mean``
+            and `other` to float. Values of None are ignored, but by ``count``, ``first`` and ``last``.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+
+    def __init__(
+        self, key: Any, *, table: str, ttl: timedelta | None = None, retractions: bool = False, **aggregates: Any
+    ) -> None:
+        fault = name_fault("WindowAggregate: table", table)
+        if fault is None and not aggregates:
+            fault = "WindowAggregate: expected at least one aggregate, such as n='count', got none"
+        if fault is None and ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
+            fault = f"WindowAggregate: ttl: expected a positive timedelta or None, got {ttl!r}"
+        if fault is not None:
+            raise InputError(fault)
+        self.cells = Cells(key_fields(key), tuple(aggregate_of(name, given) for name, given in aggregates.items()))
+        self.table, self.ttl, self.retractions, self.lateness = table, ttl, bool(retractions), 0
+        outputs = [*self.cells.key_names, START, END_FIELD, *aggregates]
+        twice = sorted({name for name in outputs if outputs.count(name) > 1})
+        if twice:
+            msg = f"WindowAggregate: the output has two fields {', '.join(map(repr, twice))}; it consists of {outputs}"
+            raise InputError(msg)
+
+    def with_allowed_lateness(self, lateness: Duration | timedelta) -> Self:
+        """Let each window take tuples until the watermark is `lateness` after its end."""
+        self.lateness = duration(lateness, "with_allowed_lateness", zero=True).microseconds
+        return self
+
+    withAllowedLateness = with_allowed_lateness  # noqa: N815
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that aggregates."""
+        options = self.options
+        inputs = tuple(InputPlan(one.component, one.stream, one.fields or (), one.sources) for one in site.inputs)
+        faults = _faults(self, site)
+        form = options.form
+        if form is None or (not form.is_session and (form.span is None or form.step is None)):
+            form = _PLACEHOLDER
+        grouped = {_grouped_by(one) for one in site.inputs}
+        by = grouped.pop() if len(grouped) == 1 else ()
+        by = by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names)
+        windows = WindowPlan(
+            id=site.id,
+            parallelism=site.parallelism,
+            form=form,
+            rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
+            time=options.time,
+            inputs=inputs,
+            key=tuple(self.cells.key_names),
+            owner_fields=by,
+            late_stream=options.late_stream,
+        )
+        plan = AggregatePlan(
+            windows,
+            self.cells,
+            self.table,
+            self.lateness,
+            by,
+            any(one.grouping == "global" for one in site.inputs),
+            self.retractions,
+        )
+        return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(_warnings(self)))
+
+
+_PLACEHOLDER = tumbling(Duration.seconds(1))
+"""The form of an aggregate whose own one is at fault."""
+
+
+def _grouped_by(one: Any) -> tuple[str, ...]:
+    return tuple(one.grouped_by) if one.grouping == "fields" else ()
+
+
+def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
+    """Return the faults of a declaration that only show in its topology."""
+    options, form = bolt.options, bolt.options.form
+    faults = []
+    if form is None:
+        faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
+    elif not form.is_session and (form.span is None or form.step is None):
+        late = ", so it cannot have an allowed lateness either" if bolt.lateness else ""
+        faults.append(
+            f"WindowAggregate needs a duration for length and slide, or sessions, got {form}{late}; use a WindowedBolt "
+            "for windows of a number of tuples"
+        )
+    unfit = {
+        "with_key": options.key and "the key is the first argument of WindowAggregate",
+        "with_evictor": options.evictor and "filter the tuples upstream",
+        "with_early_results": options.early and "use a shorter slide",
+        "with_columns": options.columns and "give types with the fields that are aggregated",
+        "with_max_events_in_memory": options.in_memory and "it holds no tuples",
+    }
+    faults += [f"{name} is not for a WindowAggregate: {hint}" for name, hint in unfit.items() if hint]
+    if not options.time.is_event_time:
+        given = {
+            "with_late_tuple_stream": options.late_stream,
+            "with_allowed_lateness": bolt.lateness,
+            "with_lag": options.lag,
+            "with_idle_timeout": options.idle,
+            "with_watermark_interval": options.interval,
+            "with_partition_field": options.time.partition,
+            "with_watermark_policy": None if options.policy == "min" else options.policy,
+        }
+        faults += [
+            f"{name} needs timestamps; call with_timestamp_field or with_timestamp_extractor too"
+            for name, value in given.items()
+            if value
+        ]
+    if options.late_stream in (DEFAULT_STREAM, RETRACTIONS):
+        faults.append(f"with_late_tuple_stream: the stream {options.late_stream!r} has results; choose another name")
+    return [*faults, *_field_faults(bolt, site), *_grouping_faults(bolt, site)]
+
+
+def _field_faults(bolt: WindowAggregate, site: Site) -> list[str]:
+    time = bolt.options.time
+    needed = [("key", one.name) for one in bolt.cells.keys]
+    for made in bolt.cells.aggregates:
+        needed += [(made.name, field.name) for field in (made.field, made.by) if field is not None]
+    needed += [("with_timestamp_field", time.field or ""), ("with_partition_field", time.partition or "")]
+    faults = []
+    for one in site.inputs:
+        if one.fields is not None:
+            where = f"stream {one.stream!r} of {one.component!r}"
+            faults += [
+                f"{what}: {where} has no field {name!r}{near(name, list(one.fields))}; it has {', '.join(one.fields)}"
+                for what, name in needed
+                if name and name not in one.fields
+            ]
+    return faults
+
+
+def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:
+    """Return a fault for each input whose tuples of one key might reach two tasks."""
+    keys, faults = bolt.cells.key_names, []
+    if site.parallelism == 1 or all(one.grouping == "global" for one in site.inputs):
+        return []
+    wanted = _grouped_by(site.inputs[0])
+    for one in site.inputs:
+        how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
+        if one.grouping != "fields" or not set(one.grouped_by) <= set(keys):
+            faults.append(
+                f"its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
+                f"use fields_grouping({one.component!r}, {keys})"
+            )
+        elif _grouped_by(one) != wanted:
+            faults.append(
+                f"its input {one.component!r} is grouped by {how}, another one by {', '.join(wanted)}, so two tasks "
+                f"may get tuples of one key; use fields_grouping with {list(wanted)} for all inputs"
+            )
+    return faults
+
+
+def _warnings(bolt: WindowAggregate) -> list[str]:
+    if bolt.ttl is None:
+        return [f"the results in {bolt.table!r} are kept forever; give a ttl after which they expire"]
+    return []

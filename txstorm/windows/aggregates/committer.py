@@ -1,0 +1,218 @@
+"""Aggregate committer: adds partial aggregates to open windows, and emits and keeps the results of those that fire."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.state import KeyedState
+from txstorm.windows.aggregates.cells import TUPLES
+from txstorm.windows.aggregates.groups import Mask, integers
+from txstorm.windows.aggregates.open_windows import open_windows, states_of
+from txstorm.windows.aggregates.panes import PANE
+from txstorm.windows.aggregates.partials import AggregatePlan, PartialAggregates
+from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows, result_state
+from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.late import SHOWN, LateTuples, report_late
+from txstorm.windows.newest import NewestTimes
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Progress, instant
+
+log = logging.getLogger(__name__)
+RETRACTIONS = "retractions"
+"""Stream of results that no longer hold."""
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """Partial aggregates of one input; of single tuples if they were not aggregated before, and then with these."""
+
+    number: int
+    rows: pa.Table
+    chunk: Chunk | None = None
+
+
+class AggregateCommitter(BatchBolt, Committer):
+    """Committer that takes the place of a `WindowAggregate`.
+
+    Args:
+        plan: the plan of the aggregate.
+        ttl: how long results are kept; None: forever.
+    """
+
+    timers: ClassVar[bool] = True
+
+    def __init__(self, plan: AggregatePlan, ttl: timedelta | None) -> None:
+        self.plan = plan
+        self.results = result_state(plan.table, plan.cells, ttl)
+        self.progress = KeyedState(f"{plan.windows.id}-progress", {"unit": str}, {"record": str})
+        states = states_of(plan)
+        self.partials, self.due = states[0], states[1] if len(states) > 1 else None
+        self.internal_states = {self.progress.name, *(one.name for one in states)}
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the results, the results that no longer hold, and late tuples."""
+        plan = self.plan
+        fields = (*plan.cells.key_names, START, END_FIELD, *(one.name for one in plan.cells.aggregates))
+        declarer.declare(fields)
+        if plan.retractions:
+            declarer.declare_stream(RETRACTIONS, fields)
+        if plan.windows.late_stream is not None:
+            declarer.declare_stream(plan.windows.late_stream, plan.windows.union)
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the stage that aggregates tuples; if late ones are emitted, at most one that reports newest times."""
+        plan = self.plan
+        if plan.before_shuffle:
+            names = [(one.component, one.stream) for one in plan.windows.inputs]
+            return PartialAggregates(plan, names.index((source, stream)))
+        return NewestTimes(plan.windows, source, stream) if plan.windows.reports_newest else None
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        windows = self.plan.windows
+        self._context, self._collector, self._attempt = context, collector, attempt
+        self._intake = Intake(replace(windows, key=None), attempt)
+        stages = [(map_side_id(windows.id, one.component, one.stream), DEFAULT_STREAM) for one in windows.inputs]
+        self._stages = {stage: number for number, stage in enumerate(stages)}
+        self._arrived: list[_Arrived] = []
+        self._newest: dict[tuple[int, str], int] = {}
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch: partial aggregates, tuples, or newest timestamps."""
+        assert self._context.source is not None
+        component, stream, task = self._context.source
+        plan = self.plan
+        if plan.before_shuffle and (component, stream) in self._stages:
+            rows = pa.Table.from_batches([batch]).select(plan.schema.names).cast(plan.schema)
+            self._arrived.append(_Arrived(self._stages[component, stream], rows))
+            return
+        number = None if plan.before_shuffle else self._intake.number(component, stream)
+        if number is None:
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                self._observe(*values)
+            return
+        chunk = self._intake.batch(number, task, batch)
+        self._arrived.append(_Arrived(number, plan.rows_of(chunk, self._context.stamp), chunk))
+        if not plan.windows.reports_newest:
+            for part, time in chunk.newest.items():
+                self._observe(number, part, time)
+
+    def _observe(self, number: int, part: str, time: int) -> None:
+        self._newest[number, part] = max(time, self._newest.get((number, part), time))
+
+    def finish_batch(self) -> None:
+        """Add what has arrived to the open windows, fire those that the watermark has passed, and emit the results."""
+        plan, context = self.plan, self._context
+        records = context.state(self.progress.name)
+        component = ComponentRecord.read(records.get(COMPONENT))
+        component.check(plan.windows.id, plan.declared())
+        passed = component.progress.watermark
+        progress = self._advanced(component.progress)
+        name = unit_of_task(context.task)
+        text = records.get(name)
+        record = UnitRecord() if text is None else UnitRecord.read(text)
+        rows = self._rows(passed)
+        results = ResultRows(plan.cells, context.collection(plan.table))
+        windows = open_windows(plan, context, results)
+        outcome = windows.add(rows, passed, progress.watermark)
+        old, new = results.replace(outcome.old, outcome.new)
+        if plan.retractions and old.num_rows:
+            self._collector.emit_batch(old, stream=RETRACTIONS)
+        if new.num_rows:
+            self._collector.emit_batch(new)
+        after = record
+        if outcome.late.any():
+            assert passed is not None
+            after = after.with_late(self._report(rows, outcome.late, passed))
+        if rows.num_rows and plan.panes is not None:
+            newest = int(pc.max(rows.column(PANE)).as_py())
+            newest = newest if after.unit.newest is None else max(newest, after.unit.newest)
+            after = replace(after, unit=replace(after.unit, newest=newest))
+        if after != record:
+            records.put(name, after.text())
+        if context.task == 0:
+            records.put(
+                COMPONENT,
+                replace(component, tasks=plan.windows.parallelism, declared=plan.declared(), progress=progress).text(),
+            )
+        self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
+
+    def _advanced(self, progress: Progress) -> Progress:
+        """Return the progress after this transaction; in processing time, the watermark is its stamp."""
+        windows, context = self.plan.windows, self._context
+        facts = windows.facts(context)
+        if windows.event_time:
+            return windows.rule.after(progress, self._newest, context.stamp, facts)
+        before = progress.watermark
+        ended = facts.end_of_input or len(facts.ended) == len(windows.inputs) or before == END
+        reached = context.stamp if before is None else max(before, context.stamp)
+        first = context.stamp if progress.first_stamp is None else progress.first_stamp
+        return Progress(END if ended else reached, context.stamp, first)
+
+    def _rows(self, passed: int | None) -> pa.Table:
+        """Return the partial aggregates that have arrived, in order of arrival."""
+        plan = self.plan
+        if not self._arrived:
+            return plan.schema.empty_table()
+        rows = pa.concat_tables([one.rows for one in self._arrived])
+        if plan.windows.event_time or plan.panes is None:
+            return rows
+        time = self._context.stamp
+        if passed is not None and passed != END:
+            time = max(time, passed // plan.panes.step * plan.panes.step + 1)
+        pane = plan.panes.of(np.full(rows.num_rows, time, np.int64))
+        return rows.set_column(rows.column_names.index(PANE), PANE, pa.array(pane))
+
+    # -- late tuples ---------------------------------------------------------------------------------------------------
+
+    def _report(self, rows: pa.Table, late: Mask, watermark: int) -> dict[int, int]:
+        """Log the late tuples, and emit them if there is a stream for them; return input → their number."""
+        plan, first, numbers, found = self.plan, 0, dict[int, int](), []
+        for one in self._arrived:
+            here = late[first : first + one.rows.num_rows]
+            first += one.rows.num_rows
+            if here.any():
+                tuples = int(integers(one.rows.column(TUPLES))[here].sum())
+                numbers[one.number] = numbers.get(one.number, 0) + tuples
+                if one.chunk is not None:
+                    found.append(LateTuples(one.chunk, np.flatnonzero(here), watermark))
+        if found:
+            report_late(plan.windows, self._context, self._collector, found)
+            return numbers
+        log.info(
+            "%s[%d], txid %d: %s behind the watermark %s, in no window: of the keys %s",
+            plan.windows.id,
+            self._context.task,
+            self._attempt.txid,
+            counted(sum(numbers.values()), "late tuple"),
+            instant(watermark),
+            rows.filter(pa.array(late)).select(plan.cells.key_names).slice(0, SHOWN).to_pylist(),
+        )
+        return numbers
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def _wake(self, progress: Progress, next_end: Any) -> None:
+        windows, context, reached = self.plan.windows, self._context, progress.watermark
+        if reached == END:
+            return
+        if windows.event_time:
+            idle = windows.rule.next_idle(progress, context.stamp, windows.facts(context))
+            if idle is not None and context.task == 0:
+                context.wake_at(idle)
+        elif reached is not None:
+            due = next_end(reached)
+            if due is not None:
+                context.wake_at(due)

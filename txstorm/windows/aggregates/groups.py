@@ -1,0 +1,167 @@
+"""Groups of rows, and reductions over them, on columns of NumPy and Arrow; there is no Python object per row.
+
+Reductions take rows in their order of arrival and are functions of each group's rows alone, so a replay of the same
+rows gives the same bits, whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.errors import InputError
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_SAFE_SUM = float(1 << 62)
+"""If the sum of absolute values is below this, a 64-bit sum cannot overflow; NumPy overflows silently."""
+_SPARSE = 4
+"""Codes of at most this many times the number of rows are used as they are, without looking for distinct ones."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of rows, numbered from 0.
+
+    Attributes:
+        of_row: the group of each row.
+        first: the index of each group's first row.
+    """
+
+    of_row: Numbers
+    first: Numbers
+
+    @classmethod
+    def of(cls, codes: Numbers, limit: int) -> Groups:
+        """Group rows by codes from 0 to `limit`, excluded; groups are in the order of their codes."""
+        rows = np.arange(len(codes))
+        if limit > _SPARSE * len(codes) + 1024:
+            _, first, of_row = np.unique(codes, return_index=True, return_inverse=True)
+            return cls(of_row.astype(np.int64), first.astype(np.int64))
+        first = np.full(limit, -1, np.int64)
+        first[codes[::-1]] = rows[::-1]
+        there = first >= 0
+        return cls((np.cumsum(there) - 1)[codes], first[there])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def least(self, values: Numbers, chosen: Mask | None = None) -> Numbers:
+        """Return the row with the lowest value of each group, the first of several; -1 if none of it is `chosen`."""
+        rows = np.arange(len(values)) if chosen is None else np.flatnonzero(chosen)
+        low = np.full(len(self), np.iinfo(np.int64).max)
+        np.minimum.at(low, self.of_row[rows], values[rows])
+        rows = rows[values[rows] == low[self.of_row[rows]]]
+        found = np.full(len(self), -1, np.int64)
+        found[self.of_row[rows[::-1]]] = rows[::-1]
+        return found
+
+    def greatest(self, values: Numbers) -> Numbers:
+        """Return the row with the highest value of each group, the last of several."""
+        return len(values) - 1 - Groups(self.of_row[::-1], self.first).least(-values[::-1])
+
+    def sums(self, column: pa.Array) -> pa.Array:
+        """Return the sums of a column; nulls are left out, and a group of nothing else has the sum null."""
+        kind = column.type
+        if pa.types.is_decimal(kind):
+            return self._decimal_sums(column)
+        valid = _valid(column)
+        values = np.asarray(column.fill_null(0) if column.null_count else column)
+        if np.issubdtype(values.dtype, np.integer):
+            values = values.astype(np.int64)
+            if float(np.abs(values.astype(np.float64)).sum()) >= _SAFE_SUM:
+                return self._exact_sums(values, valid, kind)
+        total = np.zeros(len(self), values.dtype)
+        np.add.at(total, self.of_row, values)
+        return pa.array(total, mask=self._empty(valid)).cast(kind)
+
+    def extremes(self, column: pa.Array, *, highest: bool) -> pa.Array:
+        """Return the lowest or highest values of a column; nulls and NaN are left out."""
+        if pa.types.is_int64(column.type) and not column.null_count:
+            values = np.asarray(column)
+            limits = np.iinfo(np.int64)
+            found = np.full(len(self), limits.min if highest else limits.max)
+            (np.maximum if highest else np.minimum).at(found, self.of_row, values)
+            return pa.array(found)
+        ranks = ranked(column)
+        return taken(column, self.least(-ranks if highest else ranks, ranks >= 0))
+
+    def _empty(self, valid: Mask | None) -> Mask | None:
+        """Return which groups have no valid row."""
+        if valid is None:
+            return None
+        there = np.zeros(len(self), bool)
+        there[self.of_row[valid]] = True
+        return ~there
+
+    def _exact_sums(self, values: Numbers, valid: Mask | None, kind: pa.DataType) -> pa.Array:
+        total = np.zeros(len(self), object)
+        np.add.at(total, self.of_row, values.astype(object))
+        try:
+            return pa.array(total, kind, mask=self._empty(valid))
+        except (pa.ArrowException, OverflowError):
+            msg = f"a sum of {kind} values exceeds 64 bits; declare the field as Decimal or float"
+            raise InputError(msg) from None
+
+    def _decimal_sums(self, column: pa.Array) -> pa.Array:
+        table = pa.table({"group": self.of_row, "value": column})
+        result = table.group_by("group", use_threads=False).aggregate([("value", "sum")]).sort_by("group")
+        return whole(result["value_sum"]).cast(column.type)
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def taken(column: pa.Array, rows: Numbers) -> pa.Array:
+    """Return rows of a column by their index; null for an index of -1."""
+    missing = rows < 0
+    return column.take(pa.array(rows, mask=missing if missing.any() else None))
+
+
+def numbered(columns: Sequence[pa.Array], rows: int) -> tuple[Numbers, int]:
+    """Number the rows by their values in `columns`; return the numbers and a limit that none of them reaches."""
+    codes, limit = np.zeros(rows, np.int64), 1
+    for i, column in enumerate(columns):
+        found, size = _codes(column)
+        codes, limit = (codes * size + found, limit * size) if i else (found, size)
+        if i and limit > max(rows, 1 << 20):
+            codes, limit = _codes(pa.array(codes))
+    return codes, limit
+
+
+def ranked(column: pa.Array) -> Numbers:
+    """Return a number for each value, in the order of the values; -1 for null and NaN."""
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary
+    ranks = np.empty(len(values) + 1, np.int64)
+    ranks[np.asarray(pc.sort_indices(values))] = np.arange(len(values))
+    ranks[-1] = -1  # the place of nulls
+    if pa.types.is_floating(column.type):
+        ranks[:-1][np.isnan(np.asarray(values))] = -1
+    found: Numbers = ranks[np.asarray(encoded.indices.fill_null(len(values)))]
+    return found
+
+
+def _codes(column: pa.Array) -> tuple[Numbers, int]:
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
+
+
+def _valid(column: pa.Array) -> Mask | None:
+    return np.asarray(column.is_valid()) if column.null_count else None
+
+
+def integers(column: Any) -> Numbers:
+    """Return a column of integers or times, without nulls, as 64-bit integers."""
+    array: Numbers = np.asarray(whole(column).cast(pa.int64()))
+    return array

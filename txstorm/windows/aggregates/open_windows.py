@@ -1,0 +1,216 @@
+"""Open windows: the partial aggregates that a task keeps, and which windows they make final in a transaction.
+
+One class for windows that slide by time, one for sessions. Both look at as many rows as are new, or as the windows that
+fire have; nothing grows with the number of windows that are over, whose rows one bound evicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.context import TaskContext
+from txstorm.api.state import CollectionState
+from txstorm.windows.aggregates.groups import Mask, integers
+from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
+from txstorm.windows.aggregates.partials import GROUP, AggregatePlan
+from txstorm.windows.aggregates.result_rows import ResultRows, among, distinct, results_of
+from txstorm.windows.aggregates.sessions import Sessions
+from txstorm.windows.rules.event_time import END
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of adding rows: which of them are late, results that no longer hold, and results that now do."""
+
+    late: Mask
+    old: pa.Table
+    new: pa.Table
+
+
+class OpenWindows(Protocol):
+    """The open windows of one task in one transaction."""
+
+    def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
+        """Add partial aggregates, and fire the windows that the watermark, now `reached`, has passed."""
+
+    def next_end(self, reached: int, newest: int | None) -> int | None:
+        """Return the next time at which a window may fire without further tuples; None if there is none."""
+
+
+def states_of(plan: AggregatePlan) -> list[CollectionState]:
+    """Declare what the open windows of a component are kept in."""
+    id, columns = plan.windows.id, plan.cells.columns
+    if plan.panes is not None:
+        return [CollectionState(f"{id}-panes", {GROUP: int}, columns, order={PANE: int})]
+    keys = {one.name: one.kind for one in plan.cells.keys}
+    cells = {name: kind for name, kind in columns.items() if name not in keys}
+    sessions = CollectionState(f"{id}-sessions", keys, {WINDOW_START: int, **cells}, order={WINDOW_END: int})
+    return [sessions, CollectionState(f"{id}-due", {GROUP: int}, keys, order={WINDOW_END: int})]
+
+
+def open_windows(plan: AggregatePlan, context: TaskContext, results: ResultRows) -> OpenWindows:
+    """Return the open windows of a task."""
+    panes = plan.panes
+    return OpenSessions(plan, context) if panes is None else OpenPanes(plan, panes, context, results)
+
+
+class OpenPanes:
+    """Open windows that slide by time, as partial aggregates per pane."""
+
+    def __init__(self, plan: AggregatePlan, panes: Panes, context: TaskContext, results: ResultRows) -> None:
+        self._plan = plan
+        self._cells = plan.cells
+        self._panes = panes
+        self._results = results
+        self._own = plan.own_groups(context.task)
+        self._stored = context.collection(f"{plan.windows.id}-panes")
+
+    def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
+        """Add partial aggregates, and fire the windows that the watermark, now `reached`, has passed."""
+        panes, all_panes = self._panes, integers(rows.column(PANE))
+        covered = panes.covered(all_panes)
+        late = np.zeros(rows.num_rows, bool) if passed is None else covered & (all_panes < panes.needed(passed))
+        rows = self._plan.combined(rows.filter(pa.array(covered & ~late)))
+        results = []
+        old = results_of(self._cells, self._empty())
+        if passed is not None and panes.lateness and rows.num_rows:
+            again = results_of(self._cells, self._touched(rows, passed))
+            if again.num_rows:
+                old = self._results.standing(again)
+                results.append(again)
+        if reached is not None and reached != passed:
+            results.append(results_of(self._cells, self._fired(rows, passed, reached)))
+        self._keep(rows, reached)
+        new = pa.concat_tables(results) if results else results_of(self._cells, self._empty())
+        return Outcome(late, old, new)
+
+    def next_end(self, reached: int, newest: int | None) -> int | None:
+        """Return the next end after `reached` of a window that covers the `newest` pane, or an earlier one."""
+        if newest is None:
+            return None
+        following = self._panes.next_end(reached)
+        one = np.array([newest])
+        last, first = int(self._panes.last_ends(one)[0]), int(self._panes.first_ends(one)[0])
+        if last < following:
+            return None
+        return following if self._panes.span >= self._panes.step else max(following, first)
+
+    def _fired(self, rows: pa.Table, passed: int | None, reached: int) -> pa.Table:
+        """Return the windows whose end the watermark has reached."""
+        panes = self._panes
+        low = None if passed is None else panes.next_end(passed)
+        if low is not None and low > reached:
+            return self._empty()
+        start = None if low is None else panes.first_of(low)
+        end = None if reached == END else reached // panes.step * panes.step
+        stored = self._stored.scan_table(self._own, start, end).select(rows.column_names)
+        return panes.windows(self._cells, pa.concat_tables([stored, rows]), low, reached)
+
+    def _touched(self, rows: pa.Table, passed: int) -> pa.Table:
+        """Return the windows, among those that have fired, to which `rows` add something."""
+        panes, cells = self._panes, self._cells
+        low, high = panes.open_end(passed), passed // panes.step * panes.step
+        if low > high:
+            return self._empty()
+        touched = panes.windows(cells, rows, low, high)
+        if not touched.num_rows:
+            return touched
+        keys, _ = distinct(touched, cells.key_names)
+        groups = self._plan.groups(keys)
+        stored = self._stored.scan_table(pa.table({GROUP: groups.unique()}), panes.first_of(low), high)
+        both = pa.concat_tables([stored.select(rows.column_names), rows])
+        both = both.filter(pa.array(among(both, keys, cells.key_names)))
+        every = panes.windows(cells, both, low, high)
+        return every.filter(pa.array(among(every, touched, [*cells.key_names, WINDOW_END])))
+
+    def _keep(self, rows: pa.Table, reached: int | None) -> None:
+        """Keep what later windows need."""
+        if reached is not None:
+            needed = self._panes.needed(reached)
+            rows = rows.filter(pa.array(integers(rows.column(PANE)) >= needed))
+            self._stored.evict_before(needed)
+        if rows.num_rows:
+            self._stored.append_batch(rows.append_column(GROUP, self._plan.groups(rows)))
+
+    def _empty(self) -> pa.Table:
+        return self._cells.empty(**{WINDOW_START: pa.int64(), WINDOW_END: pa.int64()})
+
+
+class OpenSessions:
+    """Open sessions, by key, and a queue of the keys by the ends of their sessions.
+
+    A session stays until it takes no tuples any more. An entry of the queue whose session has grown finds nothing.
+    """
+
+    def __init__(self, plan: AggregatePlan, context: TaskContext) -> None:
+        self._plan = plan
+        self._cells = plan.cells
+        self._own = plan.own_groups(context.task)
+        self._stored = context.collection(f"{plan.windows.id}-sessions")
+        self._due = context.collection(f"{plan.windows.id}-due")
+
+    def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
+        """Add partial aggregates, and fire the sessions that the watermark, now `reached`, has passed."""
+        cells, before = self._cells, self._looked_at(rows, passed, reached)
+        sessions = Sessions.of(cells, pa.concat_tables([before, rows]))
+        count = before.num_rows
+        is_new = np.arange(count + rows.num_rows) >= count
+        grown, known = sessions.having(is_new), sessions.having(~is_new)
+        ends = sessions.ends
+        late = np.zeros(len(ends), bool)
+        if passed is not None:
+            late = ~known & (ends <= passed - self._plan.lateness)
+        fires = np.zeros(len(ends), bool)
+        if reached is not None:
+            fires = ~late & (ends <= reached) & (grown | (ends > (-END if passed is None else passed)))
+        changed = grown[sessions.groups.of_row[:count]]
+        was = np.zeros(count, bool) if passed is None else changed & (integers(before.column(WINDOW_END)) <= passed)
+        self._keep(before.filter(pa.array(changed)), sessions, grown, ~late, reached)
+        old = results_of(cells, before.filter(pa.array(was)))
+        new = results_of(cells, sessions.table(cells, fires))
+        return Outcome(late[sessions.groups.of_row[count:]], old, new)
+
+    def next_end(self, reached: int, newest: int | None) -> int | None:
+        """Return the first end after `reached` in the queue."""
+        if reached == END:
+            return None
+        due = self._due.scan_table(self._own, reached + 1, None)
+        return int(integers(due.column(WINDOW_END)).min()) if due.num_rows else None
+
+    def _looked_at(self, rows: pa.Table, passed: int | None, reached: int | None) -> pa.Table:
+        """Return the sessions of all keys that have new rows, or a session that ends."""
+        names = self._cells.key_names
+        keys = rows.select(names)
+        if reached is not None and reached != passed:
+            due = self._due.scan_table(self._own, None if passed is None else passed + 1, reached)
+            keys = pa.concat_tables([keys, due.select(names)])
+        if not keys.num_rows:
+            return rows.slice(0, 0)
+        return self._stored.scan_table(distinct(keys, names)[0]).select(rows.column_names)
+
+    def _keep(self, changed: pa.Table, sessions: Sessions, grown: Mask, live: Mask, reached: int | None) -> None:
+        """Write the sessions of keys that have changed, and evict those that take no more tuples."""
+        names, cells = self._cells.key_names, self._cells
+        written = grown & live
+        if changed.num_rows:
+            keys, _ = distinct(changed, names)
+            self._stored.remove_many(keys)  # all sessions of these keys; those that stay are written again
+            of_session = pa.table(cells.keys_of(sessions.rows, sessions.groups.first))
+            written = live & (grown | among(of_session, keys, names))
+        if reached is not None:
+            over = min(reached - self._plan.lateness, END - 1)
+            written &= sessions.ends > over
+            self._stored.evict_before(over + 1)
+            self._due.evict_before(min(reached, END - 1) + 1)
+        if not written.any():
+            return
+        self._stored.append_batch(sessions.table(cells, written))
+        waiting = written & grown
+        if reached is not None:
+            waiting &= sessions.ends > reached
+        due = sessions.table(cells, waiting).select([WINDOW_END, *names])
+        self._due.append_batch(due.append_column(GROUP, self._plan.groups(due)))

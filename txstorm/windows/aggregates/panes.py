@@ -1,0 +1,110 @@
+"""Panes: the parts of time from which sliding windows are put together, and the arithmetic of their ends.
+
+A pane is as long as the greatest common divisor of length and slide, and named by its end. All tuples of a pane are in
+the same windows, so they are late together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.windows.aggregates.cells import Cells
+from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers
+from txstorm.windows.rules.event_time import END
+
+PANE, WINDOW_END, WINDOW_START = "window_pane", "window_end", "window_start"
+"""Columns of partial aggregates: the end of a pane; start and end of a session or window."""
+
+
+@dataclass(frozen=True)
+class Panes:
+    """Panes of windows that slide by a duration; all in microseconds.
+
+    Attributes:
+        span: length of the windows.
+        step: their slide.
+        lateness: how long after its end a window still takes tuples.
+    """
+
+    span: int
+    step: int
+    lateness: int = 0
+
+    @property
+    def size(self) -> int:
+        """Length of a pane."""
+        return gcd(self.span, self.step)
+
+    def of(self, times: Numbers) -> Numbers:
+        """Return the pane of each time."""
+        return -(-times // self.size) * self.size
+
+    def first_ends(self, panes: Numbers) -> Numbers:
+        """Return the end of the first window that covers each pane; after the last one if none does."""
+        return -(-panes // self.step) * self.step
+
+    def last_ends(self, panes: Numbers) -> Numbers:
+        """Return the end of the last window that covers each pane."""
+        return (panes - self.size + self.span) // self.step * self.step
+
+    def covered(self, panes: Numbers) -> Mask:
+        """Return which panes are in a window: all, unless the slide is longer than the windows."""
+        covered: Mask = self.first_ends(panes) <= self.last_ends(panes)
+        return covered
+
+    def next_end(self, watermark: int) -> int:
+        """Return the first window end after a watermark."""
+        return min((watermark // self.step + 1) * self.step, END)
+
+    def open_end(self, watermark: int) -> int:
+        """Return the first window end that still takes tuples at a watermark."""
+        return self.next_end(watermark - self.lateness)
+
+    def needed(self, watermark: int) -> int:
+        """Return the first pane that a window which still takes tuples at a watermark covers."""
+        return self.first_of(self.open_end(watermark))
+
+    def first_of(self, end: int) -> int:
+        """Return the first pane of the window with this end."""
+        return min(end - self.span + self.size, END)
+
+    def windows(self, cells: Cells, rows: pa.Table, low: int | None, high: int) -> pa.Table:
+        """Return the partial aggregates of the windows with ends from `low` (None: any) to `high` that have content.
+
+        `rows`: partial aggregates with their pane, in order of arrival.
+        """
+        rows = rows.take(pa.array(np.argsort(integers(rows.column(PANE)), kind="stable")))
+        panes = integers(rows.column(PANE))
+        first, last = self.first_ends(panes), np.minimum(self.last_ends(panes), high // self.step * self.step)
+        if low is not None:
+            first = np.maximum(first, low)
+        sizes = np.maximum((last - first) // self.step + 1, 0)
+        picked = np.repeat(np.arange(len(panes)), sizes)
+        within = np.arange(len(picked)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        ends = first[picked] + within * self.step
+        if not len(ends):
+            return cells.empty(**{WINDOW_START: pa.int64(), WINDOW_END: pa.int64()})
+        least = int(ends.min())
+        width = (int(ends.max()) - least) // self.step + 1
+        codes, limit = cells.numbered(rows)
+        groups = Groups.of(codes[picked] * width + (ends - least) // self.step, limit * width)
+        made = cells.combined(rows.drop_columns(cells.key_names).take(pa.array(picked)), groups)
+        found = ends[groups.first]
+        bounds = {WINDOW_START: pa.array(found - self.span), WINDOW_END: pa.array(found)}
+        return pa.table({**bounds, **cells.keys_of(rows, picked[groups.first]), **made})
+
+    def combined(self, cells: Cells, rows: pa.Table) -> pa.Table:
+        """Return one partial aggregate per key and pane of `rows`."""
+        if not rows.num_rows:
+            return rows
+        panes = integers(rows.column(PANE))
+        least = int(panes.min())
+        width = (int(panes.max()) - least) // self.size + 1
+        codes, limit = cells.numbered(rows)
+        groups = Groups.of(codes * width + (panes - least) // self.size, limit * width)
+        made = {PANE: pa.array(panes[groups.first]), **cells.keys_of(rows, groups.first)}
+        return pa.table({**made, **cells.combined(rows, groups)})

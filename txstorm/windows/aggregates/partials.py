@@ -1,0 +1,156 @@
+"""Partial aggregates: the plan of an aggregate, and its map-side stage, which sends one row per key and pane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import EVERYWHERE, BatchBolt
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, tasks_of
+from txstorm.windows.aggregates.cells import Cells
+from txstorm.windows.aggregates.groups import Numbers, whole
+from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
+from txstorm.windows.aggregates.sessions import Sessions
+from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.plan import WindowPlan
+
+GROUP = "window_group"
+"""Column of stored partial aggregates: the key group of the fields by which tuples are distributed."""
+
+
+@dataclass(frozen=True)
+class AggregatePlan:
+    """Plan of an aggregate.
+
+    Attributes:
+        windows: its inputs, windows and time.
+        cells: its key and aggregates.
+        table: name of the state with the results.
+        lateness: the allowed lateness, in microseconds.
+        grouped_by: the fields of the key by which tuples are distributed.
+        to_first: whether the first task gets everything.
+        retractions: whether results that change are emitted again before they are replaced.
+    """
+
+    windows: WindowPlan
+    cells: Cells
+    table: str
+    lateness: int = 0
+    grouped_by: tuple[str, ...] = ()
+    to_first: bool = False
+    retractions: bool = False
+
+    @property
+    def panes(self) -> Panes | None:
+        """The panes of the windows; None for sessions."""
+        form = self.windows.form
+        return None if form.span is None or form.step is None else Panes(form.span, form.step, self.lateness)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The columns that say where in time a partial aggregate is."""
+        return (WINDOW_START, WINDOW_END) if self.windows.form.is_session else (PANE,)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of partial aggregates."""
+        return pa.schema({**dict.fromkeys(self.places, pa.int64()), **self.cells.columns})
+
+    @property
+    def before_shuffle(self) -> bool:
+        """Whether tuples are aggregated in the tasks of their sources; late tuples can only be emitted otherwise."""
+        return self.windows.late_stream is None
+
+    def declared(self) -> dict[str, Any]:
+        """Return what must be the same at every start, as JSON."""
+        columns = {name: str(kind) for name, kind in self.cells.columns.items()}
+        return {**self.windows.declared(), "columns": columns, "grouped_by": list(self.grouped_by)}
+
+    def groups(self, table: pa.Table) -> pa.Array:
+        """Return the key group of each row."""
+        columns = [whole(table.column(name)) for name in self.grouped_by]
+        return pa.array(groups_of(hash_rows(columns, table.num_rows)))
+
+    def own_groups(self, task: int) -> pa.Table | None:
+        """Return the key groups whose tuples a task gets; None for all."""
+        if self.windows.parallelism == 1 or (self.to_first and task == 0):
+            return None
+        every = np.arange(KEY_GROUPS)
+        mine = every[:0] if self.to_first else every[tasks_of(every, self.windows.parallelism) == task]
+        return pa.table({GROUP: mine})
+
+    def rows_of(self, chunk: Chunk, stamp: int) -> pa.Table:
+        """Return the partial aggregates of single tuples; `stamp`: their time if they have no timestamp."""
+        times = np.full(len(chunk), stamp, np.int64) if chunk.times is None else chunk.times
+        one = self.windows.inputs[chunk.number]
+        where = f"{self.windows.id}, stream {one.stream!r} of {one.component!r}"
+        made = self.cells.of_batch(chunk.values, times, where)
+        places: Mapping[str, Numbers]
+        if self.panes is None:
+            assert chunk.gaps is not None
+            places = {WINDOW_START: times, WINDOW_END: times + chunk.gaps}
+        else:
+            places = {PANE: self.panes.of(times)}
+        return pa.table({**{name: pa.array(of) for name, of in places.items()}, **_columns(made)}, self.schema)
+
+    def combined(self, rows: pa.Table) -> pa.Table:
+        """Return one partial aggregate per key and pane, or per key and session, of `rows`."""
+        if not rows.num_rows:
+            return rows
+        if self.panes is not None:
+            return self.panes.combined(self.cells, rows)
+        sessions = Sessions.of(self.cells, rows)
+        return sessions.table(self.cells, np.ones(len(sessions.groups), bool))
+
+
+class PartialAggregates(BatchBolt):
+    """Map-side stage of one input: partial aggregates per key and pane or session, and the newest timestamps.
+
+    Args:
+        plan: the plan of the aggregate.
+        number: the index of the input.
+    """
+
+    def __init__(self, plan: AggregatePlan, number: int) -> None:
+        self._plan = plan
+        self._number = number
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the partial aggregates, and the newest timestamps."""
+        declarer.declare(tuple(self._plan.schema.names))
+        declarer.declare_stream(EVERYWHERE, "input", "partition", "newest")
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._collector, self._stamp = collector, context.stamp
+        self._intake = Intake(replace(self._plan.windows, key=None), attempt)
+        self._rows: list[pa.Table] = []
+        self._newest: dict[str, int] = {}
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        chunk = self._intake.batch(self._number, 0, batch)
+        self._rows.append(self._plan.rows_of(chunk, self._stamp))
+        for part, time in chunk.newest.items():
+            self._newest[part] = max(time, self._newest.get(part, time))
+
+    def finish_batch(self) -> None:
+        """Emit the partial aggregates and the newest timestamps."""
+        if self._rows:
+            self._collector.emit_batch(
+                self._plan.combined(pa.concat_tables(self._rows)).select(self._plan.schema.names)
+            )
+        for part, time in sorted(self._newest.items()):
+            self._collector.emit(self._number, part, time, stream=EVERYWHERE)
+
+
+def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))

@@ -1,0 +1,94 @@
+"""Result rows: one per key and window end, in the state that the user names; what changes is replaced."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.state import CollectionHandle, CollectionState
+from txstorm.windows.aggregates.cells import Cells
+from txstorm.windows.aggregates.groups import Mask, Numbers, integers, numbered, ranked, whole
+from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START
+from txstorm.windows.rules.event_time import EARLIEST, LATEST
+
+START, END_FIELD = "start", "end"
+INSTANT = pa.timestamp("us", tz="UTC")
+
+
+def result_state(table: str, cells: Cells, ttl: timedelta | None) -> CollectionState:
+    """Declare the state of the results."""
+    values = {START: INSTANT, **{one.name: one.kind for one in cells.aggregates}}
+    return CollectionState(table, {one.name: one.kind for one in cells.keys}, values, ttl, order={END_FIELD: INSTANT})
+
+
+def results_of(cells: Cells, windows: pa.Table) -> pa.Table:
+    """Return the result rows of the partial aggregates of whole windows."""
+    bounds = {name: _instants(windows.column(of)) for name, of in ((START, WINDOW_START), (END_FIELD, WINDOW_END))}
+    keys = {name: windows.column(name) for name in cells.key_names}
+    return pa.table({**keys, **bounds, **cells.results(windows)})
+
+
+class ResultRows:
+    """The result rows of one task in one transaction."""
+
+    def __init__(self, cells: Cells, handle: CollectionHandle) -> None:
+        self._cells = cells
+        self._handle = handle
+        self._identity = [*cells.key_names, END_FIELD]
+
+    def standing(self, rows: pa.Table) -> pa.Table:
+        """Return the stored rows with the keys and ends of `rows`."""
+        ends = rows.column(END_FIELD)
+        keys, _ = self._distinct_keys(rows)
+        found = self._handle.scan_table(keys, pc.min(ends).as_py(), pc.max(ends).as_py()).select(rows.column_names)
+        return found.filter(pa.array(among(found, rows, self._identity)))
+
+    def replace(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Replace the stored rows `old` by `new`; return those that differ, sorted by end and key."""
+        if old.num_rows:
+            old = old.cast(new.schema)
+            same = among(old, new, new.column_names)
+            new = new.filter(pa.array(~among(new, old, new.column_names)))
+            old = old.filter(pa.array(~same))
+            ends = integers(old.column(END_FIELD))
+            for end in np.unique(ends).tolist():
+                keys, _ = self._distinct_keys(old.filter(pa.array(ends == end)))
+                at = pa.scalar(end, INSTANT).as_py()
+                self._handle.remove_many(keys, at, at)
+        if new.num_rows:
+            self._handle.append_batch(new)
+        return self._sorted(old), self._sorted(new)
+
+    def _sorted(self, rows: pa.Table) -> pa.Table:
+        if rows.num_rows < 2:
+            return rows
+        keys, codes = self._distinct_keys(rows)
+        ranks = [ranked(whole(column)) for column in keys.columns]
+        by_key = [rank[codes] for rank in reversed(ranks)]
+        return rows.take(pa.array(np.lexsort((*by_key, integers(rows.column(END_FIELD))))))
+
+    def _distinct_keys(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
+        """Return the distinct keys of rows, and the number of each row's key."""
+        return distinct(rows, self._cells.key_names)
+
+
+def distinct(rows: pa.Table, names: list[str]) -> tuple[pa.Table, Numbers]:
+    """Return the distinct values of some columns, and for each row the number of its values among them."""
+    codes, _ = numbered([whole(rows.column(name)) for name in names], rows.num_rows)
+    _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    return rows.select(names).take(pa.array(first)), numbers.astype(np.int64)
+
+
+def among(rows: pa.Table, others: pa.Table, names: list[str]) -> Mask:
+    """Return which rows have the values of `names` that one of the others has."""
+    both = pa.concat_tables([rows.select(names), others.select(names).cast(rows.select(names).schema)])
+    codes, _ = numbered([whole(column) for column in both.columns], both.num_rows)
+    found: Mask = np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
+    return found
+
+
+def _instants(column: pa.ChunkedArray) -> pa.Array:
+    return pa.array(np.clip(integers(column), EARLIEST, LATEST)).cast(INSTANT)
