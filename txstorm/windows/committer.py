@@ -116,7 +116,9 @@ class WindowCommitter(PartialCommitter):
         if fired:
             self._call(buffer, fired)
         units.save()
-        after = replace(component, declared=plan.declared(), progress=progress, early_stamp=early_stamp)
+        after = replace(
+            component, declared=plan.declared(), progress=progress, early_stamp=early_stamp, about=plan.about()
+        )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
