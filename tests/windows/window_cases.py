@@ -40,7 +40,7 @@ class Report(WindowedBolt):
 
 
 def topology(bolt, streams=("s1",), *, parallelism=1, group="global", fields=("id", "ts"), settings=None, opaque=False):
-    spout = FeedSpout({name: fields for name in streams}, opaque=opaque)
+    spout = FeedSpout(dict.fromkeys(streams, fields), opaque=opaque)
     builder = TransactionalTopologyBuilder("t", "feed", spout)
     builder.set_settings(settings or {})
     declarer = builder.set_bolt("w", bolt, parallelism)

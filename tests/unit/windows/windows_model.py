@@ -78,7 +78,7 @@ class Model:
         return keep
 
     def input_newest(self, i, stamp, partitions):
-        stamps = {p: None for p in partitions.get(i, ())}
+        stamps = dict.fromkeys(partitions.get(i, ()))
         for (of, p), (_, s) in self.newest.items():
             if of == i:
                 stamps[p] = s

@@ -70,30 +70,22 @@ def replay(
     is changed. Works beside a live run. With --window and --pdb it stops before the window is evaluated.
     """
     if journal is not None:
-        if data_dir is not None or txid is not None or window is not None:
+        if any(one is not None for one in (data_dir, txid, window)):
             raise typer.BadParameter("give --journal FILE, or DATA_DIR and --txid N")
         return _journal(journal, as_json=json)
     if data_dir is None or (txid is None) is (window is None):
         raise typer.BadParameter("expected DATA_DIR with --txid N or --window COMPONENT:END, or --journal FILE")
     data_dir = at_ledger(data_dir, ledger)
-    stops: list[WindowStop] = []
-    if window is not None:
-        wanted = fired_window(data_dir, window, key)
-        txid, stops = wanted.txid, [wanted] if pdb else []
-    assert txid is not None
-    options = {"--ledger": [ledger] if ledger else [], "--break": breaks or []}
-    words = [word for name, values in options.items() for value in values for word in (name, value)]
-    flags = [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
-    command = ["txstorm", "replay", data_dir, "--txid", str(txid), *words, *flags]
+    stops = [] if window is None else [fired_window(data_dir, window, key)]
+    txid = stops[0].txid if txid is None else txid
+    words = ["--ledger", ledger] if ledger else []
+    words += [word for one in breaks or [] for word in ("--break", one)]
+    words += [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
     from txstorm.cli.replays import code_of
-    from txstorm.replay.single import replay_txid
 
-    code = code_of(data_dir, topology, command).topology
-    if pdb or breaks:
-        verdict = _debugged(code, data_dir, txid, [*(breaks or []), *stops])
-    else:
-        verdict = replay_txid(code, data_dir, txid)
-    return _conclude(code, verdict, as_json=json)
+    code = code_of(data_dir, topology, ["txstorm", "replay", data_dir, "--txid", str(txid), *words]).topology
+    breakpoints: list[str | WindowStop] = [*(breaks or []), *(stops if pdb else [])]
+    return _conclude(code, _replayed(code, data_dir, txid, breakpoints, debug=pdb or bool(breaks)), as_json=json)
 
 
 def fired_window(data_dir: str, window: str, key: list[str] | None) -> WindowStop:
@@ -109,10 +101,14 @@ def fired_window(data_dir: str, window: str, key: list[str] | None) -> WindowSto
     return WindowStop(component, moment, key, txid_that_fired(check_readable(data_dir), component, moment))
 
 
-def _debugged(code: Topology, data_dir: str, txid: int, breaks: list[str | WindowStop]) -> ReplayVerdict:
+def _replayed(
+    code: Topology, data_dir: str, txid: int, breaks: list[str | WindowStop], *, debug: bool
+) -> ReplayVerdict:
     from txstorm.cli.debugger import Debugger
     from txstorm.replay.single import replay_txid
 
+    if not debug:
+        return replay_txid(code, data_dir, txid)
     debugger = Debugger(code, breaks)
     return debugger.run(lambda: replay_txid(code, data_dir, txid, caught=debugger.caught))
 
