@@ -46,6 +46,7 @@ def test_function_budget():
 CALLED_BY_USERS = {
     "cli/commands/replay.py: replay": "options of the command line",
     "cli/commands/run.py: run": "options of the command line",
+    "cli/commands/windows.py: windows": "options of the command line",
     "runtime/run.py: run": "keyword-only options of a run",
     "sinks/kafka.py: KafkaSink.__init__": "keyword-only options of a sink",
     "spouts/files/spout.py: FileSpout.__init__": "keyword-only options of a spout",

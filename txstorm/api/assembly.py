@@ -68,10 +68,12 @@ class PartialCommitter(BatchBolt, Committer):
     If the error policy allows dead letters, a run of the task that fails is repeated without the part that failed.
 
     Attributes:
+        bolt: the user's bolt, which it calls.
         skipped: names of the parts to leave out; set before `prepare`.
         failed: name of the part that has raised, with a description of it for the dead letter (JSON); None if none has.
     """
 
+    bolt: Any
     skipped: frozenset[str] = frozenset()
     failed: tuple[str, dict[str, Any]] | None = None
 

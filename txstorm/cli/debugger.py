@@ -7,9 +7,12 @@ import pdb
 import sys
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
+from txstorm.api.assembly import PartialCommitter
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.names import near
 from txstorm.cli.output import escaped
@@ -17,8 +20,34 @@ from txstorm.cli.tracebacks import is_internal
 from txstorm.errors import InputError, StoppedError
 from txstorm.topology.graph import Topology
 
-METHODS = ("execute", "execute_batch", "finish_batch", "prepare")
+METHODS = ("execute", "execute_batch", "finish_batch", "prepare", "cleanup")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class WindowStop:
+    """Breakpoint before a window is evaluated.
+
+    Attributes:
+        component: the windowed bolt.
+        end: the end of the window.
+        key: its key, as text; None: of any task or key.
+        txid: the transaction that fired it.
+    """
+
+    component: str
+    end: datetime
+    key: Sequence[str] | None
+    txid: int
+
+    def condition(self, window: str) -> str:
+        """Return the condition of the breakpoint as an expression, given the name of the variable with the window."""
+        # A comprehension on the same line has a frame of its own, with the argument `.0`.
+        found = f"'.0' not in locals() and {window}.final and {window}.end.isoformat() == {self.end.isoformat()!r}"
+        if self.key is None:
+            return found
+        values = f"{window}.key if isinstance({window}.key, tuple) else [{window}.key]"
+        return f"{found} and [str(one) for one in ({values})] == {list(self.key)!r}"
 
 
 class Debugger:
@@ -26,25 +55,27 @@ class Debugger:
 
     Args:
         topology: the topology to replay.
-        breaks: breakpoints: bolts, or methods of bolts (``BOLT.METHOD``), at whose start to stop.
+        breaks: breakpoints: bolts, methods of bolts (``BOLT.METHOD``), at whose start to stop, or windows.
 
     Raises:
         InputError: a bolt or method does not exist, or has no source.
     """
 
-    def __init__(self, topology: Topology, breaks: Sequence[str]) -> None:
+    def __init__(self, topology: Topology, breaks: Sequence[str | WindowStop]) -> None:
         self._pdb = _Pdb()
         self._stops = bool(breaks)
         for one in breaks:
-            for code in _codes(topology, one):
-                self._set_break(one, code)
+            name = f"{one.component}.execute" if isinstance(one, WindowStop) else one
+            for code in _codes(topology, name):
+                condition = one.condition(code.co_varnames[1]) if isinstance(one, WindowStop) else None
+                self._set_break(name, code, condition)
 
-    def _set_break(self, name: str, code: CodeType) -> None:
+    def _set_break(self, name: str, code: CodeType, condition: str | None) -> None:
         line = next(
             (line for _, _, line in code.co_lines() if line and line > code.co_firstlineno), code.co_firstlineno
         )
         linecache.checkcache(code.co_filename)
-        if fault := self._pdb.set_break(code.co_filename, line):
+        if fault := self._pdb.set_break(code.co_filename, line, cond=condition):
             raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
 
     def run(self, replay: Callable[[], Result]) -> Result:
@@ -108,7 +139,8 @@ class _Pdb(pdb.Pdb):
 def _codes(topology: Topology, text: str) -> list[CodeType]:
     name, dot, method = text.partition(".")
     component = topology.component(name)
-    kind = type(component.object)
+    # An assembled bolt, such as a windowed one, is called by a committer of txstorm.
+    kind = type(component.object.bolt if isinstance(component.object, PartialCommitter) else component.object)
     if not isinstance(component.object, BasicBolt | BatchBolt):
         raise InputError(f"--break {text}: {name!r} is the spout; name a bolt")
     own = {one: code for one in METHODS if (code := _own_code(kind, one)) is not None}

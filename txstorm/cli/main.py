@@ -14,7 +14,18 @@ import typer.core
 
 from txstorm._version import __version__
 from txstorm.cli import hash_seed
-from txstorm.cli.commands import describe, doctor, ledgers, lifecycle, query, replay, run, simulate, time_travel
+from txstorm.cli.commands import (
+    describe,
+    doctor,
+    ledgers,
+    lifecycle,
+    query,
+    replay,
+    run,
+    simulate,
+    time_travel,
+    windows,
+)
 from txstorm.errors import InputError
 from txstorm.operations.ledger_choice import set_confirmation
 
@@ -74,6 +85,7 @@ app.command("history")(query.history)
 app.command("snapshot")(query.snapshot)
 app.command("changes")(query.changes)
 app.command("views")(query.views)
+app.command("windows")(windows.windows)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
 app.command("dead-letters")(query.dead_letters)
 app.command("list")(lifecycle.list_)

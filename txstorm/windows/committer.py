@@ -124,6 +124,7 @@ class WindowCommitter(PartialCommitter):
             declared=plan.declared(),
             progress=progress,
             early_stamp=early_stamp,
+            about=plan.about(),
         )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)

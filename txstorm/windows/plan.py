@@ -111,6 +111,11 @@ class WindowPlan:
         )
         return Facts(partitions, ended, {}, context.end_of_input)
 
+    def about(self) -> dict[str, Any]:
+        """Return what may change between starts, but helps to understand stored tuples and progress, as JSON."""
+        inputs = [[one.component, one.stream, list(one.fields)] for one in self.inputs]
+        return {"inputs": inputs, "lag": self.rule.lag}
+
     def declared(self) -> dict[str, Any]:
         """Return what must be the same at every start, as JSON."""
         declared: dict[str, Any] = {

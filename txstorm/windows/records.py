@@ -25,6 +25,7 @@ class ComponentRecord:
     Attributes:
         tasks: number of tasks in the previous transaction; None before the first.
         declared: what must be the same at every start; see `WindowPlan.declared`.
+        about: what else helps to understand the record; see `WindowPlan.about`.
         progress: its progress in event time; in processing time, the watermark is the last stamp.
         early_stamp: stamp of the previous early evaluation.
         early_txid: its txid.
@@ -35,6 +36,7 @@ class ComponentRecord:
     progress: Progress = field(default_factory=Progress)
     early_stamp: int | None = None
     early_txid: int = 0
+    about: Any = None
 
     def text(self) -> str:
         """Return the record as JSON."""
@@ -49,6 +51,7 @@ class ComponentRecord:
                 "early": [self.early_stamp, self.early_txid],
                 "tasks": self.tasks,
                 "declared": self.declared,
+                "about": self.about,
             }
         )
 
@@ -60,7 +63,8 @@ class ComponentRecord:
         stored = json.loads(text)
         newest = {(number, part): Newest(time, stamp) for number, part, time, stamp in stored["newest"]}
         progress = Progress(stored["watermark"], stored["advanced"], stored["first_stamp"], newest)
-        return cls(stored["tasks"], stored["declared"], progress, *stored["early"])
+        early_stamp, early_txid = stored["early"]
+        return cls(stored["tasks"], stored["declared"], progress, early_stamp, early_txid, stored["about"])
 
     def check(self, component: str, declared: Any) -> None:
         """Raise `StateError` if the component was started with another form, key, time or policy."""

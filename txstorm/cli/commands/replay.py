@@ -10,6 +10,7 @@ from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.options import Json, Ledger
 
 if TYPE_CHECKING:
+    from txstorm.cli.debugger import WindowStop
     from txstorm.replay.compare import ReplayVerdict
     from txstorm.topology.graph import Topology
 
@@ -51,6 +52,11 @@ def replay(
             help="Stop in the debugger at the start of a bolt's methods; may be repeated.",
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="COMPONENT:END", help="Instead of --txid: the transaction that fired this window."),
+    ] = None,
+    key: Annotated[list[str] | None, typer.Option(metavar="K", help="With --window: of this key.")] = None,
     journal: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Instead: replay a journal through the coordinator."),
@@ -61,34 +67,48 @@ def replay(
     """Replay a committed transaction, and compare the result with the committed one.
 
     It runs in this process, on the recorded extents of the source and the state as of the transaction before. Nothing
-    is changed. Works beside a live run.
+    is changed. Works beside a live run. With --window and --pdb it stops before the window is evaluated.
     """
     if journal is not None:
-        if data_dir is not None or txid is not None:
+        if any(one is not None for one in (data_dir, txid, window)):
             raise typer.BadParameter("give --journal FILE, or DATA_DIR and --txid N")
         return _journal(journal, as_json=json)
-    if data_dir is None or txid is None:
-        raise typer.BadParameter("expected DATA_DIR and --txid N, or --journal FILE")
+    if data_dir is None or (txid is None) is (window is None):
+        raise typer.BadParameter("expected DATA_DIR with --txid N or --window COMPONENT:END, or --journal FILE")
     data_dir = at_ledger(data_dir, ledger)
-    options = {"--ledger": [ledger] if ledger else [], "--break": breaks or []}
-    words = [word for name, values in options.items() for value in values for word in (name, value)]
-    flags = [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
-    command = ["txstorm", "replay", data_dir, "--txid", str(txid), *words, *flags]
+    stops = [] if window is None else [fired_window(data_dir, window, key)]
+    txid = stops[0].txid if txid is None else txid
+    words = ["--ledger", ledger] if ledger else []
+    words += [word for one in breaks or [] for word in ("--break", one)]
+    words += [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
     from txstorm.cli.replays import code_of
-    from txstorm.replay.single import replay_txid
 
-    code = code_of(data_dir, topology, command).topology
-    if pdb or breaks:
-        verdict = _debugged(code, data_dir, txid, breaks or [])
-    else:
-        verdict = replay_txid(code, data_dir, txid)
-    return _conclude(code, verdict, as_json=json)
+    code = code_of(data_dir, topology, ["txstorm", "replay", data_dir, "--txid", str(txid), *words]).topology
+    breakpoints: list[str | WindowStop] = [*(breaks or []), *(stops if pdb else [])]
+    return _conclude(code, _replayed(code, data_dir, txid, breakpoints, debug=pdb or bool(breaks)), as_json=json)
 
 
-def _debugged(code: Topology, data_dir: str, txid: int, breaks: list[str]) -> ReplayVerdict:
+def fired_window(data_dir: str, window: str, key: list[str] | None) -> WindowStop:
+    """Return the window of ``COMPONENT:END`` with the txid that fired it; raise `InputError` if it has not fired."""
+    from txstorm.books.data_directory import check_readable
+    from txstorm.cli.debugger import WindowStop
+    from txstorm.results.windows import parsed_end, txid_that_fired
+
+    component, colon, end = window.partition(":")
+    if not colon:
+        raise typer.BadParameter(f"--window {window!r}: expected COMPONENT:END")
+    moment = parsed_end(end)
+    return WindowStop(component, moment, key, txid_that_fired(check_readable(data_dir), component, moment))
+
+
+def _replayed(
+    code: Topology, data_dir: str, txid: int, breaks: list[str | WindowStop], *, debug: bool
+) -> ReplayVerdict:
     from txstorm.cli.debugger import Debugger
     from txstorm.replay.single import replay_txid
 
+    if not debug:
+        return replay_txid(code, data_dir, txid)
     debugger = Debugger(code, breaks)
     return debugger.run(lambda: replay_txid(code, data_dir, txid, caught=debugger.caught))
 

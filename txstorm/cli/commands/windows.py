@@ -1,0 +1,135 @@
+"""Command ``txstorm windows``: watermarks and what holds them back, open windows, buffered and late tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txstorm.api.names import counted
+from txstorm.cli.commands.ledgers import at_ledger
+from txstorm.cli.options import DataDir, Json, Ledger
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SHOWN = 50
+
+
+def windows(
+    data_dir: DataDir,
+    component: Annotated[
+        str | None, typer.Argument(metavar="[COMPONENT]", show_default="all", help="A windowed component.")
+    ] = None,
+    txid: Annotated[
+        int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="END", help="List the tuples of the window with this end: a time, or milliseconds."),
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="K", help="With --window: of this key; once for each of its fields.")
+    ] = None,
+    ledger: Ledger = None,
+    json: Json = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Open windows to show at most.")] = SHOWN,
+) -> None:
+    """Show windows: the watermark and what holds it back, open windows, buffered and late tuples.
+
+    Works beside a live run. The tuples of a window that has fired can be listed as of the transaction before.
+
+    Example: txstorm windows txstorm-data/readings sum --window 2026-01-31T12:00:00+00:00
+    """
+    from txstorm.books.data_directory import check_readable
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.results.windows import ComponentWindows, check_component, windowed_components
+
+    directory = check_readable(at_ledger(data_dir, ledger))
+    if component is not None:
+        check_component(directory, component)
+    if window is not None:
+        if component is None:
+            raise typer.BadParameter("--window needs the COMPONENT as well")
+        _list_tuples(directory, component, txid, window, key, as_json=json)
+        return
+    if key is not None:
+        raise typer.BadParameter("--key needs --window END")
+    names = windowed_components(directory) if component is None else [component]
+    found = [ComponentWindows(directory, name, txid).to_json(limit) for name in names]
+    if json:
+        print_json({"components": found})
+        return
+    for one in found:
+        _show(one, stdout())
+    if not found:
+        stdout().print(f"{directory}: no component has windows", soft_wrap=True)
+
+
+def _list_tuples(
+    directory: Path, component: str, txid: int | None, window: str, key: list[str] | None, *, as_json: bool
+) -> None:
+    from txstorm.cli.output import grid, print_json, stdout
+    from txstorm.results.read import json_value
+    from txstorm.results.windows import ComponentWindows, parsed_end
+
+    end = parsed_end(window)
+    rows = ComponentWindows(directory, component, txid).tuples(end, key)
+    if as_json:
+        tuples = [json_value(row) for row in rows.to_pylist()]
+        print_json({"component": component, "end": end.isoformat(), "tuples": tuples})
+        return
+    cells = [[str(value) for value in row.values()] for row in rows.to_pylist()]
+    stdout().print(grid(rows.column_names, cells))
+
+
+def _show(one: Mapping[str, Any], console: Console) -> None:
+    from txstorm.cli.output import grid
+
+    facts = [
+        ("windows", _form(one)),
+        ("watermark", one["watermark"] or "none yet"),
+        *([("fired up to", one["frontier"])] if one["frontier"] else []),
+        *_inputs(one["inputs"]),
+        ("buffered", counted(one["buffered"], "tuple")),
+        ("late", counted(one["late"], "tuple")),
+    ]
+    console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
+    console.print(grid(None, facts))
+    if not one["open"]:
+        console.print("no open window holds tuples; a run with --end-of-input would close none", soft_wrap=True)
+        return
+    owner = "task" if one["key"] is None else "key"
+    rows = [[_owner(row), row["start"] or "", row["end"] or "open", f"{row['tuples']:,}"] for row in one["open"]]
+    console.print(grid([owner, "start", "end", "tuples"], rows, right=["tuples"]))
+    if one["more_open"]:
+        console.print(f"{len(rows)} open windows shown; --limit shows more", style="dim", soft_wrap=True)
+
+
+def _owner(row: Mapping[str, Any]) -> str:
+    return str(row["task"]) if row["key"] is None else ", ".join(map(str, row["key"]))
+
+
+def _form(one: Mapping[str, Any]) -> str:
+    form = one["windows"] or {}
+    parts = [f"{name} {_length(value)}" for name, value in form.items()]
+    owner = "per task" if one["key"] is None else f"per {', '.join(one['key'])}"
+    return f"{', '.join(parts)}, {owner}, {'event time' if one['event_time'] else 'processing time'}"
+
+
+def _length(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "by a function"
+    return counted(value["tuples"], "tuple") if "tuples" in value else f"{value['microseconds'] / 1_000_000:g} s"
+
+
+def _inputs(inputs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    for one in inputs:
+        name = one["component"] if one["stream"] == "default" else f"{one['component']}/{one['stream']}"
+        text = f"newest {one['newest']}" if one["newest"] else "no data yet"
+        if one["partitions"]:
+            text += f" (slowest of {len(one['partitions'])} partitions: {one['slowest_partition']})"
+        text += f", {one['late']:,} late" if one["late"] else ""
+        yield f"input {name}", f"{text}{', holds the watermark back' if one['holds_back'] else ''}"

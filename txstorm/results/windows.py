@@ -1,0 +1,371 @@
+"""Windows of a data directory as of a txid: watermarks, what holds them back, open windows, buffered and late tuples.
+
+Everything is read from the tables of the windowed components, without their code and beside a live run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.names import near
+from txstorm.errors import InputError
+from txstorm.results.read import list_states
+from txstorm.results.views import StateView, committed_txid, read_directory_history
+from txstorm.tagged import value_of
+from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT, VALUES
+from txstorm.windows.event_time import END, Times, instant
+from txstorm.windows.firing import ARRIVAL_BITS, covering_ends
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
+
+PROGRESS, TUPLES = "-progress", "-tuples"
+
+
+@dataclass(frozen=True)
+class OpenWindow:
+    """A window that has tuples and has not fired.
+
+    Attributes:
+        key: its key, a list of values; None for windows per task.
+        task: its task; None for windows per key.
+        start: None if its length is a count.
+        end: None if it is not known yet: its slide is a count.
+        tuples: number of its tuples so far.
+    """
+
+    key: list[Any] | None
+    task: int | None
+    start: datetime | None
+    end: datetime | None
+    tuples: int
+
+
+class ComponentWindows:
+    """The windows of one component as of a transaction.
+
+    Args:
+        data_dir: the data directory.
+        component: the component's id.
+        txid: the transaction; None: the last committed one.
+
+    Raises:
+        StateError: `txid` is not committed, or no longer kept.
+    """
+
+    def __init__(self, data_dir: Path, component: str, txid: int | None = None) -> None:
+        self.component = component
+        self.txid = committed_txid(data_dir) if txid is None else txid
+        self._data_dir = data_dir
+        rows = StateView(data_dir, component + PROGRESS, txid).to_pylist()
+        texts = {row["unit"]: row["record"] for row in rows}
+        self._record = ComponentRecord.read(texts.pop(COMPONENT, None))
+        self._units = {name: UnitRecord.read(text) for name, text in texts.items()}
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """Form, key, time and policy of the windows; empty before the first transaction."""
+        return self._record.declared or {}
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark in UTC microseconds, `END` at the end of input; of processing-time windows, the last stamp."""
+        return self._record.progress.watermark
+
+    @property
+    def frontier(self) -> int | None:
+        """The last end that has been passed, for windows that slide by time; otherwise None."""
+        step, reached = self._duration("slide"), self.watermark
+        return None if step is None or reached is None or reached == END else reached // step * step
+
+    @property
+    def event_time(self) -> bool:
+        """Whether the windows are of event time."""
+        return bool(self.declared.get("time", {}).get("timestamp"))
+
+    def inputs(self) -> list[dict[str, Any]]:
+        """Return each input with its newest timestamps by partition, whether it holds the watermark back, and lates.
+
+        An input without data, or the one (and its partition) with the least newest timestamp, holds it back; unless
+        the policy is ``max``, then it is the one with the greatest. Idle and ended inputs do not, but are not known
+        here.
+        """
+        late: dict[int, int] = {}
+        for unit in self._units.values():
+            for number, count in unit.late:
+                late[number] = late.get(number, 0) + count
+        newest = self._record.progress.newest
+        found = []
+        for number, (component, stream, _) in enumerate(self._about.get("inputs", [])):
+            parts = {part: one for (of, part), one in newest.items() if of == number}
+            least = min(parts.items(), key=lambda item: item[1].time, default=None)
+            found.append(
+                {
+                    "component": component,
+                    "stream": stream,
+                    "newest": None if least is None else _text(least[1].time),
+                    "partitions": {part: _text(one.time) for part, one in sorted(parts.items()) if part},
+                    "slowest_partition": (least[0] or None) if least is not None else None,
+                    "late": late.get(number, 0),
+                    "_time": None if least is None else least[1].time,
+                }
+            )
+        self._mark_holding(found)
+        return found
+
+    def _mark_holding(self, inputs: list[dict[str, Any]]) -> None:
+        missing = [one for one in inputs if one["_time"] is None]
+        choose = max if self.declared.get("policy") == "max" else min
+        known = [one["_time"] for one in inputs if one["_time"] is not None]
+        for one in inputs:
+            if not self.event_time or self.watermark == END:
+                holds = False
+            elif missing and choose is min:
+                holds = one in missing
+            else:
+                holds = bool(known) and one["_time"] == choose(known)
+            one["holds_back"] = holds
+            del one["_time"]
+
+    @property
+    def late(self) -> int:
+        """Number of late tuples so far."""
+        return sum(count for unit in self._units.values() for _, count in unit.late)
+
+    @property
+    def buffered(self) -> int:
+        """Number of buffered tuples."""
+        return int(self._buffer.num_rows)
+
+    def open_windows(self) -> Iterator[OpenWindow]:
+        """Yield the windows that have tuples and have not fired, by unit and end.
+
+        Of windows that slide by count, the tuples that no window has counted yet are shown as one.
+        """
+        for name, rows in self._by_unit():
+            unit = self._units.get(name, UnitRecord()).unit
+            times = rows.column(TIME).to_numpy()
+            key, task = self._named(name)
+            step, span = self._duration("slide"), self._duration("length")
+            if unit.open:
+                for one in unit.open:
+                    count = int(np.searchsorted(times, one.end) - np.searchsorted(times, one.start))
+                    yield OpenWindow(key, task, instant(one.start), instant(one.end), count)
+            elif step is not None and span is not None:
+                for end in covering_ends(times, step, span, self.watermark, None):
+                    count = int(np.searchsorted(times, end, "right") - np.searchsorted(times, end - span, "right"))
+                    yield OpenWindow(key, task, instant(end - span), instant(end), count)
+            else:
+                waiting = self._uncounted(rows, times, unit.covered)
+                if waiting:
+                    yield OpenWindow(key, task, None, None, waiting)
+
+    def _uncounted(self, rows: pa.Table, times: Times, covered: tuple[int, int]) -> int:
+        arrivals = rows.column(ARRIVAL).to_numpy()
+        after = (times > covered[0]) | ((times == covered[0]) & (arrivals >= covered[1]))
+        return int(after.sum())
+
+    def tuples(self, end: datetime, key: Sequence[Any] | None = None) -> pa.Table:
+        """Return the buffered tuples of one window, by unit, time and arrival.
+
+        Args:
+            end: the window's end.
+            key: its key, for windows per key; None: those of all keys or tasks.
+
+        Raises:
+            InputError: no tuple of such a window is buffered as of this txid, or it slides by count.
+        """
+        micros = (end - instant(0)) // (instant(1) - instant(0))
+        span, number = self._duration("length"), self.declared.get("windows", {}).get("length", {})
+        parts = []
+        for name, rows in self._by_unit():
+            named, _ = self._named(name)
+            if key is not None and named != list(key):
+                continue
+            times = rows.column(TIME).to_numpy()
+            low, high = self._range(name, times, micros, span, number)
+            if low < high:
+                parts.append(self._shown(name, rows.slice(low, high - low)))
+        if parts:
+            return pa.concat_tables(parts, promote_options="permissive")
+        msg = (
+            f"{self.component}: no tuple of a window that ends at {end.isoformat()} is buffered as of txid "
+            f"{self.txid}; when a window has fired, its tuples go: look as of the transaction before, with --txid, and "
+            f"at the open windows with: txstorm windows {self._data_dir} {self.component}"
+        )
+        raise InputError(msg)
+
+    def _range(self, name: str, times: Times, end: int, span: int | None, length: Mapping[str, Any]) -> tuple[int, int]:
+        if self._is_session:
+            unit = self._units.get(name, UnitRecord()).unit
+            for one in unit.open:
+                if one.end == end:
+                    return int(np.searchsorted(times, one.start)), int(np.searchsorted(times, end))
+            return 0, 0
+        high = int(np.searchsorted(times, end, "right"))
+        if span is not None:
+            return int(np.searchsorted(times, end - span, "right")), high
+        return max(0, high - length.get("tuples", 0)), high
+
+    @property
+    def _is_session(self) -> bool:
+        return "gap" in self.declared.get("windows", {})
+
+    def _shown(self, name: str, rows: pa.Table) -> pa.Table:
+        """Return rows of the buffer as a reader wants them: key or task, time, origin, values."""
+        inputs = self._about["inputs"]
+        sources, arrivals = rows.column(SOURCE).to_pylist(), rows.column(ARRIVAL).to_pylist()
+        key, task = self._named(name)
+        shown = {
+            "unit": [name if key is None else value_text(key)] * rows.num_rows
+            if task is None
+            else [str(task)] * len(rows),
+            "time": pc.cast(rows.column(TIME), pa.timestamp("us", "UTC")),
+            "input": ["/".join(inputs[source >> TASK_BITS][:2]) for source in sources],
+            "txid": [arrival >> ARRIVAL_BITS for arrival in arrivals],
+        }
+        if VALUES in rows.column_names:
+            texts = rows.column(VALUES).to_pylist()
+            values = [
+                dict(zip(inputs[source >> TASK_BITS][2], value_of(text), strict=True))
+                for source, text in zip(sources, texts, strict=True)
+            ]
+            return pa.table({**shown, "values": [str(one) for one in values]})
+        own = [one for one in rows.column_names if one not in (UNIT, TIME, ARRIVAL, SOURCE, FIRES)]
+        return pa.table({**shown, **{one: rows.column(one) for one in own}})
+
+    def to_json(self, limit: int) -> dict[str, Any]:
+        """Return all of it as JSON values, with at most `limit` open windows."""
+        opened = list(islice(self.open_windows(), limit + 1))
+        return {
+            "component": self.component,
+            "txid": self.txid,
+            "windows": self.declared.get("windows"),
+            "key": self.declared.get("key"),
+            "event_time": self.event_time,
+            "watermark": _text(self.watermark),
+            "frontier": _text(self.frontier),
+            "inputs": self.inputs(),
+            "buffered": self.buffered,
+            "late": self.late,
+            "open": [
+                {
+                    "key": one.key,
+                    "task": one.task,
+                    "start": None if one.start is None else one.start.isoformat(),
+                    "end": None if one.end is None else one.end.isoformat(),
+                    "tuples": one.tuples,
+                }
+                for one in opened[:limit]
+            ],
+            "more_open": len(opened) > limit,
+        }
+
+    def _duration(self, name: str) -> int | None:
+        part = self.declared.get("windows", {}).get(name)
+        return part.get("microseconds") if isinstance(part, Mapping) else None
+
+    @property
+    def _about(self) -> Mapping[str, Any]:
+        return self._record.about or {}
+
+    def _named(self, unit: str) -> tuple[list[Any] | None, int | None]:
+        values = value_of(unit)
+        return (None, int(values[0])) if self.declared.get("key") is None else (values, None)
+
+    @cached_property
+    def _buffer(self) -> pa.Table:
+        rows = StateView(self._data_dir, self.component + TUPLES, self.txid).to_arrow()
+        return rows.sort_by([(UNIT, "ascending"), (TIME, "ascending"), (ARRIVAL, "ascending")])
+
+    def _by_unit(self) -> Iterator[tuple[str, pa.Table]]:
+        if not self._buffer.num_rows:
+            return
+        runs = pc.run_end_encode(self._buffer.column(UNIT).combine_chunks())
+        begin = 0
+        for name, stop in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            yield name, self._buffer.slice(begin, stop - begin)
+            begin = stop
+
+
+def value_text(key: Sequence[Any]) -> str:
+    """Return a key as a reader wants it: one value, or several with commas."""
+    return ", ".join(map(str, key))
+
+
+def windowed_components(data_dir: Path) -> list[str]:
+    """Return the ids of the windowed components that have tables in a data directory."""
+    states = set(list_states(data_dir))
+    return sorted(
+        name.removesuffix(PROGRESS)
+        for name in states
+        if name.endswith(PROGRESS) and name.removesuffix(PROGRESS) + TUPLES in states
+    )
+
+
+def check_component(data_dir: Path, component: str) -> None:
+    """Raise `InputError` if `component` has no windows in a data directory."""
+    known = windowed_components(data_dir)
+    if component not in known:
+        there = f"there are {', '.join(known)}" if known else "no component of it has windows"
+        msg = f"{data_dir}: no windows of a component {component!r}{near(component, known)}; {there}"
+        raise InputError(msg)
+
+
+def txid_that_fired(data_dir: Path, component: str, end: datetime) -> int:
+    """Return the txid that fired the windows of `component` that end at `end`: the first whose watermark reached it.
+
+    Raises:
+        InputError: the watermark has not reached it, or that txid is no longer kept.
+    """
+    check_component(data_dir, component)
+    wanted = (end - instant(0)) // (instant(1) - instant(0))
+    txids = read_directory_history(data_dir)["txid"].to_pylist()
+    low, high = int(min(txids)), committed_txid(data_dir)
+    if not _reached(data_dir, component, high, wanted):
+        mark = ComponentWindows(data_dir, component).watermark
+        msg = (
+            f"{component}: the window that ends at {end.isoformat()} has not fired; its watermark is {_text(mark)} as "
+            f"of txid {high}; see: txstorm windows {data_dir} {component}"
+        )
+        raise InputError(msg)
+    while low < high:
+        middle = (low + high) // 2
+        if _reached(data_dir, component, middle, wanted):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _reached(data_dir: Path, component: str, txid: int, wanted: int) -> bool:
+    mark = ComponentWindows(data_dir, component, txid).watermark
+    return mark is not None and mark >= wanted
+
+
+def parsed_end(text: str) -> datetime:
+    """Parse the end of a window, an ISO 8601 time with a zone or milliseconds since 1970; raise `InputError`."""
+    try:
+        if text.lstrip("-").isdecimal():
+            return instant(int(text) * 1000)
+        end = datetime.fromisoformat(text)
+    except ValueError:
+        end = None
+    if end is None or end.tzinfo is None:
+        msg = f"--window {text!r}: expected a time with a zone, such as 2026-01-31T12:00:00+00:00, or milliseconds"
+        raise InputError(msg)
+    return end.astimezone(UTC)
+
+
+def _text(time: int | None) -> str | None:
+    if time is None:
+        return None
+    return "end of input" if time == END else instant(time).isoformat()
