@@ -16,7 +16,7 @@ Kind = Literal["data", "heartbeat", "end"]
 
 
 class SourceFacts(NamedTuple):
-    """What is known of a source when a transaction is planned; fixed then, and the same on every replay.
+    """Facts about a source, fixed when a transaction is planned; the same on every replay.
 
     Attributes:
         partitions: names of its partitions; empty if they are unknown.

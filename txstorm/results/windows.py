@@ -23,9 +23,9 @@ from txstorm.results.read import list_states
 from txstorm.results.views import StateView, committed_txid, read_directory_history
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT, VALUES
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
 from txstorm.windows.rules.event_time import END, Times, instant
 from txstorm.windows.rules.firing import ARRIVAL_BITS, covering_ends
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
 
 PROGRESS, TUPLES = "-progress", "-tuples"
 

@@ -66,7 +66,7 @@ class FeedSpout(CompositeSpout):
 
 
 class _Feed:
-    """What was fed to one stream: the number of a feed → its rows."""
+    """Rows that were fed to one stream, by the number of the feed."""
 
     def __init__(self, name: str, fields: tuple[str, ...]) -> None:
         self.name = name

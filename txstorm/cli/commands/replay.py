@@ -78,8 +78,7 @@ def replay(
     data_dir = at_ledger(data_dir, ledger)
     stops = [] if window is None else [fired_window(data_dir, window, key)]
     txid = stops[0].txid if txid is None else txid
-    words = ["--ledger", ledger] if ledger else []
-    words += [word for one in breaks or [] for word in ("--break", one)]
+    words = [*(["--ledger", ledger] if ledger else []), *(word for one in breaks or [] for word in ("--break", one))]
     words += [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
     from txstorm.cli.replays import code_of
 

@@ -1,4 +1,4 @@
-"""What planning needs besides the source: system transactions that are due, and the values that components pin."""
+"""System transactions that are due, and the values that components pin when a transaction is planned."""
 
 from __future__ import annotations
 
