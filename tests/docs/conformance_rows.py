@@ -13,9 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "conformance.md"
-ROW = re.compile(r"^\| (T?\d+) \|")
+ROW = re.compile(r"^\| ([TW]?\d+) \|")
 _ITEMS = re.compile(r"\b[Ii]tems? ((?:\d+(?:[,–-] ?| and | to )?)+)")
-_ROWS = re.compile(r"\bT(\d+)(?:[–-]T?(\d+))?\b")
+_ROWS = re.compile(r"\b([TW])(\d+)(?:[–-][TW]?(\d+))?\b")
+OTHERS = ("tests/benchmarks",)
+"""Tests whose workloads have names like rows."""
 
 
 def rows(page: str) -> list[str]:
@@ -27,7 +29,9 @@ def covered() -> dict[str, list[str]]:
     """Return, for each row or item, the tests that name it, as ``path::test``."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
-        for name, said in _tests(ast.parse(path.read_text(encoding="utf-8"))):
+        if str(path.relative_to(ROOT)).startswith(OTHERS):
+            continue
+        for name, said in _tests(path.read_text(encoding="utf-8")):
             for row in named(said):
                 found[row].append(f"{path.relative_to(ROOT)}::{name}")
     return found
@@ -36,8 +40,11 @@ def covered() -> dict[str, list[str]]:
 def named(said: str) -> set[str]:
     """Return the rows and items that a test's name and docstring mention."""
     items = {str(one) for found in _ITEMS.finditer(said) for one in _numbers(found[1])}
-    spans = [range(int(first), int(last or first) + 1) for first, last in _ROWS.findall(said)]
-    return items | {f"T{one}" for span in spans for one in span}
+    return items | {
+        f"{letter}{one}"
+        for letter, first, last in _ROWS.findall(said)
+        for one in range(int(first), int(last or first) + 1)
+    }
 
 
 def _numbers(text: str) -> Iterator[int]:
@@ -45,12 +52,14 @@ def _numbers(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _tests(text: str) -> Iterator[tuple[str, str]]:
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             words = re.sub(r"(?<=\d)_(?=\d)", ", ", node.name)
             words = re.sub(r"_t(\d+)(?=_|$)", r" T\1", words).replace("_", " ")
-            yield node.name, f"{words}\n{ast.get_docstring(node) or ''}"
+            comment = lines[node.body[0].lineno - 2].partition("#")[2]
+            yield node.name, f"{words}\n{comment}\n{ast.get_docstring(node) or ''}"
 
 
 def filled(page: str) -> str:
@@ -63,7 +72,7 @@ def _filled(line: str, found: dict[str, list[str]]) -> str:
     row = ROW.match(line)
     if row is None:
         return line
-    kept = line.split(" | ")[: 3 if row[1].startswith("T") else 2]
+    kept = line.split(" | ")[: 3 if row[1].startswith(("T", "W")) else 2]
     return " | ".join([*(one.rstrip(" |") for one in kept), _links(found.get(row[1], []))]) + " |"
 
 

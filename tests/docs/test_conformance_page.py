@@ -5,7 +5,11 @@ from __future__ import annotations
 import conformance_rows
 import pytest
 
-WANTED = [*(f"T{row}" for row in range(1, 51)), *(str(item) for item in range(1, 84))]
+WANTED = [
+    *(f"T{row}" for row in range(1, 51)),
+    *(f"W{row}" for row in range(1, 45)),
+    *(str(item) for item in range(1, 84)),
+]
 
 
 def test_every_row_and_item_is_listed_once():
@@ -30,6 +34,7 @@ def test_the_page_names_the_tests_there_are():
         ("test item 43, 44, 45, 46 a failure", {"43", "44", "45", "46"}),
         ("test items 63 and 64 stored", {"63", "64"}),
         ("Rows T1, T12. Items 15–17.", {"T1", "T12", "15", "16", "17"}),
+        ("W2–W4, W12.", {"W2", "W3", "W4", "W12"}),
         ("test txid 5 of 8", set()),
     ],
 )

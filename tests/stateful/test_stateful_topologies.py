@@ -108,7 +108,7 @@ def test_a_discarded_attempt_is_rolled_back_and_replayed(settings):
 @pytest.mark.parametrize("opaque", [False, True], ids=["transactional", "opaque"])
 @pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
 @pytest.mark.parametrize("seed", range(SEED, SEED + SCHEDULES))
-def test_every_word_counts_once_after_any_schedule(seed, settings, opaque):
+def test_every_word_counts_once_after_any_schedule(seed, settings, opaque):  # W38
     rng = random.Random(seed)
     kind = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
     words = [rng.choice("abcdefg") for _ in range(60)]

@@ -63,7 +63,7 @@ def test_a_checkpoint_that_became_due_during_another_step_is_sent_with_its_ack()
     assert machine.sent[1:] == [("PREPARE", 0)]
 
 
-def test_a_checkpoint_that_was_not_prepared_everywhere_is_rolled_back_by_the_next_start():
+def test_a_checkpoint_that_was_not_prepared_everywhere_is_rolled_back_by_the_next_start():  # W36
     machine = started((5, "PREPARING"))
     assert machine.sent == [("ROLLBACK", 5)]
     machine.ack(5)

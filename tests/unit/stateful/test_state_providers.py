@@ -15,7 +15,7 @@ from txstorm.stateful.providers import configured_provider
 from txstorm.testing import CheckFailed, check_state_provider
 
 
-def test_states_in_memory_keep_all_rules():
+def test_states_in_memory_keep_all_rules():  # W32
     check_state_provider(MemoryStateProvider)
 
 

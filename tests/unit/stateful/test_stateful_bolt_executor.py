@@ -93,7 +93,7 @@ def test_tuples_wait_for_the_state_in_order():
     assert executor.calls[1:] == [("init_state",), ("execute", "cat"), ("execute", "dog")]
 
 
-def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():
+def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():  # W34
     executor = StatefulBoltExecutor(WordCount(), ["word"], inputs=3)
     assert [executor.init_state(-1, i) for i in (0, 2, 0, 2, 1)] == ["waiting"] * 4 + ["acked"]
     assert [executor.prepare(0, i) for i in (0, 1, 2)] == ["waiting", "waiting", "acked"]
