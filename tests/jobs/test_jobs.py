@@ -185,3 +185,47 @@ def test_a_job_runs_under_spark_submit(job: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     (data_dir,) = tmp_path.glob("txstorm-data/*")
     assert committed_txid(data_dir) >= 2
+
+
+def test_sliding_window(finished: Callable[..., RunHandle]):
+    """Sums of 30 integers and averages of three sums are those of Storm's example (W25), each exactly once."""
+    from jobs.sliding_window import topology
+
+    handle = finished(topology, end_of_input=True)
+    sums = [sum(range(max(1, end - 29), end + 1)) for end in range(10, 101, 10)]
+    assert [row["average"] for row in handle.sink("averages").to_pylist()] == [
+        sum(sums[first : first + 3]) // 3 for first in (0, 3, 6)
+    ]
+    assert handle.state("running-sum").to_pylist() == [{"name": "sum", "sum": sums[-1]}]
+
+
+def test_stateful_windowing(finished: Callable[..., RunHandle]):
+    """The running sum counts every integer of a fired window once (W42)."""
+    from jobs.stateful_windowing import topology
+
+    handle = finished(topology, end_of_input=True)
+    fired = range(3, 51, 3)
+    assert [row["sum"] for row in handle.sink("sums").to_pylist()] == [last * (last + 1) // 2 for last in fired]
+
+
+def test_trending_topics(finished: Callable[..., RunHandle]):
+    """The rankings of each minute are those that plain Python finds in the last hour."""
+    from jobs.trending_topics import MENTIONS, topology
+
+    handle = finished(topology(), end_of_input=True)
+    mentions = [json.loads(line) for line in MENTIONS.read_text(encoding="utf-8").splitlines()]
+    times = [one["time"] for one in mentions]
+    expected = []
+    minute = 60_000
+    for end in range(-(-min(times) // minute) * minute, max(times) + 60 * minute, minute):
+        counts = Counter(one["topic"] for one in mentions if end - 60 * minute < one["time"] <= end)
+        for topic, n in counts.items():
+            rank = 1 + sum(other > n for other in counts.values())
+            if rank <= 3:
+                expected.append((end, rank, topic, n))
+    found = [
+        (round(row["end"].timestamp() * 1000), row["rank"], row["topic"], row["mentions"])
+        for row in handle.sink("trends").to_pylist()
+    ]
+    assert sorted(found) == sorted(expected)
+    assert len(found) > 300
