@@ -15,7 +15,7 @@ from txstorm import BasicBolt, BatchBolt, Committer, Duration, SinkTable, Topolo
 from txstorm.spouts import FileSpout, OpaqueTransactionalKafkaSpout
 from txstorm.windows import TopPerWindow, WindowAggregate
 
-MENTIONS = Path(__file__).parent / "data" / "mentions.jsonl"
+MENTIONS = Path(__file__).parent / "data" / "mentions.txt"
 
 
 class Parse(BasicBolt):
@@ -45,7 +45,7 @@ class Trends(BatchBolt, Committer):
 
 def topology(path: str | Path = MENTIONS, kafka: tuple[str, str] | None = None) -> Topology:
     """Build the topology over a file or, if given, a Kafka topic and its servers."""
-    spout = OpaqueTransactionalKafkaSpout(*kafka, fields=["value"]) if kafka else FileSpout(path, format="text")
+    spout = OpaqueTransactionalKafkaSpout(*kafka, fields=["value"]) if kafka else FileSpout(path, max_batch_rows=50)
     counts = WindowAggregate("topic", table="mentions", n="count").with_window(Duration.hours(1), Duration.minutes(1))
     builder = TransactionalTopologyBuilder("trending-topics", "mentions", spout, 2)
     builder.set_bolt("parse", Parse(), 2).local_or_shuffle_grouping("mentions")
