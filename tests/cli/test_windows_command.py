@@ -194,3 +194,14 @@ def test_windows_that_cannot_be_replayed(readings, txstorm, window, message):
     code, _, err = txstorm("replay", readings(), "--window", window, "--topology", "readings:default")
     assert code == 2
     assert message in " ".join(err.split())
+
+
+def test_a_run_says_which_windows_it_leaves_open_and_how_to_close_them(readings, txstorm):
+    data_dir = readings()
+    rest = ["--engine", "local", "--data-dir", data_dir]
+    code, out, err = txstorm("run", "readings:default", *rest, "--until-txid", 2)
+    assert code == 0, err
+    assert "sum has 2 windows open, with which the next run goes on; --end-of-input closes them" in out
+    code, out, err = txstorm("run", "readings:default", *rest, "--end-of-input", "--json")
+    assert code == 0, err
+    assert "open_windows" not in json.loads(out.splitlines()[-1])

@@ -16,8 +16,10 @@ from txstorm.cli.interrupts import Interrupts
 from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, stderr, stdout
 from txstorm.cli.screen import Screen, screen_for
 from txstorm.cli.tables import PlainTable
+from txstorm.errors import TxstormError
 from txstorm.monitor.progress import Snapshot
 from txstorm.results.views import committed_txid
+from txstorm.results.windows import MOST_COUNTED, PROGRESS, open_window_counts
 from txstorm.runtime.failures import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.run import run
@@ -130,9 +132,20 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
         "silent": silent(handle.topology, now),
         "dead_letters": now.dead_letters,
         "state": {name: str(handle.data_dir / "state" / name) for name in states},
+        **({"open_windows": waiting} if (waiting := _open_windows(handle, states)) else {}),
         **({"see_dead_letters": letters_command(handle.data_dir)} if now.dead_letters else {}),
         "sinks": {name: str(handle.data_dir / "sinks" / name) for name in sinks},
     }
+
+
+def _open_windows(handle: RunHandle, states: Sequence[str]) -> dict[str, int]:
+    """Return windowed component → its open windows; reads tables only if a component has windows."""
+    if not any(name.endswith(PROGRESS) for name in states):
+        return {}
+    try:
+        return open_window_counts(handle.data_dir)
+    except TxstormError:  # the run has ended with an error of its own, which matters more
+        return {}
 
 
 def silent(topology: Topology, now: Snapshot) -> list[str]:
@@ -174,6 +187,12 @@ def summarise(ending: Ending, console: Console) -> None:
     for name in done["silent"]:
         console.print(
             f"note: {name} emitted nothing, although other components subscribe to it; does it call emit?",
+            soft_wrap=True,
+        )
+    for name, count in done.get("open_windows", {}).items():
+        number = f"{MOST_COUNTED:,} windows or more" if count >= MOST_COUNTED else counted(count, "window")
+        console.print(
+            f"note: {name} has {number} open, with which the next run goes on; --end-of-input closes them",
             soft_wrap=True,
         )
     if "killed_by" in done:

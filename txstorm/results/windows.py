@@ -27,6 +27,7 @@ from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
 from txstorm.windows.rules.event_time import END, Times, instant
 from txstorm.windows.rules.firing import ARRIVAL_BITS, covering_ends
 
+MOST_COUNTED = 1000
 PROGRESS, TUPLES = "-progress", "-tuples"
 
 
@@ -309,6 +310,16 @@ def windowed_components(data_dir: Path) -> list[str]:
         for name in states
         if name.endswith(PROGRESS) and name.removesuffix(PROGRESS) + TUPLES in states
     )
+
+
+def open_window_counts(data_dir: Path) -> dict[str, int]:
+    """Return windowed component → its number of open windows, at most `MOST_COUNTED`; omits those without any."""
+    found = {}
+    for component in windowed_components(data_dir):
+        windows = ComponentWindows(data_dir, component)
+        if windows.watermark != END:
+            found[component] = sum(1 for _ in islice(windows.open_windows(), MOST_COUNTED))
+    return {component: count for component, count in found.items() if count}
 
 
 def check_component(data_dir: Path, component: str) -> None:
