@@ -24,7 +24,7 @@ from txstorm.clients.delta.footer_digest import check_seal
 from txstorm.clients.files import check_file
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.collection_index import PublishedLayers, RowForm
-from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Owners, SortedRows
 from txstorm.storage.rows.eviction import limit_of, words
 from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, SEQUENCE, TXID, UPDATED
@@ -133,7 +133,7 @@ class TableFiles:
             special = self._specials(later, as_of)
         changes = self._form.changes(special)
         layers = Layers(
-            [*self._sources(base, None), *self._sources(later, as_of)],
+            [Sources([*self._sources(base, None), *self._sources(later, as_of)])],
             [] if changes.removed is None else [changes.removed],
             [] if changes.tombstones is None else [changes.tombstones],
             max(LOWEST if bound is None else bound, changes.bound),
