@@ -36,6 +36,9 @@ SMALL = 1 << 12
 TOGETHER = 1 << 15
 """Approximate number of rows of small row groups that are read together."""
 
+_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
+"""Options for reading files; Spark may write times with 96 bits."""
+
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -58,7 +61,7 @@ class RowGroup:
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Read the given columns; raise `TableCorrupt` if the file is missing or damaged."""
-        with _readable(self.file), pq.ParquetFile(self.file, page_checksum_verification=True) as file:
+        with _readable(self.file), pq.ParquetFile(self.file, **_OPTIONS) as file:
             return file.read_row_group(self.number, columns=list(columns))
 
 
