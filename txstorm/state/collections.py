@@ -22,7 +22,7 @@ from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
 from txstorm.state.index.collection_index import CollectionIndex, PublishedRows, RowForm
-from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.layers import Layers, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import Unpublished, written_twice
@@ -183,7 +183,7 @@ class TaskCollection:
         self._flush()
         for blocks in (self._loose, self._removed, self._cuts):
             blocks[:] = few(blocks)
-        return Layers([Source.of(block) for block in self._loose], self._removed, self._cuts)
+        return Layers([Sources.of(self._loose)], self._removed, self._cuts)
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from txstorm.api.state import CollectionState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.index import Bounds
-from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.layers import Layers, Sources
 from txstorm.state.index.sorted_rows import Arrays, SortedRows, few
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, split_changes, whole, words
 from txstorm.storage.rows.forms import KeyForm, ValueForm
@@ -49,7 +49,7 @@ class PublishedRows:
     def layers(self) -> Layers:
         """The changes as layers of a scan."""
         return Layers(
-            [] if self.rows is None else [Source.of(self.rows)],
+            [] if self.rows is None else [Sources.of([self.rows])],
             [] if self.removed is None else [self.removed],
             [] if self.tombstones is None else [self.tombstones],
             self.bound,
@@ -142,9 +142,7 @@ class PublishedLayers:
     @property
     def layers(self) -> Layers:
         """All rows, as layers of a scan."""
-        return self.files.over(
-            Layers([Source.of(block) for block in self.blocks], self.removed, self.tombstones, self.bound)
-        )
+        return self.files.over(Layers([Sources.of(self.blocks)], self.removed, self.tombstones, self.bound))
 
     def added(self, later: PublishedRows) -> PublishedLayers:
         """Return these rows with `later` changes."""
