@@ -21,7 +21,7 @@ from windows_model import INF, Fired, Model
 from txstorm import TransactionalTopologyBuilder, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "60"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "200"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIELDS = ("unit", "part", "at", "id")
 
