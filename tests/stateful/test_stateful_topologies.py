@@ -56,7 +56,8 @@ def kept(tasks=2):
 
 
 @pytest.mark.parametrize("bolt", [WordCount, StormWordCount, TypedWordCount, SharedWordCount])
-def test_the_word_count_of_the_source_document(bolt):  # W27, W28, W29
+def test_the_word_count_of_the_source_document(bolt):
+    """Rows W27, W28, W29."""
     with TopologyTestDriver(net(bolt())) as driver:
         driver.commit(len(LINES))
         assert table_of(driver, text=bolt in (WordCount, StormWordCount)) == counted(LINES)
@@ -72,7 +73,8 @@ def test_the_state_can_be_read_as_of_any_txid():
 
 
 @pytest.mark.parametrize("settings", [{}, KEPT, {"state_provider": "memory"}], ids=["delta", "class", "memory"])
-def test_calls_come_in_storms_order_on_a_new_object_per_transaction(settings):  # W35, W37
+def test_calls_come_in_storms_order_on_a_new_object_per_transaction(settings):
+    """Rows W35, W37."""
     with TopologyTestDriver(net(Hooked(), tasks=1, **settings)) as driver:
         driver.commit(2)
     first, second = ([call for call in CALLS if call[-1] == mark] for mark in dict.fromkeys(call[-1] for call in CALLS))
@@ -136,7 +138,8 @@ class Failing(WordCount):
             self.collector.fail(tuple)
 
 
-def test_a_failed_tuple_fails_the_batch_which_is_replayed():  # W39
+def test_a_failed_tuple_fails_the_batch_which_is_replayed():
+    """Row W39."""
     with TopologyTestDriver(net(Failing())) as driver:
         driver.next_tuple()
         driver.commit(1)
@@ -252,7 +255,8 @@ def test_values_are_copies(settings):
     assert found == " ".join(LINES[:2]).split()
 
 
-def test_checkpoints_are_described():  # W33
+def test_checkpoints_are_described():
+    """Row W33."""
     described = json.loads(net(WordCount()).describe("json"))
     assert described["checkpoints"] == {"source": "coordinator", "bolts": ["split", "count"]}
     assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "Split", "WordCount"]
@@ -261,7 +265,8 @@ def test_checkpoints_are_described():  # W33
     assert json.loads(builder.build_topology().describe("json"))["checkpoints"] is None
 
 
-def test_storms_keys_are_accepted_and_the_configuration_is_never_shown():  # W30, W31
+def test_storms_keys_are_accepted_and_the_configuration_is_never_shown():
+    """Rows W30, W31."""
     settings = {
         "topology.state.provider": "org.apache.storm.redis.state.RedisKeyValueStateProvider",
         "topology.state.provider.config": json.dumps({"jedisPoolConfig": {"password": "hunter2"}}),
