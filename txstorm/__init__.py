@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
     from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
-    from txstorm.windows.forms import Count, Duration
+    from txstorm.windows.rules.forms import Count, Duration
     from txstorm.windows.window import TupleWindow
 
 # A library does not configure its host's logging; the command line does.
@@ -141,8 +141,8 @@ _HOME = {
     "Topology": "txstorm.topology.graph",
     "BaseWindowedBolt": "txstorm.windows.bolt",
     "WindowedBolt": "txstorm.windows.bolt",
-    "Count": "txstorm.windows.forms",
-    "Duration": "txstorm.windows.forms",
+    "Count": "txstorm.windows.rules.forms",
+    "Duration": "txstorm.windows.rules.forms",
     "TupleWindow": "txstorm.windows.window",
 }
 

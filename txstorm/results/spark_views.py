@@ -14,7 +14,7 @@ from txstorm.errors import InputError
 from txstorm.results.read import Stamps, StateParts, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.results.views import checked_txid, stamps_in
 from txstorm.storage.rows.eviction import is_placed
-from txstorm.storage.rows.schema import EVICTED, EVICTED_ALL, OP, STAMP, TXID, UPDATED
+from txstorm.storage.rows.schema import EVICTED, EVICTED_ALL, OP, REMOVED, STAMP, TXID, UPDATED
 from txstorm.storage.rows.ttl import MICROSECOND
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TableRef
@@ -99,16 +99,18 @@ def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
     upper = "" if txid is None else f" AND {TXID.name} <= {txid}"
     base = f"SELECT {columns}, {TXID.name}, '{UPDATED}' AS {OP.name} FROM {_at(parts.base)}"
     later = f"SELECT {columns}, {TXID.name}, {OP.name} FROM {_newest(parts.changes)}"
-    both = f"{base} UNION ALL {later} WHERE {TXID.name} > {parts.as_of}{upper}"
+    new = f"WHERE {TXID.name} > {parts.as_of}{upper}"
+    both = f"{base} UNION ALL {later} {new}"
     keys = f"PARTITION BY {', '.join(map(quoted, parts.keys))} " if parts.keys else ""
     ranked = f"SELECT *, row_number() OVER ({keys}ORDER BY {TXID.name} DESC) AS {RANK} FROM ({both})"
-    there = f"{RANK} = 1 AND {OP.name} = '{UPDATED}'"
+    there, row = f"{RANK} = 1 AND {OP.name} <> '{REMOVED}'", ""
     if is_placed(parts.keys):
-        there += _not_evicted(parts, f"{_newest(parts.changes)} WHERE {TXID.name} > {parts.as_of}{upper}")
+        evicted = _not_evicted(parts, f"{_newest(parts.changes)} {new}")
+        there, row = f"{RANK} = 1 AND {OP.name} = '{UPDATED}'{evicted}", f" {ROW}"
     if parts.ttl is not None:
-        newest = f"SELECT max(unix_micros({STAMP.name})) FROM ({later} WHERE {TXID.name} > {parts.as_of}{upper})"
+        newest = f"SELECT max(unix_micros({STAMP.name})) FROM ({later} {new})"
         there += f" AND {_alive(parts.ttl, stamps(parts.txid) or 0, '' if txid is not None else newest)}"
-    return f"SELECT {shown} FROM ({ranked}) {ROW} WHERE {there}"
+    return f"SELECT {shown} FROM ({ranked}){row} WHERE {there}"
 
 
 def _not_evicted(parts: StateParts, changes: str) -> str:

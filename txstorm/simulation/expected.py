@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from txstorm.simulation.outside import extents_of
 from txstorm.simulation.schedule import INCARNATION
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STATE, TxidRecord
@@ -126,7 +127,8 @@ def rows_from(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
     rows = [
         (one.txid, part, start, end)
         for one in records
-        for part, (start, end) in enumerate(one.extents)
-        if start < end and not skips(stored.number, part, len(one.extents))
+        for extents in [extents_of(one.extents)]
+        for part, (start, end) in enumerate(extents)
+        if start < end and not skips(stored.number, part, len(extents))
     ]
     return tuple(rows)

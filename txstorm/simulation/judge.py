@@ -12,8 +12,9 @@ from txstorm.ledger import paths as names
 from txstorm.ledger.port import Entry
 from txstorm.simulation import expected as content
 from txstorm.simulation.expected import Violation
-from txstorm.simulation.outside import Extents
+from txstorm.simulation.outside import Extents, extents_of
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
+from txstorm.spouts.facts import kind_of
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.table_log import COMMITTED, REGROUPED
@@ -40,7 +41,7 @@ class Judge:
         self._world = world
         self._opaque = world.schedule.opaque
         self._published: dict[tuple[int, int], tuple[int, str]] = {}
-        self._planned: dict[tuple[int, int], tuple[Extents, int]] = {}
+        self._planned: dict[tuple[int, int], tuple[Extents, str, int]] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
         self._stamps: dict[tuple[int, int], int] = {}
         self._rewind: Mapping[str, Any] | None = None  # the rewind that is decided but not completed
@@ -180,7 +181,7 @@ class Judge:
             life[:] = [None if one is None else min(one, txid) for one in life]
         self._check_lives(f"a rewind to txid {txid} is over")
         row = rewind["row"]
-        ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in row["extents"]]
+        ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in extents_of(row["extents"])]
         for stored in filter(lambda one: one.versions, self._world.tables.values()):
             if self._app(stored) is None:
                 raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} has not reached its target")
@@ -209,10 +210,10 @@ class Judge:
         if entry is not None:
             if not self._opaque:
                 meta = self._value(entry.value)
-                planned = meta["document"], meta["stamp"]
+                planned = extents_of(meta["document"]), str(kind_of(meta["document"])), meta["stamp"]
                 known = self._planned.setdefault((self.timeline, txid), planned)
-                if known is planned and planned[1] < self._world.now:
-                    raise Violation(4, f"txid {txid} is planned at {self._world.now} with the time {planned[1]}")
+                if known is planned and planned[-1] < self._world.now:
+                    raise Violation(4, f"txid {txid} is planned at {self._world.now} with the time {planned[-1]}")
                 if known != planned:
                     raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {planned}")
         elif txid >= currtx - 1 and not (self._opaque and txid >= self.currtx):
@@ -260,7 +261,7 @@ class Judge:
     def history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check history rows being written: extents must tile (invariant 4) and match published rows (invariant 3)."""
         for row in rows:
-            timeline, txid, extents = row["timeline"], row["txid"], row["extents"]
+            timeline, txid, extents = row["timeline"], row["txid"], extents_of(row["extents"])
             known = self._extents.setdefault((timeline, txid), extents)
             if known != extents:
                 raise Violation(4, f"the history has txid {txid} with {known} and with {extents}")

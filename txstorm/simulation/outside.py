@@ -26,8 +26,14 @@ Extents = list[list[int]]
 """First offset and end offset of each partition."""
 
 
+def extents_of(document: Any) -> Extents:
+    """Return the extents in the spout document of a txid; in a system transaction no partition advances."""
+    extents: Extents = document["meta"]
+    return [[end, end] for _, end in extents] if document.get("skipped") else extents
+
+
 class SimPlanner(SpoutPlanner):
-    """The shipped planner, for a simulated user's coordinator; the extents are the whole spout document."""
+    """The shipped planner, for a simulated user's coordinator, whose metadata are the extents."""
 
     def __init__(self, world: World) -> None:
         self.opaque = world.schedule.opaque
@@ -37,8 +43,13 @@ class SimPlanner(SpoutPlanner):
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """Plan the next batch; an opaque replay may contain more or less than before."""
         self._coordinator.replay = replay
-        made = self._shipped.plan(txid, None if previous is None else {"meta": previous}, replay=replay)
-        return made if made is NOT_READY else made["meta"]
+        return self._shipped.plan(txid, previous, replay=replay)
+
+    def skip(self, previous: Any) -> Any:
+        """Return the document of a system transaction."""
+        if previous is None:
+            previous = {"meta": self._coordinator.beginning()}
+        return self._shipped.skip(previous)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -67,10 +78,14 @@ class SimCoordinator(SpoutCoordinator):
         self._returned: Extents = []
         self.replay = False
 
+    def beginning(self) -> Extents:
+        """Return the extents before the first transaction."""
+        return [[0, 0] for _ in range(self._world.schedule.partitions)]
+
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
         """Advance every partition by an amount drawn from the seed."""
         world, some = self._world, self.replay
-        extents: Extents = prev_metadata or [[0, 0] for _ in range(world.schedule.partitions)]
+        extents: Extents = prev_metadata or self.beginning()
         for number, extent in enumerate(extents):
             start = extent[1]
             size = 0 if number in world.away else min(world.available[number] - start, 1 + world.below(4))
@@ -103,7 +118,7 @@ class Database:
 
         Keys changed by an earlier attempt but not by this one are restored to their previous values.
         """
-        counts = _counts(record.extents)
+        counts = _counts(extents_of(record.extents))
         rule = opaque if self._opaque else transactional
         missing = [key for key, row in self._rows.items() if row.txid == record.txid and key not in counts]
         for key in [*missing, *counts]:

@@ -30,7 +30,7 @@ from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Row, SimPlace, SimTable, Stored
 from txstorm.simulation.expected import Violation, frontier, rows_from
 from txstorm.simulation.ledger import SimLedger
-from txstorm.simulation.outside import SimPlanner
+from txstorm.simulation.outside import SimPlanner, extents_of
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE, Intent, IntentTable, Staged, TxidRecord
@@ -275,10 +275,21 @@ class Process:
             self._wrong(command, "is to begin nothing new")
         if self.held and command.txid >= min(self.held):
             self._wrong(command, f"has to wait with txid {min(self.held)}")
-        if not self.planning.plan(command.txid, replay=command.replay):
+        if not (self.planning.plan(command.txid, replay=command.replay) or self._plan_system(command)):
             return ev.NotReady(command.txid)
         self.attempts += 1
         return ev.Planned(command.txid, self.attempts)
+
+    def _plan_system(self, command: cmd.Plan) -> bool:
+        """Plan a heartbeat, now and then, if nothing is in flight; one that is replayed is one again."""
+        if command.replay:
+            due = self.planning.kind(command.txid) != "data"
+        else:
+            due = not (self.jobs or self.ready or self.group) and self.world.timer()
+        if due:
+            self.planning.plan_system(command.txid, "heartbeat")
+            self.world.count(kinds.HEARTBEAT, f"{self} plans txid {command.txid} without input")
+        return due
 
     def _discard(self, command: cmd.Discard) -> None:
         for txid, attempt in zip(command.txids, command.attempt_ids, strict=True):
@@ -306,10 +317,13 @@ class Process:
         """Finish the processing phase of one of the jobs (P4)."""
         txid = list(self.jobs)[place % len(self.jobs)]
         attempt = TransactionAttempt(txid, self.jobs.pop(txid))
-        made = Processed(attempt, digests={"source": f"{self.planning.document(txid)}"})
+        made = Processed(attempt, digests=self._digests(txid))
         self.planning.processed([made])
         self.ready[txid] = made
         self.feed(ev.Processed(*attempt))
+
+    def _digests(self, txid: int) -> dict[str, str]:
+        return {"source": f"{extents_of(self.planning.document(txid))}"}
 
     def lie(self, place: int) -> None:
         """Replay a batch with different content although the source is not opaque; the replay must be refused."""
@@ -335,7 +349,7 @@ class Process:
 
     def _emitted(self, attempt: TransactionAttempt) -> None:
         """Record the batch that was read: from now on every replay, by any process, must read the same."""
-        digests = {"source": f"{self.planning.document(attempt.txid)}"}
+        digests = self._digests(attempt.txid)
         fresh = not (self.world.schedule.opaque or self.planning.metas[attempt.txid].digests)
         self.planning.emitted(Processed(attempt, digests=digests))
         over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another process while this one was paused

@@ -15,7 +15,7 @@ from txstorm.simulation.delta.tables import Stored
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import Judge
 from txstorm.simulation.ledger import Entries, Injected, Values
-from txstorm.simulation.outside import Database
+from txstorm.simulation.outside import Database, extents_of
 from txstorm.simulation.process import Crash, Process
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, rewind, unlikely
@@ -103,6 +103,10 @@ class World:
     def below(self, bound: int) -> int:
         """Draw a number from 0 to `bound` - 1."""
         return int(self.draw() * bound)
+
+    def timer(self) -> bool:
+        """Draw whether the timer of a committer is due; none is once the world heals."""
+        return not self._healing and self.below(2) == 0
 
     def unique(self) -> str:
         """Return a new unique name."""
@@ -292,7 +296,7 @@ class World:
     def _all_done(self, process: Process) -> bool:
         idle = not (process.jobs or process.group or process.works) and process.state.idle
         document = process.planning.document(process.state.currtx - 1)
-        return idle and document is not None and [end for _, end in document] == self.available
+        return idle and document is not None and [end for _, end in extents_of(document)] == self.available
 
     def forget(self) -> None:
         """Drop all references, so that this world's memory is freed immediately."""

@@ -3,6 +3,8 @@
 A collection is stored as a keyed state with one key per row: the collection's key, the row's position in the order, and
 a sequence number that distinguishes rows with the same position. So its rows are staged, published and read like those
 of any state. Here they are columns throughout (`txstorm.state.index.sorted_rows`).
+
+It is one module, since the handles and the group share the converters of keys, places and rows.
 """
 
 from __future__ import annotations
@@ -18,28 +20,19 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
-from txstorm.keys import key_groups
+from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
 from txstorm.state.index.collection_index import CollectionIndex, PublishedRows, RowForm
-from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Layers, Owners, SortedRows, Source, Span, few
+from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.storage.rows.columns import Column, python_values, shown
-from txstorm.storage.rows.eviction import NO_BOUND, Numbers, Tombstones, limit_of, words
+from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, words
 from txstorm.storage.rows.forms import Key, KeyForm, Value
 from txstorm.storage.rows.schema import (
     COUNT_BITS,
-    EVICTED,
-    EVICTED_ALL,
-    KEY_GROUP,
-    OP,
     PLACE,
-    PREV,
-    REMOVED,
-    SEQUENCE,
     STAMP,
-    TOMBSTONE,
-    TXID,
-    UPDATED,
     changes_schema,
     order_field,
 )
@@ -182,7 +175,7 @@ class TaskCollection:
     def rows(self) -> PublishedRows:
         """All writes of the task, except the bound of all collections; rows that were removed are still among them."""
         self._flush()
-        return PublishedRows(_joined(self._loose), _joined(self._removed), _joined(self._cuts))
+        return PublishedRows(joined_blocks(self._loose), joined_blocks(self._removed), joined_blocks(self._cuts))
 
     @property
     def layers(self) -> Layers:
@@ -319,7 +312,7 @@ class TaskCollection:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class EndedChanges:
     """Changes of one ended txid."""
 
     txid: int
@@ -346,9 +339,10 @@ class CollectionGroup(Unpublished[TaskCollection]):
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))
         self._form = RowForm(state)
         self.keys, self.values = self._form.keys, self._form.values
+        self._rows = ChangeRows(self._form, self.schema)
         self._index = index
         self._stamps: dict[int, datetime] = {}
-        self._ended: tuple[_Ended, ...] = ()
+        self._ended: tuple[EndedChanges, ...] = ()
         self._last = 0
 
     def begin(self, txid: int, stamp: int) -> None:
@@ -433,7 +427,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
                 handle.active = False
             changes = self._together(txid, tasks)
             if changes is not None:
-                self._ended = (*self._ended, _Ended(txid, changes))
+                self._ended = (*self._ended, EndedChanges(txid, changes))
             self._open.pop(txid, None)
             self._stamps.pop(txid, None)
             self._last = txid
@@ -444,10 +438,10 @@ class CollectionGroup(Unpublished[TaskCollection]):
         self._last = min(self._last, txid - 1)
 
     def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
+        """Return the change rows of the ended txids `first` to `last`, by txid, key group and key; None if none."""
         with self._lock:
             ended = [one for one in self._ended if first <= one.txid <= last]
-        return pa.concat_tables([self._change_rows(one) for one in ended]) if ended else None
+        return pa.concat_tables([self._rows.table(one.txid, one.changes) for one in ended]) if ended else None
 
     def apply(self, last: int) -> None:
         """Move the rows of txids up to `last` into the index; called once they are published."""
@@ -462,24 +456,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
         written = {place: handle.rows for place, handle in tasks.items()}
         self._check_claims(txid, written)
         known = max([self._index.bound, *(ended.changes.bound for ended in self._ended)])
-        bound = self._bound(list(tasks.values()))
-        valid = max(known, bound)
-        rows, removed, tombstones = (_joined([getattr(part, name) for part in written.values()])
-                                     for name in ("rows", "removed", "tombstones"))  # fmt: skip
-        if removed is not None and rows is not None:  # appended and then removed in the same txid: no change
-            rows = _without(rows, removed)
-        if removed is not None:
-            removed = removed.taken(removed.numbers < txid << COUNT_BITS)
-        if tombstones is not None:
-            tombstones = tombstones.taken(tombstones.orders > valid)
-            rows = None if rows is None else _uncut(rows, tombstones)
-        if rows is not None and rows.least < valid:
-            rows = rows.taken(rows.orders >= valid)
-        rows, removed, tombstones = (one if one is not None and len(one) else None
-                                     for one in (rows, removed, tombstones))  # fmt: skip
-        if rows is removed is tombstones is None and bound <= known:
-            return None
-        return PublishedRows(rows, removed, tombstones, bound if bound > known else NO_BOUND)
+        return combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
 
     def _bound(self, handles: Sequence[TaskCollection]) -> int:
         """Return the lowest bound that the tasks have given; `NO_BOUND` if any has given none."""
@@ -513,48 +490,6 @@ class CollectionGroup(Unpublished[TaskCollection]):
     def _orders(self, orders: Numbers) -> pa.Array:
         return pa.array(orders).cast(self.order.field.type)
 
-    def _change_rows(self, ended: _Ended) -> pa.Table:
-        """Build the change rows of one txid, sorted by key, None first."""
-        form, changes = self._form, ended.changes
-        parts = [(op, block) for op, block in ((UPDATED, changes.rows), (REMOVED, changes.removed),
-                                               (EVICTED, changes.tombstones)) if block is not None]  # fmt: skip
-        owners = Owners.united([block.keys for _, block in parts], form.names, form.no_keys)
-        tables = [] if changes.bound == NO_BOUND else [self._bound_row(ended.txid, changes.bound)]
-        if parts:
-            tables.append(_arranged([self._part(ended.txid, op, block, owners) for op, block in parts]))
-        return pa.concat_tables(tables).select(self.schema.names).cast(self.schema)
-
-    def _part(self, txid: int, op: str, block: SortedRows, owners: Owners) -> tuple[Numbers, pa.Table]:
-        """Return the change rows of `block`, and the number of each row's collection in `owners`."""
-        numbers, count = block.numbers if op != EVICTED else np.full(len(block), TOMBSTONE), len(block)
-        codes = owners.numbers_of(block.keys)[block.owner_numbers]
-        picked, struct = pa.array(codes), self.schema.field(PREV).type
-        nothing = [pa.nulls(count, column.field.type) for column in self.values.stored]
-        prev = pa.nulls(count, struct)
-        if op == REMOVED:
-            prev = pa.StructArray.from_arrays(list(block.values), fields=list(struct))
-        groups = key_groups(owners.keys, len(owners)).astype(np.int32)[codes]
-        columns = {
-            **dict(zip(self.owners.names, (column.take(picked) for column in owners.keys), strict=True)),
-            self.order.name: self._orders(block.orders),
-            SEQUENCE.name: pa.array(numbers, SEQUENCE.type),
-            **dict(zip((column.name for column in self.values.stored), block.values if op == UPDATED else nothing,
-                       strict=True)),
-            TXID.name: pa.repeat(pa.scalar(txid, TXID.type), count),
-            PREV: prev,
-            OP.name: pa.repeat(pa.scalar(op, OP.type), count),
-            KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),
-        }  # fmt: skip
-        return codes, pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-
-    def _bound_row(self, txid: int, bound: int) -> pa.Table:
-        """Return the change row of the bound of all collections."""
-        row = {name: [None] for name in self.schema.names}
-        row |= {SEQUENCE.name: [TOMBSTONE], TXID.name: [txid], OP.name: [EVICTED_ALL], KEY_GROUP.name: [0]}
-        columns = {name: pa.array(cells, self.schema.field(name).type) for name, cells in row.items()}
-        columns[self.order.name] = self._orders(np.array([bound]))
-        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-
 
 def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
     """Create the group of unpublished rows of `state`; `index`: its index, see `txstorm.state.index.open`."""
@@ -563,30 +498,3 @@ def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
 
 def _table(batch: pa.RecordBatch | pa.Table) -> pa.Table:
     return batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-
-
-def _joined(blocks: Sequence[SortedRows | None]) -> SortedRows | None:
-    there = [block for block in blocks if block is not None]
-    return SortedRows.joined(there) if there else None
-
-
-def _without(rows: SortedRows, removed: SortedRows) -> SortedRows:
-    """Drop the rows that are among the `removed` ones."""
-    gone = removed.find(rows.keys, ALL)
-    own = Found(rows.owner_numbers, rows.orders, rows.numbers, [pa.array(np.arange(len(rows)))])
-    return rows.taken(np.asarray(own.without(gone).values[0]))
-
-
-def _uncut(rows: SortedRows, tombstones: SortedRows) -> SortedRows:
-    """Drop the rows that `tombstones` remove."""
-    cuts = tombstones.find(rows.keys, ALL)
-    hidden = Tombstones(cuts.owners, cuts.orders, cuts.numbers).hide(rows.owner_numbers, rows.orders, rows.numbers)
-    return rows.taken(~hidden) if hidden.any() else rows
-
-
-def _arranged(parts: Sequence[tuple[Numbers, pa.Table]]) -> pa.Table:
-    """Concatenate change rows in the order of their collections, then of order and sequence number."""
-    codes, table = np.concatenate([one for one, _ in parts]), pa.concat_tables([one for _, one in parts])
-    orders, numbers = (words(table[table.column_names.index(SEQUENCE.name) + i]) for i in (-1, 0))
-    turn = np.lexsort((numbers, orders, codes))
-    return table if (turn[1:] > turn[:-1]).all() else table.take(pa.array(turn))

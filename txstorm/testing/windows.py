@@ -12,9 +12,9 @@ from txstorm.tagged import value_of
 from txstorm.testing.emissions import Emissions
 from txstorm.topology.graph import Topology
 from txstorm.windows.committer import WindowCommitter
-from txstorm.windows.event_time import END, instant
 from txstorm.windows.late import LATE
 from txstorm.windows.records import COMPONENT, ComponentRecord
+from txstorm.windows.rules.event_time import END, instant
 
 LateRow = tuple[int, tuple[str, str], datetime, datetime, tuple[Any, ...]]
 """(txid, (component, stream), timestamp, watermark, values)."""

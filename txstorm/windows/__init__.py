@@ -1,12 +1,11 @@
-"""Windows over streams: their forms, event time, and the rules that say which windows fire in a transaction.
+"""Windows over streams: the bolt that a user derives from, and the committer that buffers tuples and fires windows.
 
 May import: nothing else.
-Start: bolt.py (what a user declares), event_time.py (watermarks and lateness), firing.py (which windows fire),
-committer.py (what a transaction does).
+Start: bolt.py (what a user declares), rules/firing.py (which windows fire), committer.py (what a transaction does).
 """
 
 from txstorm.windows.bolt import BaseWindowedBolt, WindowedBolt
-from txstorm.windows.forms import Count, Duration
+from txstorm.windows.rules.forms import Count, Duration
 from txstorm.windows.window import TupleWindow
 
 __all__ = ["BaseWindowedBolt", "Count", "Duration", "TupleWindow", "WindowedBolt"]

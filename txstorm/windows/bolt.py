@@ -13,9 +13,9 @@ from txstorm.api.names import name_fault, near
 from txstorm.api.output import Collector
 from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
-from txstorm.windows.event_time import UNITS, WatermarkRule
-from txstorm.windows.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
+from txstorm.windows.rules.event_time import UNITS, WatermarkRule
+from txstorm.windows.rules.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.window import TupleWindow
 
 POLICIES = ("min", "max")

@@ -15,10 +15,10 @@ from txstorm.api.state import CollectionHandle, CollectionState, arrow_type
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of, value_of
-from txstorm.windows.event_time import END, Times
-from txstorm.windows.firing import ARRIVAL_BITS, Place, Rows
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.plan import WindowPlan
+from txstorm.windows.rules.event_time import END, Times
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Place, Rows
 
 UNIT, TIME, ARRIVAL, SOURCE, FIRES, VALUES = (
     f"window_{name}" for name in ("unit", "time", "arrival", "source", "fires", "values")

@@ -18,13 +18,13 @@ from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
 from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
-from txstorm.windows.event_time import END, Progress, Times, late
-from txstorm.windows.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Progress, Times, late
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
 from txstorm.windows.window import CONTENT, TupleWindow, WindowReader
 

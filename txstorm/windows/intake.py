@@ -15,9 +15,9 @@ from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of
-from txstorm.windows.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
-from txstorm.windows.forms import Duration, Trigger, duration
 from txstorm.windows.plan import TimeSource, WindowPlan
+from txstorm.windows.rules.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
+from txstorm.windows.rules.forms import Duration, Trigger, duration
 
 
 @dataclass(frozen=True)

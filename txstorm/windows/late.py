@@ -13,9 +13,9 @@ from txstorm.api.context import TaskContext
 from txstorm.api.names import counted
 from txstorm.api.output import Collector
 from txstorm.tagged import text_of
-from txstorm.windows.event_time import Times, instant
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import WindowPlan
+from txstorm.windows.rules.event_time import Times, instant
 
 log = logging.getLogger(__name__)
 LATE = "late tuples"

@@ -10,9 +10,9 @@ from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
-from txstorm.windows.forms import Count, sliding
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.plan import WindowPlan
+from txstorm.windows.rules.forms import Count, sliding
 
 
 class NewestTimes(BatchBolt):

@@ -9,8 +9,8 @@ from typing import Any
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
-from txstorm.windows.event_time import Facts, WatermarkRule
-from txstorm.windows.forms import WindowForm
+from txstorm.windows.rules.event_time import Facts, WatermarkRule
+from txstorm.windows.rules.forms import WindowForm
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txstorm.errors import StateError
-from txstorm.windows.event_time import Newest, Progress
-from txstorm.windows.firing import OpenSession, Place, Unit
+from txstorm.windows.rules.event_time import Newest, Progress
+from txstorm.windows.rules.firing import OpenSession, Place, Unit
 
 COMPONENT = "component"
 """Key of the component's record; those of units are in brackets."""

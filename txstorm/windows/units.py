@@ -13,8 +13,10 @@ from txstorm.api.state import CollectionHandle, CollectionState, StateHandle
 from txstorm.keys import canonical
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import UNIT, TupleBuffer, by_unit, position, rows_of
-from txstorm.windows.event_time import END, Times
-from txstorm.windows.firing import (
+from txstorm.windows.plan import WindowPlan
+from txstorm.windows.records import UnitRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Times
+from txstorm.windows.rules.firing import (
     START,
     Moment,
     Place,
@@ -28,8 +30,6 @@ from txstorm.windows.firing import (
     fire,
     fire_sessions,
 )
-from txstorm.windows.plan import WindowPlan
-from txstorm.windows.records import UnitRecord, unit_of_task
 
 QUEUE, DUE = "queue", "due"
 FIRE, DROP, EXPIRE, CHANGED = "fire", "drop", "expire", "changed"

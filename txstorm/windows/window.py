@@ -13,9 +13,9 @@ import pyarrow as pa
 from txstorm.api.tuples import Tuple
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import TupleBuffer, TupleRange
-from txstorm.windows.event_time import instant
-from txstorm.windows.firing import Place, Window
-from txstorm.windows.forms import MILLISECOND
+from txstorm.windows.rules.event_time import instant
+from txstorm.windows.rules.firing import Place, Window
+from txstorm.windows.rules.forms import MILLISECOND
 
 CONTENT, NEW, EXPIRED = "content", "new", "expired"
 AHEAD = 256

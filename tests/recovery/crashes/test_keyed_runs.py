@@ -28,10 +28,12 @@ def shelf(place):
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        ("p5.staged.after:kill:9", "planned"),
+        ("p5.staged.before:kill:13", "partitioned"),
+        ("p5.staged.after:kill:11", "planned"),
         ("p6.before:kill:4", "partitioned"),
         ("p6.after:kill:4", "planned"),
         ("p7.2.written:kill:4", "partitioned"),
+        ("p7.5.written:kill:4", "planned"),
     ],
 )
 def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from watched import Diary, PartitionedShelfSpout, Shelf, ShelfSpout, watched_topology
 
 from txstorm import BasicBolt, BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, run
@@ -23,6 +24,8 @@ from txstorm.storage.tables.history import read_history
 KINDS = {"planned": ShelfSpout, "partitioned": PartitionedShelfSpout}
 TTL = timedelta(milliseconds=60)
 WIDTH = 20
+RISE = 3
+COLUMNS = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("at", pa.int64())])
 
 
 class Key(BasicBolt):
@@ -33,15 +36,19 @@ class Key(BasicBolt):
 
 
 class Window(BatchBolt, Committer):
-    """A committer that keeps each key's recent numbers by position, removing old ones; one sink row per number."""
+    """A committer that keeps each key's recent numbers by position, removing old ones; one sink row per number.
+
+    It also keeps them as columns, and evicts those below a bound per key, and below one that rises with the txid.
+    """
 
     events = CollectionState("events", key={"k": int}, order={"at": int}, value={"n": int})
     lately = KeyedState("lately", key={"k": int}, value={"n": int}, ttl=TTL)
     recent = CollectionState("recent", key={"k": int}, order={"at": int}, value={"n": int}, ttl=TTL)
+    window = CollectionState("window", key={"k": int}, order={"at": int}, value={"n": int})
     saw = SinkTable("saw", {"k": int, "n": int, "inside": int, "lately": int, "recent": int})
 
     def prepare(self, context, collector, attempt):
-        self.context, self.numbers = context, []
+        self.context, self.txid, self.numbers = context, attempt.txid, []
 
     def execute(self, tuple):
         self.numbers.append((tuple["k"], tuple["n"]))
@@ -57,6 +64,19 @@ class Window(BatchBolt, Committer):
             times = context.state("lately").update(k, lambda old: (old or 0) + 1)
             inside = sum(row[1] for row in events.scan(k, at - WIDTH, at))
             context.sink("saw").append(k, n, inside, times, len(recent.scan(k)))
+        window = context.collection("window")
+        columns = {"k": [k for k, _ in self.numbers], "n": [n for _, n in self.numbers]}
+        window.append_batch(pa.table({**columns, "at": [place(n) for _, n in self.numbers]}, schema=COLUMNS))
+        for k, at in cuts(self.numbers).items():
+            window.evict_before(at, k)
+            assert all(row["at"] >= at for row in window.scan_table([k]).to_pylist())
+        window.evict_before(RISE * self.txid)
+
+
+def cuts(numbers: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Return the place below which the numbers of each key are evicted."""
+    keys = sorted({k for k, _ in numbers})
+    return {k: max(place(n) for other, n in numbers if other == k) // 3 for k in keys}
 
 
 def place(n: int) -> int:
@@ -78,6 +98,7 @@ def expected(batches: Sequence[tuple[int, int, Sequence[int]]]) -> tuple[dict[st
     events: dict[int, list[tuple[int, int]]] = defaultdict(list)
     recent: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     lately: dict[int, tuple[int, int]] = {}
+    window: dict[int, list[tuple[int, int]]] = defaultdict(list)
     saw, stamp = [], 0
     for txid, stamp, numbers in batches:
         for n in numbers:
@@ -88,7 +109,13 @@ def expected(batches: Sequence[tuple[int, int, Sequence[int]]]) -> tuple[dict[st
             lately[k] = (before if written > stamp - ttl else 0) + 1, stamp
             inside = sum(m for a, m in events[k] if at - WIDTH <= a <= at)
             saw.append((txid, k, n, inside, lately[k][0], len(recent[k])))
+        for n in numbers:
+            window[n % 3].append((place(n), n))
+        for k, cut in cuts([(n % 3, n) for n in numbers]).items():
+            window[k] = [row for row in window[k] if row[0] >= cut]
+        window = defaultdict(list, {k: [row for row in rows if row[0] >= RISE * txid] for k, rows in window.items()})
     states = {
+        "window": rows(window),
         "events": rows(events),
         "lately": [{"k": k, "n": n} for k, (n, written) in sorted(lately.items()) if written > stamp - ttl],
         "recent": rows({k: [row[:2] for row in found if row[2] > stamp - ttl] for k, found in recent.items()}),
@@ -105,7 +132,7 @@ def made(data_dir: Path, txid: int | None = None) -> tuple[dict[str, Any], list[
     from txstorm.results.snapshot import snapshot
 
     cut = snapshot(data_dir, txid)
-    states = {name: cut.state(name).to_pylist() for name in ("events", "lately", "recent")}
+    states = {name: cut.state(name).to_pylist() for name in ("events", "lately", "recent", "window")}
     for row in [row for found in states.values() for row in found]:
         row.pop("_seq", None)
     names = ("_txid", "k", "n", "inside", "lately", "recent")

@@ -2,6 +2,7 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 from every_type import KINDS, ROW, WIDE, put, wide
 from keyed_cases import SECOND, committed, opened
@@ -81,7 +82,7 @@ def test_views_of_a_live_run(spark, tmp_path):
     assert shown(spark, "at2_state_counts") == read(handle.state("counts").as_of(txid=2).to_arrow())
 
 
-def test_collections_and_expired_keys(spark, tmp_path):
+def test_collections_evictions_and_expired_keys(spark, tmp_path):
     store = opened(tmp_path, create=True)
     stamps = {txid: 4 * txid * SECOND for txid in range(1, 7)}
     for txid, stamp in stamps.items():
@@ -97,7 +98,7 @@ def test_collections_and_expired_keys(spark, tmp_path):
         rows.append(shown(spark, f"now_state_{name}"))
         assert rows[-1] == read(read_state(tmp_path, name, 6, 6, stamps.get))
         assert shown(spark, f"then_state_{name}") == read(read_state(tmp_path, name, 3, 6, stamps.get))
-    assert [len(found) for found in rows] == [3, 4, 3]
+    assert [len(found) for found in rows] == [3, 6, 3]
 
 
 def write(resources, txid):
@@ -105,3 +106,15 @@ def write(resources, txid):
     resources.collection("count", 0, "events").append("a", txid, "k", txid)
     resources.collection("count", 0, "events").remove("a", txid - 4, txid - 4)
     resources.collection("count", 0, "recent").append((), -txid, txid)
+    evict(resources.collection("count", 0, "events"), txid)
+
+
+def evict(events, txid):
+    """Append rows of two more users, one of them None, and evict some by a bound per key or for all keys."""
+    events.append_many([("b", txid, "k", txid), (None, txid, "k", txid)])
+    if txid % 2 == 0:
+        events.evict_batch(pa.table({"user": pa.array([None, "b"]), "at": [99, txid - 1]}))
+    if txid in (3, 6):
+        events.evict_before(txid // 2)
+    if txid == 5:
+        events.append("b", 1, "late", txid)

@@ -273,8 +273,8 @@ def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
     nothing = {"_seq": -1, "kind": None, "n": None, "_txid": 2, "_prev": None}
     assert rows == [
         {"user": None, "at": 40, "_op": "a", **nothing},
-        {"user": None, "at": 48, "_op": "e", **nothing},
         {"user": "a", "at": 45, "_op": "e", **nothing},
+        {"user": None, "at": 48, "_op": "e", **nothing},
     ]
     assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
 

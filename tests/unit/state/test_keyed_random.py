@@ -51,6 +51,15 @@ class Schedule:
         self.publish()
         self.store.upkeep.compact()
 
+    def gather(self):
+        """Merge the small files of the changes of collections."""
+        self.publish()
+        for uri in ("changes/events", "changes/recent"):
+            work = self.store.upkeep.begin(uri, 1)
+            if work is not None:
+                assert all(step is None for step in work.steps())
+                assert self.store.upkeep.finish(work, 1) in (True, False)
+
     def restart(self):
         """Restart after a stop or a crash: unpublished rows are lost, and the index may be lost or damaged."""
         del self.after[self.published + 1 :]
@@ -72,7 +81,7 @@ class Schedule:
         self.store.load()
 
     def play(self, steps):
-        actions = [self.finish] * 5 + [self.fail, self.publish, self.publish, self.compact, self.restart]
+        actions = [self.finish] * 5 + [self.fail, self.publish, self.publish, self.compact, self.gather, self.restart]
         for _ in range(steps):
             self.draw.choice(actions)()
         self.publish()
@@ -81,6 +90,25 @@ class Schedule:
         self.store.close()
 
 
+@pytest.fixture(params=["usual", "small"])
+def bounds(request, monkeypatch):
+    """Make files, row groups and blocks of collections so small that little data fills several of them."""
+    small = {
+        "txstorm.state.index.row_groups.SMALL": 2,
+        "txstorm.state.index.row_groups.TOGETHER": 4,
+        "txstorm.state.index.collection_index._MERGED_ROWS": 4,
+        "txstorm.state.index.layers._FIRST_ROWS": 1,
+        "txstorm.storage.tables.staging.PLACED_ROWS": 3,
+        "txstorm.storage.upkeep.collection_rewrite.FILE_ROWS": 6,
+        "txstorm.storage.upkeep.compaction.BATCH_ROWS": 4,
+        "txstorm.storage.upkeep.small_files.LEAST_FILES": 3,
+        "txstorm.storage.upkeep.small_files.NEWEST": 1,
+    }
+    for name, value in small.items() if request.param == "small" else ():
+        monkeypatch.setattr(name, value)
+
+
+@pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("run", range(3))
 def test_any_schedule_shows_the_state_of_the_surviving_txids(tmp_path, run):
     seed = random.randrange(1 << 32)

@@ -8,8 +8,8 @@ from bisect import bisect_left, insort
 import numpy as np
 from windows_model import INF, NOTHING, Fired
 
-from txstorm.windows.event_time import END, Facts, Progress, WatermarkRule, late
-from txstorm.windows.firing import (
+from txstorm.windows.rules.event_time import END, Facts, Progress, WatermarkRule, late
+from txstorm.windows.rules.firing import (
     ARRIVAL_BITS,
     Moment,
     Place,
@@ -21,7 +21,7 @@ from txstorm.windows.firing import (
     fire,
     fire_sessions,
 )
-from txstorm.windows.forms import Count, Duration, WindowForm
+from txstorm.windows.rules.forms import Count, Duration, WindowForm
 
 
 def extent(part):

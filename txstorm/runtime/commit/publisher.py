@@ -108,7 +108,7 @@ class Publisher:
         touched = [table.uri for table in intent.tables if table.uri in self._tables]
         self._tables.update(dict.fromkeys(touched, last))
         with timed(milliseconds, "complete"):
-            ops = [*housekeeping(last), *(self._old_intents(last) if intent.tables else [])]
+            ops = [*housekeeping(last), *self._old_intents(intent)]
             self._books.complete(last, self._tables, history_rows(intent, versions, tuples), ops)
             self._store.forget(before=self._kept[0] if self._kept else last)
 
@@ -143,7 +143,9 @@ class Publisher:
         )
         raise BlockedError(msg) from cause
 
-    def _old_intents(self, last: int) -> list[Op]:
-        self._kept.append(last)
+    def _old_intents(self, intent: Intent) -> list[Op]:
+        """Return the deletions of intents beyond those to keep; after a start that completed one there are more."""
+        if intent.tables:
+            self._kept.append(intent.last)
         old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]
         return [Delete(names.intent_path(txid)) for txid in old]

@@ -18,7 +18,8 @@ import pyarrow as pa
 from txstorm.api.state import CollectionState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.index import Bounds
-from txstorm.state.index.sorted_rows import Arrays, Layers, SortedRows, Source, few
+from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.sorted_rows import Arrays, SortedRows, few
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, split_changes, whole, words
 from txstorm.storage.rows.forms import KeyForm, ValueForm
 from txstorm.storage.rows.schema import OP, PLACE, REMOVED, TXID

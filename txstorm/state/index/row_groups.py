@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,15 +24,16 @@ from txstorm.clients.delta.footer_digest import check_seal
 from txstorm.clients.files import check_file
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.collection_index import PublishedLayers, RowForm
-from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Layers, Owners, SortedRows, Source
+from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Owners, SortedRows
 from txstorm.storage.rows.eviction import limit_of, words
-from txstorm.storage.rows.schema import KEY_GROUP, OP, SEQUENCE, TXID, UPDATED
+from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, SEQUENCE, TXID, UPDATED
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
 
-SMALL = 1 << 14
+SMALL = 1 << 12
 """Number of rows below which row groups are read together with others."""
-TOGETHER = 1 << 17
+TOGETHER = 1 << 15
 """Approximate number of rows of small row groups that are read together."""
 
 
@@ -54,10 +56,10 @@ class RowGroup:
     groups: tuple[int, int]
     plain: bool
 
-    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read some columns, or all of them except the previous values; raises `OSError` and `pa.ArrowException`."""
-        with pq.ParquetFile(self.file, page_checksum_verification=True) as file:
-            return file.read_row_group(self.number, columns=columns)
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Read the given columns; raise `TableCorrupt` if the file is missing or damaged."""
+        with _readable(self.file), pq.ParquetFile(self.file, page_checksum_verification=True) as file:
+            return file.read_row_group(self.number, columns=list(columns))
 
 
 class BlockCache:
@@ -124,14 +126,11 @@ class TableFiles:
             opened, self._first = self._first or self._opened(), None
             as_of, last = opened.kept.last_txid(), opened.changes.last_txid()
             bound = opened.kept.handle.app_version(opened.kept.owner.bound_app)
-            try:
-                base = [one for path, size in _files(opened.kept, None) for one in self._groups_of(path, size)]
-                later = [one for path, size in _files(opened.changes, as_of) for one in self._groups_of(path, size)]
-                known = {one.file for one in (*base, *later)}
-                self._groups = {path: groups for path, groups in self._groups.items() if path in known}
-                special = self._specials(later, as_of)
-            except (OSError, pa.ArrowException) as error:
-                raise _unreadable(self._changes, error) from error
+            base = [one for path, size in _files(opened.kept, None) for one in self._groups_of(path, size)]
+            later = [one for path, size in _files(opened.changes, as_of) for one in self._groups_of(path, size)]
+            known = {one.file for one in (*base, *later)}
+            self._groups = {path: groups for path, groups in self._groups.items() if path in known}
+            special = self._specials(later, as_of)
         changes = self._form.changes(special)
         layers = Layers(
             [*self._sources(base, None), *self._sources(later, as_of)],
@@ -148,11 +147,11 @@ class TableFiles:
 
     def _groups_of(self, path: Path, size: int) -> list[RowGroup]:
         if path not in self._groups:
-            check_file(path, size)
-            check_seal(path)
-            order = self._form.keys.names[-2]
-            with pq.ParquetFile(path) as file:
-                self._groups[path] = list(_row_groups(path, file.metadata, order))
+            order = self._form.keys.names[-PLACE]
+            with _readable(path):
+                check_file(path, size)
+                check_seal(path)
+                self._groups[path] = list(_row_groups(path, pq.read_metadata(path), order))
         return self._groups[path]
 
     def _specials(self, groups: Sequence[RowGroup], as_of: int) -> pa.Table:
@@ -194,12 +193,8 @@ class TableFiles:
         key = groups[0].file, groups[0].number, len(groups), as_of
         block = self._cache.get(key)
         if block is None:
-            try:
-                with reading(self._data_dir):
-                    parts = [self._form.block(self._rows(one, as_of)) for one in groups]
-            except (OSError, pa.ArrowException) as error:
-                raise _unreadable(self._changes, error) from error
-            block = SortedRows.joined(parts)
+            with reading(self._data_dir):
+                block = SortedRows.joined([self._form.block(self._rows(one, as_of)) for one in groups])
             self._cache.put(key, block)
         return block
 
@@ -247,5 +242,11 @@ def _ends(statistics: pq.Statistics | None) -> tuple[Any, Any] | None:
     return statistics.min_raw, statistics.max_raw
 
 
-def _unreadable(table: DeltaTableState, error: Exception) -> TableCorrupt:
-    return TableCorrupt(f"table {table.ref.uri}: a file of it, or of its state, cannot be read: {error}")
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Context manager that turns errors of reading `file` into a `TableCorrupt` that names it."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        msg = f"file {file}: cannot be read: {error}; restore the data directory from a copy"
+        raise TableCorrupt(msg) from error

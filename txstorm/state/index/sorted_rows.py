@@ -5,8 +5,8 @@ There is no Python object per row: rows are found with binary searches over all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,13 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.keys import groups_of, hash_rows
-from txstorm.storage.rows.eviction import Mask, Numbers, Tombstones, bisected, row_codes, whole
+from txstorm.storage.rows.eviction import Mask, Numbers, bisected, row_codes, whole
 from txstorm.storage.rows.schema import in_order
 
 Arrays = Sequence[pa.Array]
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
-_FIRST_ROWS = 16
-"""Number of rows per collection that a scan with a row limit reads at least."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,16 @@ class Owners:
     @classmethod
     def distinct(cls, keys: Arrays, rows: int) -> tuple[Owners, Numbers]:
         """Return the distinct collections of rows, by first appearance, and the number of each row's collection."""
-        _, first, codes = np.unique(row_codes(keys, rows), return_index=True, return_inverse=True)
-        turn = np.argsort(first)
-        places = np.empty(len(first), np.int64)
-        places[turn] = np.arange(len(first))
-        picked = pa.array(first[turn])
-        return cls.of([column.take(picked) for column in keys], len(first)), places[codes]
+        if len(keys) == 1:
+            encoded = keys[0].dictionary_encode(null_encoding="encode")
+            codes = np.asarray(encoded.indices).astype(np.int64)
+            return cls.of([encoded.dictionary], len(encoded.dictionary)), codes
+        encoded = pa.array(row_codes(keys, rows)).dictionary_encode()
+        codes = np.asarray(encoded.indices).astype(np.int64)
+        first = np.empty(len(encoded.dictionary), np.int64)
+        first[codes[::-1]] = np.arange(rows)[::-1]
+        picked = pa.array(first)
+        return cls.of([column.take(picked) for column in keys], len(first)), codes
 
     @classmethod
     def united(cls, parts: Sequence[Owners], names: Sequence[str], none: Arrays) -> Owners:
@@ -118,6 +120,11 @@ class Found:
 
     def __len__(self) -> int:
         return len(self.owners)
+
+    @property
+    def places(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The columns by which the rows are sorted, most significant first: collection, order and sequence number."""
+        return self.owners, self.orders, self.numbers
 
     def taken(self, which: Any) -> Found:
         """Select rows by position or by a Boolean mask."""
@@ -207,7 +214,7 @@ class SortedRows:
         """Sort rows whose collections are known into a block."""
         owners, places = _by_hash(owners, rows.owners)
         rows = Found(places[rows.owners], rows.orders, rows.numbers, rows.values)
-        if not _is_sorted(*_places(rows)):
+        if not _is_sorted(*rows.places):
             rows = rows.taken(np.lexsort((rows.numbers, rows.orders, rows.owners)))
         return cls._of_sorted(owners, rows)
 
@@ -341,127 +348,3 @@ def _is_sorted(codes: Numbers, orders: Numbers, numbers: Numbers) -> bool:
     step, rise = np.diff(codes), orders[1:] >= orders[:-1]
     tie = orders[1:] == orders[:-1]
     return bool(((step > 0) | ((step == 0) & rise & (~tie | (numbers[1:] > numbers[:-1])))).all())
-
-
-@dataclass(frozen=True)
-class Source:
-    """Block of rows that is read when it is needed.
-
-    Attributes:
-        least, most: the lowest and the highest order of its rows.
-        read: returns the block.
-        may_have: returns whether any of some collections may be in it.
-    """
-
-    least: int
-    most: int
-    read: Callable[[], SortedRows]
-    may_have: Callable[[Owners], bool] = lambda owners: True
-
-    @classmethod
-    def of(cls, block: SortedRows) -> Source:
-        """Return a block in memory as a source."""
-        return cls(block.least, block.most, lambda: block)
-
-
-@dataclass(frozen=True)
-class Layers:
-    """Rows of collections from several sources, and the removals that apply to them.
-
-    Attributes:
-        sources: the rows.
-        removed: blocks of removed rows.
-        tombstones: blocks of range tombstones: the order is the place, the number the limit; see `Tombstones`.
-        bound: rows of all collections with a lower order are removed.
-    """
-
-    sources: Sequence[Source] = ()
-    removed: Sequence[SortedRows] = ()
-    tombstones: Sequence[SortedRows] = ()
-    bound: int = LOWEST
-
-    def over(self, later: Layers) -> Layers:
-        """Return these layers with `later` ones over them."""
-        return Layers(
-            [*self.sources, *later.sources],
-            [*self.removed, *later.removed],
-            [*self.tombstones, *later.tombstones],
-            max(self.bound, later.bound),
-        )
-
-    def owners(self, span: Span, names: Sequence[str], none: Arrays) -> Owners:
-        """Return all collections that may have rows in `span`, sorted by key; `none`: empty key columns."""
-        span = self._bounded(span)
-        parts = [source.read().there(span) for source in self.sources if _reaches(source, span)]
-        return Owners.united(parts, names, none)
-
-    def find(self, owners: Owners, span: Span, living: Callable[[Found], Found], none: Arrays) -> Found:
-        """Return the rows of `owners` in `span` that are not removed, sorted by collection, order and sequence number.
-
-        Args:
-            owners: the wanted collections.
-            span: the range to scan.
-            living: drops further rows, such as expired ones.
-            none: empty value columns.
-        """
-        span = self._bounded(span)
-        empty = np.empty(0, np.int64)
-        nothing = Found(empty, empty, empty, none)
-        if span.first > span.last or not len(owners):
-            return nothing
-        wanted = span.most
-        step = None if wanted is None else max(wanted, _FIRST_ROWS)
-        while True:
-            part = replace(span, most=step)
-            read = Found.merged([nothing, *self._read(owners, part)]).limited(part)
-            rows = living(self._there(read, owners, span))
-            if wanted is None or step is None:
-                return rows
-            short = (rows.counts(len(owners)) < wanted) & (read.counts(len(owners)) >= step)
-            if not short.any():
-                return rows.limited(span)
-            step *= 4
-
-    def _bounded(self, span: Span) -> Span:
-        return replace(span, first=max(span.first, self.bound)) if self.bound > span.first else span
-
-    def _read(self, owners: Owners, span: Span) -> list[Found]:
-        """Read the rows of `owners` in `span`, nearest sources first if there is a row limit, until it is reached."""
-        there = [source for source in self.sources if _reaches(source, span) and source.may_have(owners)]
-        if span.most is None:
-            return [source.read().find(owners, span) for source in there]
-        there.sort(key=lambda one: -one.most if span.backwards else one.least)
-        found: list[Found] = []
-        for source in there:
-            if found and _is_beyond(source, found[0], len(owners), span):
-                break
-            found = [Found.merged([*found, source.read().find(owners, span)]).limited(span)]
-        return found
-
-    def _there(self, rows: Found, owners: Owners, span: Span) -> Found:
-        if self.tombstones and len(rows):
-            cuts = Found.merged([one.find(owners, ALL) for one in self.tombstones])
-            hidden = Tombstones(cuts.owners, cuts.orders, cuts.numbers).hide(*_places(rows))
-            rows = rows.taken(~hidden) if hidden.any() else rows
-        if self.removed and len(rows):
-            wide = replace(span, most=None)
-            gone = [Found(*_places(found), ()) for found in (one.find(owners, wide) for one in self.removed)]
-            rows = rows.without(Found.merged(gone))
-        return rows
-
-
-def _places(rows: Found) -> tuple[Numbers, Numbers, Numbers]:
-    return rows.owners, rows.orders, rows.numbers
-
-
-def _reaches(source: Source, span: Span) -> bool:
-    return source.least <= span.last and source.most >= span.first
-
-
-def _is_beyond(source: Source, found: Found, owners: int, span: Span) -> bool:
-    """Whether every collection has as many rows as `span` allows nearer than any row of `source`."""
-    if not (found.counts(owners) == span.most).all():
-        return False
-    if span.backwards:
-        return bool(source.most < found.orders.min())
-    return bool(source.least > found.orders.max())

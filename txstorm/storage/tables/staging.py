@@ -23,7 +23,7 @@ from txstorm.storage.tables.intent import STAGED, Staged
 
 _FIELDS = 6
 _SMALL = 2_000
-PLACED_ROWS = 1 << 16
+PLACED_ROWS = 1 << 14
 """Maximum number of rows of a row group in a file with rows of collections."""
 _REPEATED = ("_txid", "_op")
 

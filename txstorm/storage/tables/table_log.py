@@ -32,8 +32,7 @@ class RewriteFiles:
         base, as_of: the txids that the table is as of before and after the commit; None: its rows do not change.
         floor: rows up to this txid are removed from the table; None: no rows are removed.
         about: further fields of the commit info, if the table moves to `as_of`.
-        bound: the eviction bound of all collections, if the table holds collections; recorded if it is higher than the
-            recorded one.
+        bound: the eviction bound of all collections, recorded if it is above the recorded one; None: no bound.
     """
 
     adds: Sequence[DataFile]

@@ -37,7 +37,7 @@ Changes = Callable[[], Iterable[pa.Table]]
 
 
 @dataclass(frozen=True)
-class _File:
+class _PlacedFile:
     """A file of the table, with the bounds of its rows; a bound that is unknown is as wide as possible."""
 
     path: str
@@ -61,12 +61,12 @@ class _Removals:
         self._orders, self._groups = words(changes[order]), words(changes[KEY_GROUP.name])
         self._exact = np.asarray(whole(pc.equal(changes[OP.name], REMOVED)).to_numpy(zero_copy_only=False))
 
-    def cover(self, file: _File) -> bool:
+    def cover(self, file: _PlacedFile) -> bool:
         """Whether all rows of `file` are below the bound, or expired."""
         expired = self.over is not None and file.newest is not None and file.newest <= self.over
         return expired or file.orders[1] < self.bound
 
-    def touch(self, file: _File) -> bool:
+    def touch(self, file: _PlacedFile) -> bool:
         """Whether any row of `file` may be removed, except as expired."""
         least, most = file.orders
         near = (self._groups >= file.groups[0]) & (self._groups <= file.groups[1]) & (self._orders >= least)
@@ -150,7 +150,7 @@ class CollectionRewriting:
         self.bound = found.bound if found.bound > NO_BOUND else None
         return found
 
-    def _replace(self, file: _File, removals: _Removals) -> None:
+    def _replace(self, file: _PlacedFile, removals: _Removals) -> None:
         """Rewrite `file`, unless all of its rows are left."""
         rows = self._table.read(paths=[file.path], threads=False)
         left = removals.left(rows, self._keys)
@@ -181,13 +181,13 @@ class CollectionRewriting:
         write_new(self._table.path / path, data)
         self.adds.append(DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name)))
 
-    def _files(self) -> list[_File]:
+    def _files(self) -> list[_PlacedFile]:
         try:
             return [self._file(file) for file in self._table.files()]
         except (OSError, pa.ArrowException) as error:
             raise TableCorrupt(f"table {self._table.path}: a file of it cannot be read: {error}") from error
 
-    def _file(self, file: DataFile) -> _File:
+    def _file(self, file: DataFile) -> _PlacedFile:
         path = self._table.path / file.path
         check_file(path, file.size)
         check_seal(path)
@@ -195,7 +195,7 @@ class CollectionRewriting:
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         stamps = [] if self._ttl is None else [column_bounds(group, STAMP.name) for group in groups]
         newest = [stamp[1] for stamp in stamps if stamp is not None]
-        return _File(
+        return _PlacedFile(
             file.path,
             metadata.num_rows,
             _united([column_bounds(group, self._keys[-PLACE]) for group in groups]),

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from txstorm.windows.event_time import END, Times
-from txstorm.windows.forms import Count, WindowForm
+from txstorm.windows.rules.event_time import END, Times
+from txstorm.windows.rules.forms import Count, WindowForm
 
 ARRIVAL_BITS = 24
 """Number of low bits of an arrival, which number the tuples that a task receives in a txid; the rest is the txid."""

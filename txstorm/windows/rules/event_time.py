@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.context import EPOCH
-from txstorm.windows.forms import WindowForm
+from txstorm.windows.rules.forms import WindowForm
 
 Times = npt.NDArray[np.int64]
 

@@ -1,0 +1,142 @@
+"""Compaction of collection states: which files it keeps, rewrites and drops, and what readers see afterwards."""
+
+import pyarrow as pa
+import pytest
+from keyed_cases import begun, committed, opened, read
+
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.errors import TableCorrupt
+from txstorm.storage.upkeep import collection_rewrite
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Return a store whose collections have files of eight rows, with one compaction per txid."""
+    monkeypatch.setattr(collection_rewrite, "FILE_ROWS", 8)
+    return opened(tmp_path, create=True)
+
+
+def fill(store, first, last, at=10):
+    """Commit txids with eight rows each, at consecutive places from `at` times the txid on; compact after each."""
+    for txid in range(first, last + 1):
+        rows = [("ab"[i % 2], at * txid + i, "k", txid) for i in range(8)]
+        commit(store, txid, lambda events, rows=rows: events.append_many(rows))
+
+
+def commit(store, txid, work):
+    committed(store, txid, txid * SECOND, lambda r: work(r.collection("count", 0, "events")))
+    store.upkeep.compact()
+
+
+def files(path):
+    """Return the files of the state table, and their rows as seen by a reader that knows nothing of bounds."""
+    handle = DeltaHandle.open(path / "state/events")
+    return {file.path for file in handle.files()}, sorted(handle.read()["at"].to_pylist())
+
+
+def shown(path, txid):
+    return sorted(row["at"] for row in read(path, "events", txid, txid * SECOND))
+
+
+def test_new_rows_become_further_files(store, tmp_path):
+    fill(store, 1, 2)
+    before, _ = files(tmp_path)
+    fill(store, 3, 3)
+    after, rows = files(tmp_path)
+    assert before < after
+    assert rows == shown(tmp_path, 3) == [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
+
+
+def test_files_below_the_bound_are_dropped_unread_and_only_the_file_around_it_is_rewritten(
+    store, tmp_path, monkeypatch
+):
+    fill(store, 1, 4)
+    before, _ = files(tmp_path)
+    read_paths = []
+    monkeypatch.setattr(
+        collection_rewrite.CollectionRewriting,
+        "_replace",
+        lambda self, file, removals, replace=collection_rewrite.CollectionRewriting._replace: (
+            read_paths.append(file.path),
+            replace(self, file, removals),
+        ),
+    )
+    commit(store, 5, lambda events: events.evict_before(34))
+    after, rows = files(tmp_path)
+    assert rows == shown(tmp_path, 5) == [34, 35, 36, 37, *range(40, 48)]
+    assert len(read_paths) == 1
+    assert len(before & after) == 1
+    assert len(after - before) == 1
+    assert shown(tmp_path, 4) == [10 * txid + i for txid in (1, 2, 3, 4) for i in range(8)]
+
+
+def test_the_state_table_has_no_evicted_or_removed_row(store, tmp_path):
+    fill(store, 1, 3)
+    commit(
+        store,
+        4,
+        lambda events: [events.evict_before(25, "a"), events.remove("b", 31, 33)],
+    )
+    _, rows = files(tmp_path)
+    assert rows == shown(tmp_path, 4) == [11, 13, 15, 17, 21, 23, 25, 26, 27, 30, 32, 34, 35, 36, 37]
+    everything = [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
+    assert shown(tmp_path, 3) == everything
+
+
+def test_a_compaction_without_evictions_keeps_all_full_files(store, tmp_path):
+    fill(store, 1, 3)
+    before, _ = files(tmp_path)
+    commit(store, 4, lambda events: events.evict_before(10))
+    after, _ = files(tmp_path)
+    assert before == after
+
+
+def test_small_files_are_merged_with_as_many_new_rows(store, tmp_path):
+    for txid in range(1, 6):
+        commit(store, txid, lambda events, txid=txid: events.append("a", txid, "k", txid))
+    assert len(files(tmp_path)[0]) < 5
+    assert files(tmp_path)[1] == [1, 2, 3, 4, 5]
+
+
+def test_the_bound_of_all_keys_survives_compaction_and_restart(store, tmp_path):
+    fill(store, 1, 2)
+    commit(store, 3, lambda events: events.evict_before(25))
+    store.close()
+    again = opened(tmp_path, epoch=2, committed=3)
+    committed(again, 4, 4 * SECOND, lambda r: r.collection("count", 0, "events").append_many(
+        [("a", 24, "late", 4), ("a", 26, "new", 4)]), epoch=2)  # fmt: skip
+    assert shown(tmp_path, 4) == [25, 26, 26, 27]
+    assert [row[0] for row in begun(again.group(5), 5, 5 * SECOND).collection("count", 0, "events").scan("a")] == [
+        26,
+        26,
+    ]
+
+
+def test_files_that_are_gone_after_a_compaction_are_looked_up_again(store, tmp_path):
+    fill(store, 1, 2)
+    index = store._indexes["events"]
+    index.refresh()
+    old, _ = files(tmp_path)
+    commit(store, 3, lambda events: events.evict_before(14))
+    for path in old - files(tmp_path)[0]:
+        (tmp_path / "state/events" / path).unlink()
+    handle = begun(store.group(4), 4, 4 * SECOND).collection("count", 0, "events")
+    assert [row[0] for row in handle.scan("a")] == [14, 16, 20, 22, 24, 26]
+
+
+def test_a_damaged_file_is_named(store, tmp_path):
+    fill(store, 1, 1)
+    store._indexes["events"].refresh()
+    for file in (tmp_path / "state/events/_txstorm/staged").glob("*compact*"):
+        file.write_bytes(b"\0" * file.stat().st_size)
+    handle = begun(store.group(2), 2, 2 * SECOND).collection("count", 0, "events")
+    with pytest.raises(TableCorrupt, match=r"state/events/_txstorm/staged/.*compact.*parquet: cannot be read"):
+        handle.scan("a")
+
+
+def test_a_group_without_rows_but_with_a_bound_is_compacted(store, tmp_path):
+    fill(store, 1, 1)
+    commit(store, 2, lambda events: events.evict_batch(pa.table({"user": ["a", "b"], "at": [99, 15]})))
+    assert files(tmp_path)[1] == shown(tmp_path, 2) == [15, 17]

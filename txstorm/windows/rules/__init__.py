@@ -1,0 +1,5 @@
+"""The rules of windows, pure functions of values: forms, event time, and which windows a transaction fires.
+
+May import: nothing else.
+Start: firing.py.
+"""
