@@ -21,8 +21,8 @@ from txstorm.errors import InputError, StateError
 from txstorm.stateful.bolt import AnchoringCollector
 from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.stateful.windowed import StatefulWindowedBolt
-from txstorm.windows.event_time import END, late, times_of_values
-from txstorm.windows.firing import ARRIVAL_BITS, Moment, Place, Rows, Unit, Window, behind, fire
+from txstorm.windows.rules.event_time import END, late, times_of_values
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment, Place, Rows, Unit, Window, behind, fire
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of
 
 Source = tuple[int, str]
