@@ -829,7 +829,7 @@ if fired:
         "StatefulTarget.lead",
         "prepared is not None and prepared not in decided",
         "False",
-        "tests/recovery/crashes/test_stateful_crashes.py::test_what_is_prepared_and_not_decided_is_rolled_back_by_the_next_start",
+        "tests/stateful/test_stateful_topologies.py::test_what_an_earlier_run_has_prepared_is_rolled_back",
     ),
     Mutant(
         "a_discarded_attempt_leaves_its_state_prepared",
@@ -843,7 +843,7 @@ if fired:
         "StatefulTarget._is_done",
         "last is not None and last >= txid",
         "False",
-        "tests/recovery/crashes/test_stateful_crashes.py::test_killed_at_any_step_and_in_hooks_and_started_again",
+        "tests/stateful/test_stateful_topologies.py::test_what_is_committed_is_not_committed_again_after_a_crash",
     ),
     Mutant(
         "a_failed_prepare_is_sent_again",
@@ -853,10 +853,10 @@ if fired:
         "tests/unit/stateful/test_checkpoints.py",
     ),
     Mutant(
-        "later_writes_are_committed_with_the_prepared_ones",
+        "the_second_preparation_of_a_txid_replaces_the_first",
         "StoredKeyValueState.prepare_commit",
-        "(self._place, self._prepared, self._written) = (place, changes, {})",
-        "(self._place, self._prepared, self._written) = (place, self._written, self._written)",
+        "self._store.prepare(place, changes)",
+        "self._store.prepare(place, self._written)",
         "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
     ),
 )

@@ -21,7 +21,7 @@ from stateful_nets import (
     table_of,
 )
 
-from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder
+from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, faults
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
@@ -102,9 +102,59 @@ def test_a_discarded_attempt_is_rolled_back_and_replayed(settings):
             "pre_prepare",
             "pre_rollback",
         ]
+        assert KeptProvider.kept.new_state("count-0").prepared() is None
         driver.commit(5)
         assert (table_of(driver) if not settings else kept()) == counted(LINES)
     assert [call[1] for call in CALLS if call[0] == "pre_commit"] == [1, 2, 3, 4, 5]
+
+
+def test_what_an_earlier_run_has_prepared_is_rolled_back():
+    """Row W36."""
+    with TopologyTestDriver(net(Hooked(), tasks=1, **KEPT)) as driver:
+        faults.arm("p6.before:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            driver.commit(1)
+        faults.arm("")
+        assert KeptProvider.kept.new_state("count-0").prepared() == 1
+        CALLS.clear()
+        driver.restart(net(Hooked(), tasks=1, **KEPT))
+        assert [call[0] for call in CALLS] == ["prepare", "pre_rollback"]
+        assert KeptProvider.kept.new_state("count-0").prepared() is None
+        driver.commit(5)
+        assert kept(1) == counted(LINES)
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+@pytest.mark.parametrize("point", ["p6.after", "p7.1.before"])
+def test_what_is_decided_is_committed_by_the_next_start(settings, point):
+    """Row W36."""
+    with TopologyTestDriver(net(Hooked(), tasks=1, **settings)) as driver:
+        driver.commit(1)
+        CALLS.clear()
+        faults.arm(f"{point}:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            driver.commit(2)
+        faults.arm("")
+        assert [call for call in CALLS if call[0] == "pre_commit"] == []
+        CALLS.clear()
+        driver.restart(net(Hooked(), tasks=1, **settings))
+        assert [call[:2] for call in CALLS] == [("prepare", "task 0"), ("pre_commit", 2)]
+        assert (table_of(driver) if not settings else kept(1)) == counted(LINES[:2])
+
+
+def test_what_is_committed_is_not_committed_again_after_a_crash():
+    with TopologyTestDriver(net(Hooked(), tasks=1, **KEPT)) as driver:
+        driver.commit(1)
+        faults.arm("p8.before:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            driver.commit(2)
+        faults.arm("")
+        CALLS.clear()
+        driver.restart(net(Hooked(), tasks=1, **KEPT))
+        assert CALLS == []
+        assert (driver.committed, kept(1)) == (2, counted(LINES[:2]))
+        driver.commit(5)
+        assert kept(1) == counted(LINES)
 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["transactional", "opaque"])
