@@ -29,7 +29,7 @@ from txstorm.errors import (
 )
 from txstorm.state.external.mark_rules import reached
 from txstorm.state.external.targets import ExternalTarget
-from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt
+from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, StatefulHooks
 from txstorm.stateful.checkpoints import COMMIT, COMMITTING, INITSTATE, PREPARING, CheckpointMachine, Stored
 from txstorm.stateful.turns import SCHEMA, TaskTurn, TurnGroup
 from txstorm.storage.rows.schema import TXID
@@ -246,7 +246,7 @@ class StatefulTarget(ExternalTarget):
         with reached(self.where(task), "be rolled back"):
             self.state(task).rollback()
 
-    def _call_pre_rollback(self, task: int, bolt: StatefulBolt) -> None:
+    def _call_pre_rollback(self, task: int, bolt: StatefulHooks) -> None:
         try:
             bolt.pre_rollback()
         except Exception as error:  # noqa: BLE001 - user code; raised once the state is rolled back
