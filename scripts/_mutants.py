@@ -817,6 +817,48 @@ if fired:
         "None",
         "tests/windows/test_windowed_bolts.py",
     ),
+    Mutant(
+        "a_stale_epoch_prepares_and_commits_in_redis",
+        "RedisNamespace._run",
+        "[action, self._owner, self._epoch, *arguments]",
+        "[action, self._owner, '', *arguments]",
+        "tests/stateful/test_redis_states.py::test_a_stale_coordinator_changes_nothing",
+    ),
+    Mutant(
+        "what_is_prepared_and_not_decided_stays_prepared",
+        "StatefulTarget.lead",
+        "prepared is not None and prepared not in decided",
+        "False",
+        "tests/stateful/test_stateful_topologies.py::test_what_an_earlier_run_has_prepared_is_rolled_back",
+    ),
+    Mutant(
+        "a_discarded_attempt_leaves_its_state_prepared",
+        "StatefulTarget._clean",
+        "self._states[index].rollback()",
+        "pass",
+        "tests/stateful/test_stateful_topologies.py::test_a_discarded_attempt_is_rolled_back_and_replayed",
+    ),
+    Mutant(
+        "a_commit_is_repeated_after_a_crash",
+        "StatefulTarget._is_done",
+        "last is not None and last >= txid",
+        "False",
+        "tests/stateful/test_stateful_topologies.py::test_what_is_committed_is_not_committed_again_after_a_crash",
+    ),
+    Mutant(
+        "a_failed_prepare_is_sent_again",
+        "CheckpointMachine.fail",
+        "self._recovering = True",
+        "pass",
+        "tests/unit/stateful/test_checkpoints.py",
+    ),
+    Mutant(
+        "the_second_preparation_of_a_txid_replaces_the_first",
+        "StoredKeyValueState.prepare_commit",
+        "self._store.prepare(place, changes)",
+        "self._store.prepare(place, self._written)",
+        "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
+    ),
 )
 
 

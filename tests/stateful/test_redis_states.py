@@ -42,7 +42,8 @@ def own_redis(tmp_path):
     server.close()
 
 
-def test_the_word_count_of_the_source_document_in_redis(redis):  # W31
+def test_the_word_count_of_the_source_document_in_redis(redis):
+    """Row W31."""
     with TopologyTestDriver(net(WordCount(), **settings(redis))) as driver:
         driver.commit(2)
         driver.restart(net(WordCount(), **settings(redis)))

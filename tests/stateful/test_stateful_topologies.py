@@ -21,7 +21,7 @@ from stateful_nets import (
     table_of,
 )
 
-from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder
+from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, faults
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
@@ -56,7 +56,8 @@ def kept(tasks=2):
 
 
 @pytest.mark.parametrize("bolt", [WordCount, StormWordCount, TypedWordCount, SharedWordCount])
-def test_the_word_count_of_the_source_document(bolt):  # W27, W28, W29
+def test_the_word_count_of_the_source_document(bolt):
+    """Rows W27, W28, W29."""
     with TopologyTestDriver(net(bolt())) as driver:
         driver.commit(len(LINES))
         assert table_of(driver, text=bolt in (WordCount, StormWordCount)) == counted(LINES)
@@ -72,7 +73,8 @@ def test_the_state_can_be_read_as_of_any_txid():
 
 
 @pytest.mark.parametrize("settings", [{}, KEPT, {"state_provider": "memory"}], ids=["delta", "class", "memory"])
-def test_calls_come_in_storms_order_on_a_new_object_per_transaction(settings):  # W35, W37
+def test_calls_come_in_storms_order_on_a_new_object_per_transaction(settings):
+    """Rows W35, W37."""
     with TopologyTestDriver(net(Hooked(), tasks=1, **settings)) as driver:
         driver.commit(2)
     first, second = ([call for call in CALLS if call[-1] == mark] for mark in dict.fromkeys(call[-1] for call in CALLS))
@@ -100,9 +102,59 @@ def test_a_discarded_attempt_is_rolled_back_and_replayed(settings):
             "pre_prepare",
             "pre_rollback",
         ]
+        assert KeptProvider.kept.new_state("count-0").prepared() is None
         driver.commit(5)
         assert (table_of(driver) if not settings else kept()) == counted(LINES)
     assert [call[1] for call in CALLS if call[0] == "pre_commit"] == [1, 2, 3, 4, 5]
+
+
+def test_what_an_earlier_run_has_prepared_is_rolled_back():
+    """Row W36."""
+    with TopologyTestDriver(net(Hooked(), tasks=1, **KEPT)) as driver:
+        faults.arm("p6.before:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            driver.commit(1)
+        faults.arm("")
+        assert KeptProvider.kept.new_state("count-0").prepared() == 1
+        CALLS.clear()
+        driver.restart(net(Hooked(), tasks=1, **KEPT))
+        assert [call[0] for call in CALLS] == ["prepare", "pre_rollback"]
+        assert KeptProvider.kept.new_state("count-0").prepared() is None
+        driver.commit(5)
+        assert kept(1) == counted(LINES)
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+@pytest.mark.parametrize("point", ["p6.after", "p7.1.before"])
+def test_what_is_decided_is_committed_by_the_next_start(settings, point):
+    """Row W36."""
+    with TopologyTestDriver(net(Hooked(), tasks=1, **settings)) as driver:
+        driver.commit(1)
+        CALLS.clear()
+        faults.arm(f"{point}:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            driver.commit(2)
+        faults.arm("")
+        assert [call for call in CALLS if call[0] == "pre_commit"] == []
+        CALLS.clear()
+        driver.restart(net(Hooked(), tasks=1, **settings))
+        assert [call[:2] for call in CALLS] == [("prepare", "task 0"), ("pre_commit", 2)]
+        assert (table_of(driver) if not settings else kept(1)) == counted(LINES[:2])
+
+
+def test_what_is_committed_is_not_committed_again_after_a_crash():
+    with TopologyTestDriver(net(Hooked(), tasks=1, **KEPT)) as driver:
+        driver.commit(1)
+        faults.arm("p8.before:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            driver.commit(2)
+        faults.arm("")
+        CALLS.clear()
+        driver.restart(net(Hooked(), tasks=1, **KEPT))
+        assert CALLS == []
+        assert (driver.committed, kept(1)) == (2, counted(LINES[:2]))
+        driver.commit(5)
+        assert kept(1) == counted(LINES)
 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["transactional", "opaque"])
@@ -136,7 +188,8 @@ class Failing(WordCount):
             self.collector.fail(tuple)
 
 
-def test_a_failed_tuple_fails_the_batch_which_is_replayed():  # W39
+def test_a_failed_tuple_fails_the_batch_which_is_replayed():
+    """Row W39."""
     with TopologyTestDriver(net(Failing())) as driver:
         driver.next_tuple()
         driver.commit(1)
@@ -252,7 +305,8 @@ def test_values_are_copies(settings):
     assert found == " ".join(LINES[:2]).split()
 
 
-def test_checkpoints_are_described():  # W33
+def test_checkpoints_are_described():
+    """Row W33."""
     described = json.loads(net(WordCount()).describe("json"))
     assert described["checkpoints"] == {"source": "coordinator", "bolts": ["split", "count"]}
     assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "Split", "WordCount"]
@@ -261,7 +315,8 @@ def test_checkpoints_are_described():  # W33
     assert json.loads(builder.build_topology().describe("json"))["checkpoints"] is None
 
 
-def test_storms_keys_are_accepted_and_the_configuration_is_never_shown():  # W30, W31
+def test_storms_keys_are_accepted_and_the_configuration_is_never_shown():
+    """Rows W30, W31."""
     settings = {
         "topology.state.provider": "org.apache.storm.redis.state.RedisKeyValueStateProvider",
         "topology.state.provider.config": json.dumps({"jedisPoolConfig": {"password": "hunter2"}}),

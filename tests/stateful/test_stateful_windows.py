@@ -56,7 +56,8 @@ def rows(first, last):
 
 
 @pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
-def test_the_example_of_storm_across_restarts_and_failures(settings):  # W42
+def test_the_example_of_storm_across_restarts_and_failures(settings):
+    """Row W42."""
     made = topology(windowed().with_persistence(), **settings)
     with TopologyTestDriver(made, pending=2) as driver:
         driver.commit(driver.feed(rows(1, 4)))
@@ -76,7 +77,8 @@ def test_the_example_of_storm_across_restarts_and_failures(settings):  # W42
     assert [txid for call, txid in CALLS if call == "pre_commit"] == [1, 2, 3, 4]
 
 
-def test_tuples_with_known_ids_are_dropped_and_counted():  # W40
+def test_tuples_with_known_ids_are_dropped_and_counted():
+    """Row W40."""
     with TopologyTestDriver(topology(windowed().with_message_id_field("id"))) as driver:
         for first, last in [(1, 4), (2, 7), (1, 7), (6, 12)]:
             driver.commit(driver.feed(rows(first, last)))

@@ -65,7 +65,7 @@ return {'ok', epoch}
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Address of a Redis server, and the credentials for it.
+    """Address of a Redis server, with the credentials for it.
 
     Attributes:
         host, port, database: the server, and the number of the database in it.

@@ -101,11 +101,16 @@ class AnchoringCollector:
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
+        self._emit = collector.emit
         self.failed: Tuple | None = None
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
-        self._collector.emit(*_unanchored(values), stream=stream)
+        if values and type(values[0]) is Tuple:  # the usual anchor
+            values = values[1:]
+        elif values and type(values[0]) is list:
+            values = _unanchored(values)
+        self._emit(*values, stream=stream)
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to the task with index `task` of each direct subscriber."""

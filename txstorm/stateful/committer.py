@@ -44,7 +44,7 @@ class StatePart:
         self.table = table
         self.managed = managed
         self._task_owns = not bolt.shared
-        self._typed = (bolt.key_type is not None, bolt.value_type is not None)
+        self._kinds = (bolt.key_type, bolt.value_type)
         self._turn: BoltTurn | None = None
         self._rows: TableKeyValueState | None = None
 
@@ -95,7 +95,7 @@ class StatePart:
             f"state {self.table.name!r} ({context.component}[{context.task}], txid {txid})",
             cast("ScannedHandle", context.state(self.table.name)),
             task=context.task if self._task_owns else None,
-            typed=self._typed,
+            kinds=self._kinds,
             previous=txid - 1,
         )
         return self._rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from json.encoder import encode_basestring_ascii
 from typing import Any, Protocol
 
 from txstorm.api.external import KeyValueState
@@ -45,7 +46,7 @@ class TableKeyValueState(KeyValueState):
         handle: the handle of the keyed state.
         table: its declaration.
         task: the task's index; None if all tasks share the state.
-        typed: whether keys and whether values have a declared type; otherwise they are stored as text.
+        kinds: the declared types of keys and of values; None: they are stored as text.
         previous: the txid before this one.
     """
 
@@ -55,24 +56,25 @@ class TableKeyValueState(KeyValueState):
         handle: ScannedHandle,
         *,
         task: int | None,
-        typed: tuple[bool, bool],
+        kinds: tuple[Any, Any],
         previous: int,
     ) -> None:
         self._where = where
         self._handle = handle
         self._task = task
-        self._typed_key, self._typed_value = typed
+        self._typed_key, self._typed_value = (kind is not None for kind in kinds)
         self._form = Form()
         self._read: dict[Any, Any] = {}
         self._written: dict[Any, Any] = {}
         self._writes = 0
+        self._prefetches = kinds[0] in (None, str)
         self._previous = previous
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
         if value is None:
             self._form.value(None, key, self._where)
-        name = key if type(key) is str and self._typed_key else self._name(key)
+        name = key if type(key) is str else self._name(key)
         if type(value) not in _IMMUTABLE and not self._typed_value:
             value = _Text(self._form.value(value, key, self._where).decode())
         self._written[name] = value
@@ -80,7 +82,7 @@ class TableKeyValueState(KeyValueState):
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`; `default`, which is not stored, if it has none."""
-        name = key if type(key) is str and self._typed_key else self._name(key)
+        name = key if type(key) is str else self._name(key)
         found = self._written.get(name, _ABSENT)
         if found is _ABSENT:
             found = self._read.get(name, _ABSENT)
@@ -93,7 +95,7 @@ class TableKeyValueState(KeyValueState):
     def delete(self, key: Any) -> Any:
         """Remove `key`; return the value it had, None if it had none."""
         found = self.get(key)
-        self._written[self._name(key)] = None
+        self._written[key if type(key) is str else self._name(key)] = None
         self._writes += 1
         return found
 
@@ -106,10 +108,7 @@ class TableKeyValueState(KeyValueState):
                     f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
                 )
                 raise StateError(msg)
-            yield (
-                key if self._typed_key else value_of(key),
-                value_of(value) if type(value) is _Text else value,
-            )
+            yield self._key(key), value_of(value) if type(value) is _Text else value
 
     def _all(self, written: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
         for row, value in self._handle.items():
@@ -118,6 +117,8 @@ class TableKeyValueState(KeyValueState):
                 task, key = row
                 if task != self._task:
                     continue
+            if not self._typed_key:
+                key = self._name(value_of(key))
             if key not in written:
                 yield key, self._fetched(value)
         for key, value in written.items():
@@ -126,11 +127,11 @@ class TableKeyValueState(KeyValueState):
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read the values of those `keys` that the state may be asked for, in one call."""
-        names = {key if self._typed_key else self._name(key) for key in keys if type(key) is str}
-        if names:
-            wanted = list(names)
-            found = self._handle.get_many(map(self._row, wanted))
-            self._read.update((name, self._fetched(found.get(self._row(name)))) for name in wanted)
+        names = {key for key in keys if type(key) is str}
+        if names and self._prefetches:
+            rows = {name: self._row(name) for name in names}
+            found = self._handle.get_many(rows.values())
+            self._read.update((name, self._fetched(found.get(row))) for name, row in rows.items())
 
     def flush(self) -> None:
         """Write all changes to the handle."""
@@ -163,9 +164,9 @@ class TableKeyValueState(KeyValueState):
         )
 
     def _name(self, key: Any) -> Any:
-        """Return the key under which a user's key is kept: itself, or its text form."""
+        """Return the name under which a key is kept here: itself if it is a string or typed, else its text."""
         if not self._typed_key:
-            return self._form.key(key, self._where).decode()
+            return key if type(key) is str else (self._form.key(key, self._where).decode(),)
         if isinstance(key, bool):  # otherwise True would be the key 1
             self._handle.get(self._row(key))
         if not isinstance(key, tuple | list | dict | set):
@@ -173,13 +174,26 @@ class TableKeyValueState(KeyValueState):
         msg = f"{self._where}: key {shown(key)} is a {type(key).__name__}, expected a value of the declared key_type"
         raise StateError(msg)
 
+    def _key(self, name: Any) -> Any:
+        """Return the user's key of a name."""
+        return value_of(name[0]) if type(name) is tuple else name
+
     def _row(self, name: Any) -> Any:
+        """Return the key of a name in the table."""
+        if not self._typed_key:
+            name = name[0] if type(name) is tuple else encode_basestring_ascii(name)
         return name if self._task is None else (self._task, name)
 
     def _fetched(self, value: Any) -> Any:
-        return _Text(value) if value is not None and not self._typed_value else value
+        """Return a value of the table as it is kept here; the text of a mutable value stays text."""
+        if value is None or self._typed_value:
+            return value
+        if value.isdecimal():
+            return int(value)
+        return _Text(value) if value[0] in "[{" else value_of(value)
 
     def _stored(self, value: Any) -> Any:
-        if self._typed_value or type(value) is _Text:
-            return value if type(value) is not _Text else str(value)
-        return text_of(value, VALUE)
+        """Return a value as it is put into the table."""
+        if self._typed_value:
+            return value
+        return str(value) if type(value) in (int, _Text) else text_of(value, VALUE)

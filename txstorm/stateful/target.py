@@ -9,9 +9,8 @@ back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import RLock
 from typing import Any, Never
 
 import cloudpickle
@@ -19,207 +18,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txstorm.api.context import TaskContext
-from txstorm.api.external import KeyValueState, ManagedState, State, StateContext
+from txstorm.api.external import ManagedState, State, StateContext
 from txstorm.errors import (
     BlockedError,
     EmitError,
     InputError,
-    ReportedFailedException,
-    StateError,
     TableCorrupt,
     TopologyFailed,
     TxstormError,
 )
 from txstorm.state.external.mark_rules import reached
 from txstorm.state.external.targets import ExternalTarget
-from txstorm.state.unpublished import Unpublished
-from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt
+from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, StatefulHooks
 from txstorm.stateful.checkpoints import COMMIT, COMMITTING, INITSTATE, PREPARING, CheckpointMachine, Stored
+from txstorm.stateful.turns import SCHEMA, TaskTurn, TurnGroup
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHECKPOINT, UNKNOWN, Intent, IntentTable
 from txstorm.topology.graph import Component
 
 log = logging.getLogger("txstorm.stateful")
-SCHEMA = pa.schema([pa.field("task", pa.int64(), nullable=False), TXID])
-
-
-class TaskTurn:
-    """Turn of one task in one txid: its bolt object and its state; see `txstorm.stateful.committer.BoltTurn`.
-
-    Attributes:
-        active: whether `finish_batch` of the task is running; set by the commit runner.
-        bolt: the object that gets the hooks; None before it has begun.
-        hooked: whether `pre_commit` has been called.
-    """
-
-    def __init__(self, target: StatefulTarget, task: int, txid: int) -> None:
-        self.active = False
-        self.bolt: StatefulBolt | None = None
-        self.hooked = False
-        self.task = task
-        self.txid = txid
-        self._target = target
-        self._lock = RLock()
-        self._discarded = False
-
-    def begin(self, bolt: StatefulBolt) -> State | None:
-        """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
-        self.bolt = bolt
-        if not self._target.has_states:
-            return None
-        with self.reached("be rolled back"):
-            state = self._target.restored(self.task)
-        return TurnState(self, state) if isinstance(state, KeyValueState) else state
-
-    def prepare(self) -> None:
-        """Prepare the state durably; raise `ReportedFailedException` if its store cannot be reached."""
-        with self._lock:
-            self.check()
-            if self._target.has_states:
-                with self.reached("be prepared"):
-                    self._target.state(self.task).prepare_commit(self.txid)
-
-    def discard(self) -> None:
-        """Let the attempt do nothing more."""
-        with self._lock:
-            self._discarded = True
-
-    def check(self) -> None:
-        """Raise `StateError` if the attempt has been given up, or the state is used outside of its turn."""
-        if self._discarded or not self.active:
-            msg = (
-                f"{self._target.where(self.task)}, txid {self.txid}: used outside of its transaction; read and write "
-                "the state in execute and pre_prepare only"
-            )
-            raise StateError(msg)
-
-    def reached(self, what: str) -> Reaching:
-        """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
-        return Reaching(f"{self._target.where(self.task)} cannot {what}")
-
-
-class Reaching:
-    """Context manager for a store that may be away; the batch is then tried again until it is back."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | BlockedError):
-            msg = f"{self._what}: {error}; the batch is tried again until it can"
-            raise ReportedFailedException(msg) from error
-
-
-class TurnState(KeyValueState):
-    """A key-value state as its bolt sees it: usable within one turn; saved by the topology only."""
-
-    def __init__(self, turn: TaskTurn, state: KeyValueState) -> None:
-        self._turn = turn
-        self._state = state
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key`."""
-        self._turn.check()
-        with self._turn.reached("be written"):
-            self._state.put(key, value)
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of `key`; `default`, which is not stored, if it has none."""
-        self._turn.check()
-        with self._turn.reached("be read"):
-            return self._state.get(key, default)
-
-    def delete(self, key: Any) -> Any:
-        """Remove `key`; return the value it had, None if it had none."""
-        self._turn.check()
-        with self._turn.reached("be written"):
-            return self._state.delete(key)
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yield (key, value) for each key."""
-        self._turn.check()
-        with self._turn.reached("be read"):
-            yield from self._state
-
-    def prepare_commit(self, txid: int) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        self._refuse("prepare_commit")
-
-    def commit(self, txid: int | None = None) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        self._refuse("commit")
-
-    def rollback(self) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        self._refuse("rollback")
-
-    def last_committed(self) -> int | None:
-        """Return the last committed txid of the state."""
-        return self._state.last_committed()
-
-    def _refuse(self, call: str) -> Never:
-        msg = f"{call} called by a stateful bolt; the topology saves its state with each transaction: remove the call"
-        raise StateError(msg)
-
-
-class TurnGroup(Unpublished[TaskTurn]):
-    """The turns of unpublished txids of one stateful bolt."""
-
-    accessor = "managed"
-    holds = "the state of a stateful bolt"
-
-    def __init__(self, target: StatefulTarget) -> None:
-        super().__init__(SCHEMA)
-        self._target = target
-        self._ended: dict[int, list[TaskTurn]] = {}
-
-    def _new_handle(self, component: str, task: int, txid: int) -> TaskTurn:
-        return TaskTurn(self._target, task, txid)
-
-    def turns(self, txid: int) -> list[TaskTurn]:
-        """Return the turns of the ended `txid`; none if another process has run it."""
-        return self._ended.get(txid, [])
-
-    def end_txid(self, txid: int) -> None:
-        """Take over the turns of `txid`."""
-        with self._lock:
-            self._ended[txid] = [one for one in self._open.pop(txid, {}).values() if one.bolt is not None]
-
-    def undo(self, component: str, task: int, txid: int) -> None:
-        """Discard the turn of one task in `txid`, which has not ended."""
-        with self._lock:
-            found = self._open.get(txid, {}).get((component, task))
-        super().undo(component, task, txid)
-        self._target.discard([found] if found is not None else [])
-
-    def drop_from(self, txid: int) -> None:
-        """Discard `txid` and every later txid: call the hook, and roll the states back."""
-        with self._lock:
-            turns = [one for later, tasks in self._open.items() if later >= txid for one in tasks.values()]
-            turns += [one for later, ended in self._ended.items() if later >= txid for one in ended]
-        super().drop_from(txid)
-        self._target.discard(turns)
-
-    def _drop_ended(self, txid: int) -> None:
-        self._ended = {one: turns for one, turns in self._ended.items() if one < txid}
-
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the tasks whose states or hooks are to be committed; None if there are none."""
-        with self._lock:
-            rows = [(one.task, one.txid) for txid in range(first, last + 1) for one in self._ended.get(txid, ())]
-        if not rows or not self._target.managed.decides:
-            return None
-        tasks, txids = zip(*sorted(rows, key=lambda row: (row[1], row[0])), strict=True)
-        return pa.table([pa.array(tasks, pa.int64()), pa.array(txids, TXID.type)], schema=SCHEMA)
-
-    def apply(self, last: int) -> None:
-        """Release the turns of the published txids up to `last`."""
-        with self._lock:
-            self._ended = {one: turns for one, turns in self._ended.items() if one > last}
 
 
 class StatefulTarget(ExternalTarget):
@@ -428,7 +246,7 @@ class StatefulTarget(ExternalTarget):
         with reached(self.where(task), "be rolled back"):
             self.state(task).rollback()
 
-    def _call_pre_rollback(self, task: int, bolt: StatefulBolt) -> None:
+    def _call_pre_rollback(self, task: int, bolt: StatefulHooks) -> None:
         try:
             bolt.pre_rollback()
         except Exception as error:  # noqa: BLE001 - user code; raised once the state is rolled back

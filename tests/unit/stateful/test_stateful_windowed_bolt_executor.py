@@ -33,7 +33,8 @@ def executor(bolt=None, fields=("value", "id"), saved=None, state=None):
     return made
 
 
-def test_windows_of_the_example_of_storm():  # W42
+def test_windows_of_the_example_of_storm():
+    """Row W42."""
     run = executor()
     for n in range(1, 13):
         run.execute(n, n)
@@ -42,7 +43,8 @@ def test_windows_of_the_example_of_storm():  # W42
     assert run.saved == {(0, "default"): (7, 12)}
 
 
-def test_tuples_that_come_again_are_not_evaluated_again():  # W40, W41
+def test_tuples_that_come_again_are_not_evaluated_again():
+    """Rows W40, W41."""
     run = executor()
     for n in range(1, 9):
         run.execute(n, n)

@@ -1,6 +1,7 @@
 """Key index: the published rows of a state, by key; in memory up to a limit, and beyond it on disk.
 
-Rows are written to disk in the background, many at a time; until then they are read from memory.
+Rows are written to disk in the background, many at a time; until then they are read from memory. This is one module,
+since the cache, the rows that wait and the store change together.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
+from txstorm.state.index.newest_rows import GatheredRows, newest_rows
 from txstorm.state.index.packed_cache import PackedCache
 from txstorm.state.index.row_cache import Cache, RowCache, WholeCache
 from txstorm.state.index.row_codec import RowCodec
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
-from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, in_order
+from txstorm.storage.rows.schema import OP, TXID, in_order
 from txstorm.storage.rows.update_rules import Gone, Stored
 
 log = logging.getLogger("txstorm.index")
@@ -206,7 +208,7 @@ class StateIndex:
         if isinstance(self._cache, PackedCache):
             self._cache.put_table(table)
             return
-        put, removed = _newest(self._keys, self._values, table)
+        put, removed = newest_rows(self._keys, self._values, table)
         self._cache.put(put)
         self._cache.remove(removed)
 
@@ -228,7 +230,7 @@ class StateIndex:
         if (whole := self._whole) is not None:
             with self._lock:
                 return dict(whole.rows())
-        gathered = _Gathered(self._keys, self._values)
+        gathered = GatheredRows(self._keys, self._values)
         self._refill(gathered)
         return gathered.found
 
@@ -394,40 +396,6 @@ class StateIndex:
         if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:
             self._disk.sync()
             self._synced_at = self._monotonic()
-
-
-class _Gathered:
-    """The rows of a state, gathered from its tables in memory; implements the writing part of `DiskRows`."""
-
-    def __init__(self, keys: KeyForm, values: ValueForm) -> None:
-        self._keys, self._values = keys, values
-        self.found: dict[Key, Stored] = {}
-
-    def put_table(self, table: pa.Table) -> None:
-        """Add rows of a state table, or later change rows in txid order."""
-        put, removed = _newest(self._keys, self._values, table)
-        self.found.update(put)
-        for key in removed:
-            self.found.pop(key, None)
-
-    def note(self, last: int) -> None:
-        """See `DiskRows`."""
-
-
-def _newest(
-    keys: KeyForm, values: ValueForm, table: pa.Table
-) -> tuple[Iterable[tuple[Key, Stored]] | Mapping[Key, Stored], Iterable[Key]]:
-    """Return the rows of `table` to put, and the keys to remove."""
-    found, before = values.of_table(table), values.of_struct(table[PREV])
-    rows = zip(keys.of_table(table), zip(found, table[TXID.name].to_pylist(), before, strict=True), strict=True)
-    ops = set(table[OP.name].unique().to_pylist()) if OP.name in table.column_names else set()
-    if REMOVED not in ops:
-        return rows, ()
-    newest = {
-        key: None if op == REMOVED else row for (key, row), op in zip(rows, table[OP.name].to_pylist(), strict=True)
-    }
-    kept = {key: row for key, row in newest.items() if row is not None}
-    return kept, [key for key, row in newest.items() if row is None]
 
 
 def _present(row: Stored | Gone | None) -> Stored | None:
