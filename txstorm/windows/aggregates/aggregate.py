@@ -78,7 +78,7 @@ class WindowAggregate(WindowedBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that aggregates."""
         options = self.options
-        inputs = tuple(InputPlan(one.component, one.stream, one.fields or (), one.sources) for one in site.inputs)
+        inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
         faults = _faults(self, site)
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):
