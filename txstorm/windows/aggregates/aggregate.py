@@ -8,8 +8,8 @@ from typing import Any, Self
 from txstorm.api.assembly import Assembly, Site
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
 from txstorm.errors import InputError
+from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
-from txstorm.windows.aggregates.committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.aggregates.result_rows import END_FIELD, START
 from txstorm.windows.bolt import WindowedBolt
