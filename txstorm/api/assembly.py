@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.bolt import BatchBolt, Committer, Component
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results that a component emits to its default stream, as components that read them can rely on them.
+
+    Attributes:
+        time: the field with their times.
+        frontier: the stream to which the first task emits, in a transaction, a time in microseconds that the times of
+            all later results exceed.
+        key: the fields that tell results of one time apart.
+        final: whether each result is emitted once; otherwise, changed results are emitted again.
+        retractions: the stream of results that no longer hold; None if there is none.
+        columns: field → Arrow type.
+    """
+
+    time: str
+    frontier: str
+    key: tuple[str, ...]
+    final: bool
+    retractions: str | None
+    columns: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -18,6 +41,7 @@ class SiteInput:
         sources: the sources whose tuples reach it.
         grouping: the kind of the grouping.
         grouped_by: the grouping fields.
+        results: what is known of the tuples if they are results of a ready-made bolt.
     """
 
     component: str
@@ -26,6 +50,7 @@ class SiteInput:
     sources: frozenset[str]
     grouping: str
     grouped_by: tuple[str, ...] = ()
+    results: Results | None = None
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,13 @@ class BatchBolt(Component):
             called until the previous transaction is decided. It may be called again for the same txid (a replay), and
             must then skip the effects that have already happened.
         timers: True for a committer that calls `TaskContext.wake_at`.
+        also_reads: further streams, each (component, stream), of components that it subscribes to; all their tuples
+            reach every task. They do not appear in the topology.
     """
 
     external: ClassVar[bool] = False
     timers: ClassVar[bool] = False
+    also_reads: tuple[tuple[str, str], ...] = ()
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",

@@ -16,9 +16,10 @@ from txstorm.topology.graph import Component, Input, Topology
 
 
 def with_map_sides(topology: Topology) -> Topology:
-    """Return `topology` with the map-side stages of its bolts as components; `topology` itself if there are none."""
+    """Return `topology` with the map-side stages and further inputs of its bolts; itself if there are none."""
     components = [one for component in topology.components for one in _divided(topology, component)]
-    return topology if len(components) == len(topology.components) else replace(topology, components=tuple(components))
+    same = len(components) == len(topology.components) and not any(map(_reads_more, components))
+    return topology if same else replace(topology, components=tuple(components))
 
 
 def _divided(topology: Topology, bolt: Component) -> Iterator[Component]:
@@ -48,4 +49,10 @@ def _divided(topology: Topology, bolt: Component) -> Iterator[Component]:
         inputs.append(Input(stage.id, DEFAULT_STREAM, read.grouping))
         if EVERYWHERE in made.streams:
             inputs.append(Input(stage.id, EVERYWHERE, Grouping("all")))
+    if _reads_more(bolt):
+        inputs += [Input(source, stream, Grouping("all")) for source, stream in bolt.object.also_reads]
     yield replace(bolt, inputs=tuple(inputs)) if inputs else bolt
+
+
+def _reads_more(bolt: Component) -> bool:
+    return isinstance(bolt.object, BatchBolt) and bool(bolt.object.also_reads)

@@ -11,7 +11,7 @@ from txstorm.results.views import StateView
 from txstorm.tagged import value_of
 from txstorm.testing.emissions import Emissions
 from txstorm.topology.graph import Topology
-from txstorm.windows.aggregates.committer import AggregateCommitter
+from txstorm.windows.aggregates.aggregate_committer import AggregateCommitter
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.late import LATE
 from txstorm.windows.records import COMPONENT, ComponentRecord

@@ -8,6 +8,7 @@ from dataclasses import replace
 from txstorm.api.assembly import AssembledBolt, Site, SiteInput
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.external import MapState, Outlet
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import Declaration
@@ -59,9 +60,11 @@ class _Inspection:
 
     def _input(self, one: Input) -> SiteInput:
         source = self._by_id.get(one.component)
-        streams = None
+        streams, results = None, None
         if source is not None and id(source) not in self._under_way:
-            streams = self.info(source).streams
+            info = self.info(source)
+            streams = info.streams
+            results = getattr(info.object, "published", None) if one.stream == DEFAULT_STREAM else None
         stream = (streams or {}).get(one.stream)
         return SiteInput(
             str(one.component),
@@ -70,6 +73,7 @@ class _Inspection:
             self._sources(one, frozenset()),
             str(one.grouping.kind),
             tuple(one.grouping.fields),
+            results,
         )
 
     def _sources(self, one: Input, seen: frozenset[str]) -> frozenset[str]:

@@ -223,7 +223,7 @@ class WindowedBolt(AssembledBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that buffers tuples and calls this bolt."""
         options = self.options
-        inputs = tuple(InputPlan(one.component, one.stream, one.fields or (), one.sources) for one in site.inputs)
+        inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
         plan = WindowPlan(
             id=site.id,
             parallelism=site.parallelism,

@@ -48,6 +48,7 @@ class WindowCommitter(PartialCommitter):
         self.tuples = buffer_state(plan)
         self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
         self.queue = None if plan.key is None else queue_state(plan)
+        self.also_reads = plan.also_reads
         self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -66,6 +67,7 @@ class WindowCommitter(PartialCommitter):
         self._intake = Intake(self.plan, attempt)
         self._chunks: list[Chunk] = []
         self._newest: dict[tuple[int, str], int] = {}
+        self._frontiers: dict[tuple[str, str], int] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take one tuple; called only if a value has no Arrow type."""
@@ -80,6 +82,9 @@ class WindowCommitter(PartialCommitter):
         number = self._intake.number(component, stream)
         if number is not None:
             self._add(self._intake.batch(number, task, batch))
+            return
+        if (component, stream) in self.also_reads:
+            self._frontiers[component, stream] = batch.column(0)[-1].as_py()
             return
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             self._observe(*values)
@@ -136,11 +141,13 @@ class WindowCommitter(PartialCommitter):
         """Return the progress after this transaction; in processing time, the watermark is its stamp."""
         context = self._context
         if self.plan.event_time:
-            return self.plan.rule.after(progress, self._newest, context.stamp, self.plan.facts(context))
+            return self.plan.rule.after(
+                progress, self._newest, context.stamp, self.plan.facts(context, self._frontiers)
+            )
         first = context.stamp if progress.first_stamp is None else progress.first_stamp
         before = progress.watermark
         reached = context.stamp if before is None else max(before, context.stamp)
-        facts = self.plan.facts(context)
+        facts = self.plan.facts(context, self._frontiers)
         ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
         return Progress(END if ended or before == END else reached, context.stamp, first)
 
@@ -240,7 +247,7 @@ class WindowCommitter(PartialCommitter):
         if after.progress.watermark == END:
             return
         if plan.event_time:
-            idle = plan.rule.next_idle(after.progress, context.stamp, plan.facts(context))
+            idle = plan.rule.next_idle(after.progress, context.stamp, plan.facts(context, self._frontiers))
             if idle is not None and context.task == 0:
                 context.wake_at(idle)
         else:

@@ -6,21 +6,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from txstorm.api.assembly import SiteInput
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
 from txstorm.windows.rules.event_time import Facts, WatermarkRule
 from txstorm.windows.rules.forms import WindowForm
 
+NONE: Mapping[tuple[str, str], int] = {}
+
 
 @dataclass(frozen=True)
 class InputPlan:
-    """One input: its stream, the fields of its tuples, and the sources whose tuples reach it."""
+    """One input.
+
+    Attributes:
+        component, stream: what is read.
+        fields: the fields of its tuples.
+        sources: the sources whose tuples reach it.
+        frontier: the stream with the time that all later tuples exceed, in place of their newest timestamp and lag;
+            None if there is none.
+    """
 
     component: str
     stream: str
     fields: tuple[str, ...]
     sources: frozenset[str]
+    frontier: str | None = None
+
+    @classmethod
+    def of(cls, one: SiteInput, time: TimeSource) -> InputPlan:
+        """Return the plan of an input: results whose time is read come with the frontier of their component."""
+        follows = one.results is not None and one.results.time == time.field
+        frontier = one.results.frontier if one.results is not None and follows else None
+        return cls(one.component, one.stream, one.fields or (), one.sources, frontier)
 
 
 @dataclass(frozen=True)
@@ -97,8 +116,13 @@ class WindowPlan:
         """The fields of all inputs, each once."""
         return tuple(dict.fromkeys(name for one in self.inputs for name in one.fields))
 
-    def facts(self, context: TaskContext) -> Facts:
-        """Return the facts about the inputs that were fixed when the transaction was planned."""
+    @property
+    def also_reads(self) -> tuple[tuple[str, str], ...]:
+        """The streams with frontiers, each (component, stream)."""
+        return tuple(dict.fromkeys((one.component, one.frontier) for one in self.inputs if one.frontier is not None))
+
+    def facts(self, context: TaskContext, frontiers: Mapping[tuple[str, str], int] = NONE) -> Facts:
+        """Return the facts about the inputs in a transaction; `frontiers`: (component, stream) → what it has sent."""
         known = context.sources
         of_input = [[known.get(name, SourceFacts()) for name in sorted(one.sources)] for one in self.inputs]
         partitions = {
@@ -109,7 +133,12 @@ class WindowPlan:
         ended = frozenset(
             number for number, sources in enumerate(of_input) if sources and all(one.ended for one in sources)
         )
-        return Facts(partitions, ended, {}, context.end_of_input)
+        followed = {
+            number: frontiers.get((one.component, one.frontier))
+            for number, one in enumerate(self.inputs)
+            if one.frontier is not None
+        }
+        return Facts(partitions, ended, followed, context.end_of_input)
 
     def about(self) -> dict[str, Any]:
         """Return what may change between starts, but helps to understand stored tuples and progress, as JSON."""

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
 
-from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from txstorm.windows.rules.event_time import END, instant
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("AGGREGATE_SCHEDULES", "40"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,12 +80,25 @@ def bolt_of(rules, seed):
     return bolt
 
 
+class CountResults(WindowedBolt):
+    fields = ("n",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, window):
+        self.collector.emit(len(window.get()))
+
+
 def topology_of(rules, seed, tasks):
     streams = {f"s{i}": FIELDS for i in range(rules.inputs)}
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(streams, opaque=random.Random(seed).random() < 0.5))
     declarer = builder.set_bolt("w", bolt_of(rules, seed), tasks)
     for stream in streams:
         declarer.fields_grouping("feed", stream, ["key"])
+    builder.set_bolt("top", TopPerWindow(2, "total"), tasks).fields_grouping("w", ["end"])
+    down = CountResults().with_tumbling_window(duration(10)).with_timestamp_field("end")
+    builder.set_bolt("down", down, 2).fields_grouping("w", ["key"])
     return builder.build_topology()
 
 
@@ -99,8 +113,15 @@ def feed(driver, rules, rows, stamp, end):
     return driver.feed(streams, at=time(stamp))
 
 
-def results_in(driver, txid, stream="default"):
-    return [(key, micros(a), micros(b), *more) for key, a, b, *more in driver.emitted("w", txid, stream=stream)]
+def results_in(driver, txid, stream="default", component="w"):
+    return [(key, micros(a), micros(b), *more) for key, a, b, *more in driver.emitted(component, txid, stream=stream)]
+
+
+def top_of(kept, n=2):
+    """Return the rows of `kept` with the `n` highest ranks per window by total, with their rank."""
+    ranked = [(one, [o[4] for o in kept if o[1:3] == one[1:3] and o[4] is not None]) for one in kept]
+    ranks = {one: 1 + sum(total > one[4] for total in totals) for one, totals in ranked if one[4] is not None}
+    return {(*one, rank) for one, rank in ranks.items() if rank <= n}
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -131,15 +152,25 @@ def run_schedule(seed, directory):
                 assert sorted(one[2] for one in driver.emitted("w", txid, stream="late")) == sorted(
                     r.id for r in late
                 ), where
+            before = top_of(kept.values())
             for row in old:
                 del kept[row[0], row[2]]
             kept |= {(row[0], row[2]): row for row in new}
+            after = top_of(kept.values())
+            assert set(results_in(driver, txid, component="top")) == after - before, where
+            if rules.lateness:
+                assert set(results_in(driver, txid, "retractions", "top")) == before - after, where
+            frontier = None if model.w is None else instant(END if model.w == INF else model.w - rules.lateness)
+            assert driver.watermark("down") == frontier, where
         stored = [
             (row["key"], micros(row["start"]), micros(row["end"]), *(row[name] for name in OUTPUTS))
             for row in driver.state("results").to_pylist()
         ]
         assert sorted(stored) == sorted(kept.values()), f"SEED={seed}"
-        assert not (end and model.w != INF)
+        assert driver.late("down") == [], f"SEED={seed}"
+        if end:
+            emitted = sum(1 for _ in driver.emitted("w"))
+            assert sum(n for (n,) in driver.emitted("down")) == emitted, f"SEED={seed}"
 
 
 OUTPUTS = ("n", "total", "low", "high", "mean", "first", "last", "top")

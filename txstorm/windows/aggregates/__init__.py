@@ -1,7 +1,7 @@
 """Aggregates of windows per key, computed on columns: partial aggregates per pane or session, combined in the commit.
 
 May import: windows.
-Start: aggregate.py (what a user declares), cells.py (how aggregates combine), committer.py (what a transaction does).
+Start: aggregate.py (what a user declares), cells.py (how aggregates combine), open_windows.py (what is kept and fires).
 """
 
 from txstorm.windows.aggregates.aggregate import WindowAggregate

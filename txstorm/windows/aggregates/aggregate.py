@@ -8,8 +8,8 @@ from typing import Any, Self
 from txstorm.api.assembly import Assembly, Site
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
 from txstorm.errors import InputError
+from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
-from txstorm.windows.aggregates.committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.aggregates.result_rows import END_FIELD, START
 from txstorm.windows.bolt import WindowedBolt
@@ -78,7 +78,7 @@ class WindowAggregate(WindowedBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that aggregates."""
         options = self.options
-        inputs = tuple(InputPlan(one.component, one.stream, one.fields or (), one.sources) for one in site.inputs)
+        inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
         faults = _faults(self, site)
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):

@@ -152,7 +152,7 @@ class Cells:
             yield from (field for field in (one.field, one.by) if field is not None)
 
     def of_batch(self, batch: Any, times: Numbers, where: str) -> pa.Table:
-        """Return the partial aggregates of single tuples; raise `InputError` if values do not fit their types."""
+        """Return the partial aggregates of single tuples; raise `ValueError` if values do not fit their types."""
         keys = {one.name: self._typed(batch, one, where) for one in self.keys}
         made = {**keys, TUPLES: pa.array(np.ones(len(times), np.int64))}
         for one in self.aggregates:
@@ -196,12 +196,12 @@ class Cells:
                 f"{where}: field {field.name!r} has values of type {column.type}, but WindowAggregate takes it as "
                 f"{field.kind}; give its type with the field, such as {{{field.name!r}: {_python(column.type)}}}"
             )
-            raise InputError(msg)
+            raise ValueError(msg)
         try:
             return column.cast(field.kind)
         except (pa.ArrowException, OverflowError) as error:
             msg = f"{where}: a value of field {field.name!r} does not fit its type {field.kind}: {error}"
-            raise InputError(msg) from None
+            raise ValueError(msg) from None
 
 
 _FAMILIES = (

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.errors import InputError
-
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _SAFE_SUM = float(1 << 62)
@@ -107,7 +105,7 @@ class Groups:
             return pa.array(total, kind, mask=self._empty(valid))
         except (pa.ArrowException, OverflowError):
             msg = f"a sum of {kind} values exceeds 64 bits; declare the field as Decimal or float"
-            raise InputError(msg) from None
+            raise ValueError(msg) from None
 
     def _decimal_sums(self, column: pa.Array) -> pa.Array:
         table = pa.table({"group": self.of_row, "value": column})

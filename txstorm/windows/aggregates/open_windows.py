@@ -175,11 +175,11 @@ class OpenSessions:
         return Outcome(late[sessions.groups.of_row[count:]], old, new)
 
     def next_end(self, reached: int, newest: int | None) -> int | None:
-        """Return the first end after `reached` in the queue."""
+        """Return the first end of a session after `reached`; the queue may have ends of sessions that have grown."""
         if reached == END:
             return None
-        due = self._due.scan_table(self._own, reached + 1, None)
-        return int(integers(due.column(WINDOW_END)).min()) if due.num_rows else None
+        waiting = self._stored.scan_table(None, reached + 1, None)
+        return int(integers(waiting.column(WINDOW_END)).min()) if waiting.num_rows else None
 
     def _looked_at(self, rows: pa.Table, passed: int | None, reached: int | None) -> pa.Table:
         """Return the sessions of all keys that have new rows, or a session that ends."""

@@ -77,7 +77,9 @@ class Panes:
 
         `rows`: partial aggregates with their pane, in order of arrival.
         """
-        rows = rows.take(pa.array(np.argsort(integers(rows.column(PANE)), kind="stable")))
+        rows = rows.combine_chunks()  # rows are taken much faster from one chunk
+        order = np.argsort(integers(rows.column(PANE)), kind="stable")
+        rows = rows.take(pa.array(order)).combine_chunks()
         panes = integers(rows.column(PANE))
         first, last = self.first_ends(panes), np.minimum(self.last_ends(panes), high // self.step * self.step)
         if low is not None:
@@ -101,6 +103,7 @@ class Panes:
         """Return one partial aggregate per key and pane of `rows`."""
         if not rows.num_rows:
             return rows
+        rows = rows.combine_chunks()
         panes = integers(rows.column(PANE))
         least = int(panes.min())
         width = (int(panes.max()) - least) // self.size + 1

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.assembly import AssembledBolt, Assembly, Results, Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.state import CollectionState
 from txstorm.errors import InputError
-from txstorm.windows.aggregates.groups import Numbers, integers, numbered, ranked, whole
-from txstorm.windows.aggregates.result_rows import END_FIELD, START
+from txstorm.keys import groups_of, hash_rows, tasks_of
+from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
+from txstorm.windows.aggregates.panes import WINDOW_END
+from txstorm.windows.aggregates.partials import GROUP
+from txstorm.windows.aggregates.result_rows import END_FIELD, INSTANT, START, among
+from txstorm.windows.rules.event_time import END
 
+GONE = "window_gone"
+"""Column of kept results: whether the result no longer holds."""
 RANK = "rank"
 
 
@@ -24,7 +34,8 @@ class TopPerWindow(AssembledBolt):
     """The results with the `n` greatest values of a field, per window: SQL's ``RANK() <= n``, so ties are all emitted.
 
     Subscribe it to a `WindowAggregate`. It emits the fields of the results, and ``rank``, ordered by end, rank and
-    order of arrival; values of None and NaN have no rank::
+    order of arrival; values of None and NaN have no rank. If the results can change, because the aggregate has an
+    allowed lateness, changed top results are emitted again, after the old ones on the stream ``retractions``::
 
         builder.set_bolt("top", TopPerWindow(1, "n")).global_grouping("counts")
 
@@ -46,65 +57,195 @@ class TopPerWindow(AssembledBolt):
         self.n, self.by = n, by
 
     def assemble(self, site: Site) -> Assembly:
-        """Return the bolt that ranks."""
-        faults = []
-        fields: tuple[str, ...] = next((one.fields for one in site.inputs if one.fields is not None), ())
-        for one in site.inputs:
-            if one.fields is None:
-                continue
-            where = f"stream {one.stream!r} of {one.component!r}"
-            faults += [
-                f"TopPerWindow: {where} has no field {name!r}{near(name, list(one.fields))}; it has "
-                f"{', '.join(one.fields)}; subscribe it to a WindowAggregate"
-                for name in (START, END_FIELD, self.by)
-                if name not in one.fields
-            ]
-            if one.fields != fields:
-                faults.append(f"TopPerWindow: {where} has other fields than the other inputs; subscribe it to one")
-            split = one.grouping == "fields" and set(one.grouped_by) <= {START, END_FIELD}
-            if site.parallelism > 1 and one.grouping != "global" and not split:
+        """Return the committer that ranks."""
+        faults = list(_faults(self, site))
+        first = site.inputs[0] if site.inputs else None
+        fields = () if first is None else first.fields or ()
+        changing = (
+            first.results if first is not None and first.results is not None and not first.results.final else None
+        )
+        if changing is not None:
+            assert first is not None
+            if changing.retractions is None:
                 faults.append(
-                    f"TopPerWindow: its input {one.component!r} is grouped by {one.grouping}, so two tasks may get "
-                    f"results of one window; use fields_grouping({one.component!r}, ['end'])"
+                    f"TopPerWindow: the results of {first.component!r} can change, since it has an allowed lateness; "
+                    "let it report which: WindowAggregate(…, retractions=True)"
                 )
-        return Assembly(RankPerWindow(self.n, self.by, fields), tuple(faults))
+            elif first.grouping == "fields" and first.grouped_by != (END_FIELD,):
+                faults.append(f"TopPerWindow: the results of {first.component!r} can change; group them by 'end' only")
+            if len(site.inputs) > 1:
+                faults.append("TopPerWindow: results that can change must be its only input")
+        plan = RankPlan(site.id, self.n, self.by, fields)
+        if changing is None or first is None or faults:
+            return Assembly(RankPerWindow(plan), tuple(faults))
+        return Assembly(ChangingRanks(plan, first.component, changing, site.parallelism), ())
+
+
+def _faults(bolt: TopPerWindow, site: Site) -> Iterator[str]:
+    """Yield the faults of a declaration that only show in its topology."""
+    fields = next((one.fields for one in site.inputs if one.fields is not None), ())
+    for one in site.inputs:
+        if one.fields is None:
+            continue
+        where = f"stream {one.stream!r} of {one.component!r}"
+        for name in (START, END_FIELD, bolt.by):
+            if name not in one.fields:
+                yield (
+                    f"TopPerWindow: {where} has no field {name!r}{near(name, list(one.fields))}; it has "
+                    f"{', '.join(one.fields)}; subscribe it to a WindowAggregate"
+                )
+        if RANK in one.fields:
+            yield f"TopPerWindow: {where} has a field {RANK!r}, which it adds itself; rename it upstream"
+        if one.fields != fields:
+            yield f"TopPerWindow: {where} has other fields than its other inputs; subscribe it to one of them"
+        split = one.grouping == "fields" and set(one.grouped_by) <= {START, END_FIELD}
+        if site.parallelism > 1 and one.grouping != "global" and not split:
+            yield (
+                f"TopPerWindow: its input {one.component!r} is grouped by {one.grouping}, so two tasks may get results "
+                f"of one window; use fields_grouping({one.component!r}, ['end'])"
+            )
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """Plan of a `TopPerWindow`: its id, the highest rank, the field that is compared, the fields of its input."""
+
+    id: str
+    n: int
+    by: str
+    fields: tuple[str, ...]
+
+    def top(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with the lowest ranks in their windows, by end and rank, with their rank."""
+        ranks = window_ranks(rows, self.by)
+        order = np.lexsort((ranks, integers(rows.column(END_FIELD))))
+        order = order[(ranks[order] > 0) & (ranks[order] <= self.n)]
+        return rows.take(pa.array(order)).append_column(RANK, pa.array(ranks[order]))
 
 
 class RankPerWindow(BatchBolt, Committer):
-    """Committer that takes the place of a `TopPerWindow`.
+    """Committer that takes the place of a `TopPerWindow` whose input has all results of a window in one transaction."""
 
-    Args:
-        n: the highest rank that is emitted.
-        by: the field whose values are compared.
-        fields: the fields of its input.
-    """
-
-    def __init__(self, n: int, by: str, fields: tuple[str, ...]) -> None:
-        self.n, self.by, self.inputs = n, by, fields
+    def __init__(self, plan: RankPlan) -> None:
+        self.plan = plan
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields of the results, and the rank."""
-        declarer.declare(*self.inputs, RANK)
+        declarer.declare(*self.plan.fields, RANK)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._collector = collector
-        self._batches: list[Any] = []
+        self._batches: list[pa.RecordBatch] = []
 
     def execute_batch(self, batch: Any) -> None:
         """Take results."""
-        self._batches.append(batch.select(self.inputs))
+        self._batches.append(batch.select(self.plan.fields))
 
     def finish_batch(self) -> None:
         """Emit the results with the lowest ranks."""
-        if not self._batches:
-            return
-        rows = pa.concat_tables([pa.Table.from_batches([one]) for one in self._batches], promote_options="permissive")
-        ranks = window_ranks(rows, self.by)
-        order = np.lexsort((ranks, integers(rows.column(END_FIELD))))
-        order = order[(ranks[order] > 0) & (ranks[order] <= self.n)]
-        if len(order):
-            self._collector.emit_batch(rows.take(pa.array(order)).append_column(RANK, pa.array(ranks[order])))
+        if self._batches:
+            tables = [pa.Table.from_batches([one]) for one in self._batches]
+            top = self.plan.top(pa.concat_tables(tables, promote_options="permissive"))
+            if top.num_rows:
+                self._collector.emit_batch(top)
+
+
+class ChangingRanks(RankPerWindow):
+    """Committer that takes the place of a `TopPerWindow` whose input can change.
+
+    It keeps the results of the windows that can change: one row per result and change of it, of which the last counts.
+    The frontier of its input evicts them.
+
+    Args:
+        plan: the plan.
+        source: the component whose results are ranked.
+        results: what is known of them.
+        parallelism: number of its tasks.
+    """
+
+    def __init__(self, plan: RankPlan, source: str, results: Results, parallelism: int) -> None:
+        super().__init__(plan)
+        assert results.retractions is not None
+        self.source, self.retractions, self.frontier = source, results.retractions, results.frontier
+        self.identity = [START, END_FIELD, *results.key]
+        self.parallelism = parallelism
+        columns = {START: INSTANT, END_FIELD: INSTANT, **results.columns}
+        self.kept = CollectionState(
+            f"{plan.id}-results", {GROUP: int}, {**columns, GONE: bool}, order={WINDOW_END: int}
+        )
+        self.internal_states = {self.kept.name}
+        self.also_reads = ((source, results.retractions), (source, results.frontier))
+        self._schema = pa.schema({name: columns[name] for name in plan.fields})
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the fields of the results with the rank, and the stream of those that no longer hold."""
+        super().declare_output_fields(declarer)
+        declarer.declare_stream(self.retractions, (*self.plan.fields, RANK))
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        super().prepare(context, collector, attempt)
+        self._context = context
+        self._gone: list[pa.RecordBatch] = []
+        self._reached: int | None = None
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take results, results that no longer hold, or the frontier."""
+        source = self._context.source
+        if source is not None and source[:2] == (self.source, self.frontier):
+            self._reached = batch.column(0)[-1].as_py()
+        elif source is not None and source[:2] == (self.source, self.retractions):
+            self._gone.append(batch.select(self.plan.fields))
+        else:
+            super().execute_batch(batch)
+
+    def finish_batch(self) -> None:
+        """Emit what has become one of the top results, after what no longer is one."""
+        stored = self._context.collection(self.kept.name)
+        gone, new = self._rows(self._gone), self._rows(self._batches)
+        gone = gone.filter(pa.array(self._is_own(gone)))
+        changes = pa.concat_tables([_flagged(gone, gone=True), _flagged(new, gone=False)])
+        if changes.num_rows:
+            ends = integers(changes.column(END_FIELD))
+            groups = pa.table({GROUP: self._groups(changes).unique()})
+            found = stored.scan_table(groups, int(ends.min()), int(ends.max())).select(changes.column_names)
+            found = found.filter(pa.array(among(found, changes, [START, END_FIELD])))
+            before, after = self._top(found), self._top(pa.concat_tables([found, changes]))
+            old = before.filter(pa.array(~among(before, after, before.column_names)))
+            made = after.filter(pa.array(~among(after, before, before.column_names)))
+            if old.num_rows:
+                self._collector.emit_batch(old, stream=self.retractions)
+            if made.num_rows:
+                self._collector.emit_batch(made)
+            places = {GROUP: self._groups(changes), WINDOW_END: pa.array(ends)}
+            stored.append_batch(pa.table({**places, **dict(zip(changes.column_names, changes.columns, strict=True))}))
+        if self._reached is not None:
+            stored.evict_before(min(self._reached, END - 1) + 1)
+
+    def _rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        return pa.concat_tables([pa.Table.from_batches([one]).cast(self._schema) for one in batches] or
+                                [self._schema.empty_table()])  # fmt: skip
+
+    def _top(self, changes: pa.Table) -> pa.Table:
+        """Return the top results after changes, of which the last of each result counts."""
+        codes, limit = numbered([whole(changes.column(name)) for name in self.identity], changes.num_rows)
+        groups = Groups.of(codes, limit)
+        last = np.sort(groups.greatest(np.zeros(changes.num_rows, np.int64)))
+        rows = changes.take(pa.array(last))
+        return self.plan.top(rows.filter(pc.invert(rows.column(GONE))).drop_columns([GONE]))
+
+    def _groups(self, rows: pa.Table) -> pa.Array:
+        return pa.array(groups_of(hash_rows([whole(rows.column(END_FIELD))], rows.num_rows)))
+
+    def _is_own(self, rows: pa.Table) -> Mask:
+        """Return which rows belong to windows of this task: all tasks get all that no longer holds."""
+        own: Mask = tasks_of(np.asarray(self._groups(rows)), self.parallelism) == self._context.task
+        return own
+
+
+def _flagged(rows: pa.Table, *, gone: bool) -> pa.Table:
+    return rows.append_column(GONE, pa.array(np.full(rows.num_rows, gone)))
 
 
 def window_ranks(rows: pa.Table, by: str) -> Numbers:

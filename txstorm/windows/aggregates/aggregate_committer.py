@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txstorm.api.assembly import Results
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
@@ -30,6 +31,8 @@ from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit
 from txstorm.windows.rules.event_time import END, Progress, instant
 
 log = logging.getLogger(__name__)
+FRONTIER = "frontier"
+"""Stream of the time that the ends of all later results exceed."""
 RETRACTIONS = "retractions"
 """Stream of results that no longer hold."""
 
@@ -60,12 +63,18 @@ class AggregateCommitter(BatchBolt, Committer):
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
         self.internal_states = {self.progress.name, *(one.name for one in states)}
+        self.also_reads = plan.windows.also_reads
+        final, retractions = not plan.lateness, RETRACTIONS if plan.retractions else None
+        columns = {one.name: one.kind for one in plan.cells.keys}
+        columns.update((one.name, one.kind) for one in plan.cells.aggregates)
+        self.published = Results(END_FIELD, FRONTIER, tuple(plan.cells.key_names), final, retractions, columns)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the results, the results that no longer hold, and late tuples."""
         plan = self.plan
         fields = (*plan.cells.key_names, START, END_FIELD, *(one.name for one in plan.cells.aggregates))
         declarer.declare(fields)
+        declarer.declare_stream(FRONTIER, ("frontier",))
         if plan.retractions:
             declarer.declare_stream(RETRACTIONS, fields)
         if plan.windows.late_stream is not None:
@@ -88,6 +97,7 @@ class AggregateCommitter(BatchBolt, Committer):
         self._stages = {stage: number for number, stage in enumerate(stages)}
         self._arrived: list[_Arrived] = []
         self._newest: dict[tuple[int, str], int] = {}
+        self._frontiers: dict[tuple[str, str], int] = {}
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch: partial aggregates, tuples, or newest timestamps."""
@@ -99,6 +109,9 @@ class AggregateCommitter(BatchBolt, Committer):
             self._arrived.append(_Arrived(self._stages[component, stream], rows))
             return
         number = None if plan.before_shuffle else self._intake.number(component, stream)
+        if (component, stream) in self.also_reads:
+            self._frontiers[component, stream] = batch.column(0)[-1].as_py()
+            return
         if number is None:
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 self._observe(*values)
@@ -142,6 +155,9 @@ class AggregateCommitter(BatchBolt, Committer):
             after = replace(after, unit=replace(after.unit, newest=newest))
         if after != record:
             records.put(name, after.text())
+        if context.task == 0 and progress.watermark is not None:
+            reached = progress.watermark
+            self._collector.emit(reached if reached == END else reached - plan.lateness, stream=FRONTIER)
         if context.task == 0:
             records.put(
                 COMPONENT,
@@ -152,7 +168,7 @@ class AggregateCommitter(BatchBolt, Committer):
     def _advanced(self, progress: Progress) -> Progress:
         """Return the progress after this transaction; in processing time, the watermark is its stamp."""
         windows, context = self.plan.windows, self._context
-        facts = windows.facts(context)
+        facts = windows.facts(context, self._frontiers)
         if windows.event_time:
             return windows.rule.after(progress, self._newest, context.stamp, facts)
         before = progress.watermark
@@ -209,7 +225,7 @@ class AggregateCommitter(BatchBolt, Committer):
         if reached == END:
             return
         if windows.event_time:
-            idle = windows.rule.next_idle(progress, context.stamp, windows.facts(context))
+            idle = windows.rule.next_idle(progress, context.stamp, windows.facts(context, self._frontiers))
             if idle is not None and context.task == 0:
                 context.wake_at(idle)
         elif reached is not None:

@@ -1,0 +1,224 @@
+"""Values of window aggregates: types, nulls, NaN, ties, sums beyond 64 bits, and sessions of many keys at once."""
+
+import os
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
+from txstorm.errors import TopologyFailed
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
+from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START, Panes
+from txstorm.windows.aggregates.sessions import Sessions
+
+FIRST = int(os.environ.get("SEED", "0"))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WEEK = timedelta(days=7)
+
+
+def aggregated(rows, key="k", **aggregates):
+    """Return the values of each key, of rows (k, v, ts) in one window, fed as two transactions and closed by a third."""
+    bolt = WindowAggregate(key, table="r", ttl=WEEK, **aggregates)
+    bolt.with_tumbling_window(Duration(10)).with_timestamp_field("ts")
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        half = len(rows) // 2
+        for part in (rows[:half], rows[half:]):
+            driver.commit(driver.feed({"s1": part}))
+        txid = driver.end_of_input()
+        driver.commit(txid)
+        return {row[0]: row[3:] for row in driver.emitted("w", txid)}
+
+
+def driver_of(bolt, fields, **options):
+    spout = FeedSpout({"s1": fields})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder.set_bolt("w", bolt).fields_grouping("feed", "s1", ["k"])
+    return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH), **options)
+
+
+TYPES = {
+    "int": (int, [3, None, -5, 9], -5, 9),
+    "float": (float, [1.5, float("nan"), None, -2.0], -2.0, 1.5),
+    "str": (str, ["b", "aa", None, "b"], "aa", "b"),
+    "bytes": (bytes, [b"x", None, b"", b"y"], b"", b"y"),
+    "bool": (bool, [True, None, False, True], False, True),
+    "date": (date, [date(2024, 1, 2), None, date(1999, 1, 1), date(2024, 1, 1)], date(1999, 1, 1), date(2024, 1, 2)),
+    "datetime": (datetime, [EPOCH, None, EPOCH - WEEK, EPOCH], EPOCH - WEEK, EPOCH),
+    "Decimal": (Decimal, [Decimal("1.10"), None, Decimal("-3"), Decimal("1.2")], Decimal(-3), Decimal("1.2")),
+    "only None": (int, [None, None, None, None], None, None),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_minimum_and_maximum_of_every_type_ignore_none_and_nan(name):
+    kind, values, low, high = TYPES[name]
+    rows = [("a", value, time) for time, value in enumerate(values, 1)]
+    assert aggregated(rows, low=({"v": kind}, "min"), high=({"v": kind}, "max")) == {"a": (low, high)}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_first_and_last_of_every_type_are_by_time_and_keep_none(name):
+    kind, values, *_ = TYPES[name]
+    rows = [("a", value, time) for time, value in enumerate(values, 1)]
+    random.Random(1).shuffle(rows)
+    [(first, last)] = aggregated(rows, first=({"v": kind}, "first"), last=({"v": kind}, "last")).values()
+    assert (first, last) == (values[0], values[-1])
+
+
+def test_of_equal_times_the_earlier_arrival_is_first_and_the_later_one_last():
+    rows = [("a", value, 5) for value in (1, 2, 3, 4)]
+    assert aggregated(rows, first=("v", "first"), last=("v", "last")) == {"a": (1, 4)}
+
+
+def test_the_greatest_of_equal_values_is_that_of_the_earliest_tuple():
+    rows = [("a", 7, 9), ("a", 7, 2), ("b", None, 3), ("a", 7, 2), ("a", 1, 1)]
+    bolt = aggregated(rows, top=({"ts": int}, "argmax", "v"), other=({"ts": int}, "argmax", {"v": int}))
+    assert bolt == {"a": (2, 2), "b": (None, None)}
+
+
+def test_sums_and_means_of_decimals_are_exact_and_nulls_left_out():
+    rows = [("a", Decimal("0.1"), 1), ("a", Decimal("0.2"), 2), ("a", None, 3), ("b", None, 3)]
+    found = aggregated(rows, total=({"v": Decimal}, "sum"), mean=({"v": Decimal}, "mean"), n="count")
+    assert found == {"a": (Decimal("0.3"), pytest.approx(0.15), 3), "b": (None, None, 1)}
+
+
+def test_ints_are_summed_beyond_what_floats_can_hold():
+    rows = [("a", (1 << 53) + 1, 1), ("a", 1, 2), ("a", -(1 << 62), 3), ("a", 1 << 62, 4)]
+    assert aggregated(rows, total=("v", "sum")) == {"a": ((1 << 53) + 2,)}
+
+
+def test_a_sum_beyond_64_bits_is_an_error_instead_of_a_wrong_number():
+    with pytest.raises(TopologyFailed, match="exceeds 64 bits; declare the field as Decimal or float"):
+        aggregated([("a", 1 << 62, 1), ("a", 1 << 62, 2)], total=("v", "sum"))
+
+
+def test_a_value_of_another_type_names_field_and_remedy():
+    with pytest.raises(TopologyFailed, match=r"field 'v' has values of type double, .* takes it as int64.*'v': float"):
+        aggregated([("a", 1.5, 1)] * 2, total=("v", "sum"))
+
+
+def test_an_int_that_no_float_can_hold_is_an_error():
+    with pytest.raises(TopologyFailed, match="a value of field 'v' does not fit its type double"):
+        aggregated([("a", (1 << 60) + 1, 1)] * 2, top=("v", "argmax", "v"))
+
+
+def test_keys_of_several_fields_and_none():
+    rows = [("a", 1, 1), (None, 1, 1), ("a", 2, 1), ("a", 1, 2)]
+    bolt = WindowAggregate({"k": str, "v": int}, table="r", n="count").with_tumbling_window(Duration(10))
+    with driver_of(bolt.with_timestamp_field("ts"), ("k", "v", "ts")) as driver:
+        driver.commit(driver.feed({"s1": rows}))
+        driver.commit(driver.end_of_input())
+        found = [(key, v, n) for key, v, _, _, n in driver.emitted("w")]
+        assert found == [(None, 1, 1), ("a", 1, 2), ("a", 2, 1)]
+
+
+def test_results_expire_and_panes_are_evicted():
+    bolt = WindowAggregate("k", table="r", ttl=timedelta(seconds=5), n="count")
+    bolt.with_window(Duration.seconds(2), Duration.seconds(1)).with_timestamp_field("ts")
+    with driver_of(bolt, ("k", "ts")) as driver:
+        for second in range(30):
+            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * second)]}, at=1000 * second))
+        assert driver.state("r").to_arrow().num_rows <= 12
+        assert driver.state("w-panes").to_arrow().num_rows <= 4
+
+
+def test_session_rows_and_their_queue_do_not_grow_with_closed_sessions():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_session_window(Duration(500))
+    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+        for second in range(20):
+            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * second)]}))
+        assert driver.state("r").to_arrow().num_rows == 38
+        assert driver.state("w-sessions").to_arrow().num_rows == 2
+        assert driver.state("w-due").to_arrow().num_rows == 2
+
+
+def test_windows_of_processing_time_fire_by_heartbeats():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(1000))
+    with driver_of(bolt, ("k",), settings={"heartbeat_interval": 0.1}) as driver:
+        driver.commit(driver.feed({"s1": [("a",), ("a",)]}, at=100))
+        assert driver.emitted("w") == []
+        driver.advance(2)
+        driver.commit()
+        assert [row[-1] for row in driver.emitted("w")] == [2]
+
+
+def test_sessions_of_processing_time_fire_by_heartbeats():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_session_window(Duration(1000))
+    with driver_of(bolt, ("k",), settings={"heartbeat_interval": 0.1}) as driver:
+        driver.commit(driver.feed({"s1": [("a",)]}, at=100))
+        driver.commit(driver.feed({"s1": [("a",)]}, at=900))
+        driver.advance(0.5)
+        assert driver.active == {}
+        driver.advance(2)
+        driver.commit()
+        assert [(end - EPOCH, n) for *_, end, n in driver.emitted("w")] == [(timedelta(seconds=1.9), 2)]
+
+
+def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
+    bolt.with_timestamp_field("ts").with_late_tuple_stream("late")
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
+        driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
+        assert driver.emitted("w", stream="late") == [("a", "y", 20), ("b", "v", 3)]
+        assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
+        driver.commit(driver.end_of_input())
+        assert [row[-1] for row in driver.emitted("w")] == [2]
+
+
+def test_equal_ranks_are_all_among_the_top():
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
+    counts = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
+    builder.set_bolt("w", counts.with_timestamp_field("ts")).global_grouping("feed", "s1")
+    builder.set_bolt("top", TopPerWindow(2, "n")).global_grouping("w")
+    with TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH)) as driver:
+        driver.commit(driver.feed({"s1": [(key, 5) for key in "aabbcde"] + [("e", 15)]}))
+        driver.commit(driver.end_of_input())
+        found = [(key, n, rank) for key, _, _, n, rank in driver.emitted("top")]
+        assert found == [("a", 2, 1), ("b", 2, 1), ("e", 1, 1)]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_sessions_of_many_keys_are_those_of_a_loop(part):
+    cells = Cells(key_fields("k"), (aggregate_of("n", "count"),))
+    for seed in range(FIRST + part * 100, FIRST + part * 100 + 100):
+        rng = random.Random(seed)
+        rows = [
+            (rng.choice("abc"), start := rng.randrange(40), start + rng.randrange(1, 6))
+            for _ in range(rng.randrange(25))
+        ]
+        expected = []
+        for key, start, end in sorted(rows):
+            if expected and expected[-1][0] == key and start < expected[-1][2]:
+                last = expected[-1]
+                expected[-1] = (key, last[1], max(end, last[2]), last[3] + 1)
+            else:
+                expected.append((key, start, end, 1))
+        keys, starts, ends = zip(*rows, strict=True) if rows else ((), (), ())
+        table = pa.table({
+            WINDOW_START: pa.array(starts, pa.int64()), WINDOW_END: pa.array(ends, pa.int64()),
+            "k": pa.array(keys, pa.string()), TUPLES: pa.array([1] * len(rows), pa.int64()),
+        })  # fmt: skip
+        sessions = Sessions.of(cells, table)
+        found = sessions.table(cells, np.ones(len(sessions.starts), bool)).select(
+            ["k", WINDOW_START, WINDOW_END, TUPLES]
+        )
+        assert sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected, f"SEED={seed}"
+
+
+@pytest.mark.parametrize(("span", "step"), [(10, 2), (10, 3), (10, 10), (3, 10), (7, 14), (1, 1), (4, 6)])
+def test_panes_are_in_the_windows_that_cover_their_times(span, step):
+    panes = Panes(span, step, lateness=3)
+    for time in range(-30, 30):
+        pane = panes.of(np.array([time]))
+        first, last = int(panes.first_ends(pane)[0]), int(panes.last_ends(pane)[0])
+        ends = [end for end in range(-90, 90, 1) if end % step == 0 and end - span < time <= end]
+        assert list(range(first, last + 1, step)) == ends
+        for watermark in range(-10, 10):
+            needed = bool(ends) and max(ends) + 3 > watermark
+            assert (bool(panes.covered(pane)[0]) and int(pane[0]) >= panes.needed(watermark)) == needed
