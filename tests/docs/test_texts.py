@@ -137,7 +137,10 @@ def test_every_command_and_option_is_described(command: str):
     assert {option for option in options if option not in page} == set()
 
 
-PUBLIC = {"txstorm", *(f"txstorm.{room}" for room in ("spouts", "bolts", "sinks", "stateful", "testing", "simulation", "errors"))}
+PUBLIC = {
+    "txstorm",
+    *(f"txstorm.{room}" for room in ("spouts", "bolts", "sinks", "stateful", "testing", "simulation", "errors")),
+}
 """Homes of public names; all other modules may move."""
 
 
