@@ -33,6 +33,8 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed; scripts/redis --install does it")
     redis = start_redis(tmp_path_factory.mktemp("redis"))
     yield redis
     _close(redis)

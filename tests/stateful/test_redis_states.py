@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections import Counter
 
@@ -16,7 +17,12 @@ from txstorm.errors import BlockedError, FencedError, InputError, StateError
 from txstorm.stateful import RedisStateProvider
 from txstorm.testing import TopologyTestDriver
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        shutil.which("redis-server") is None, reason="redis-server is not installed: scripts/redis --install"
+    ),
+]
 
 
 def settings(redis, **more):
