@@ -122,6 +122,13 @@ def test_random_schedules_with_failures_fire_what_the_model_fires(part, tmp_path
         run_schedule(seed, tmp_path / str(seed))
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path):
+    for seed in range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES):
+        run_schedule(seed, tmp_path / str(seed))
+
+
 def run_schedule(seed, directory):
     rng = random.Random(seed)
     rules = some_rules(rng)

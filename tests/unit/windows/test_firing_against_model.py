@@ -61,19 +61,29 @@ def schedule(rng, rules):
         yield txid, stamp, rows, {"partitions": partitions, "ended": frozenset(ended), "end": end}
 
 
+@pytest.mark.long
+def test_many_random_schedules_fire_what_the_model_fires():
+    for seed in range(FIRST + SCHEDULES, FIRST + 5 * SCHEDULES):
+        run_schedule(seed)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_random_schedules_fire_what_the_model_fires(part):
     for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
-        rng = random.Random(seed)
-        rules = some_rules(rng)
-        model, machine = Model(rules), Machine(rules)
-        for txid, stamp, rows, more in schedule(rng, rules):
-            expected = model.transaction(txid, stamp, rows, **more)
-            got = machine.transaction(txid, stamp, rows, **more)
-            where = f"SEED={seed}, txid {txid}, {rules}"
-            assert machine.watermark == model.w, where
-            assert got[0] == expected[0], where
-            assert got[1] == expected[1], where
+        run_schedule(seed)
+
+
+def run_schedule(seed):
+    rng = random.Random(seed)
+    rules = some_rules(rng)
+    model, machine = Model(rules), Machine(rules)
+    for txid, stamp, rows, more in schedule(rng, rules):
+        expected = model.transaction(txid, stamp, rows, **more)
+        got = machine.transaction(txid, stamp, rows, **more)
+        where = f"SEED={seed}, txid {txid}, {rules}"
+        assert machine.watermark == model.w, where
+        assert got[0] == expected[0], where
+        assert got[1] == expected[1], where
 
 
 @pytest.mark.parametrize("part", range(4))
