@@ -1,4 +1,4 @@
-"""The scripts `scripts/kafka` and `scripts/zookeeper`, run as a user runs them."""
+"""The scripts `scripts/kafka`, `scripts/redis` and `scripts/zookeeper`, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 
@@ -100,6 +101,23 @@ def test_a_server_that_died_is_seen_and_started_again(script: Script, tmp_path: 
     assert not (tmp_path / "zookeeper").exists()
 
 
+def test_a_redis_server_keeps_its_data(script: Script):
+    code, text = script("redis")
+    assert code == 0, text
+    host, port = found(r"address +(\S+)", text).split(":")
+    client = redis.Redis(host, int(port))
+    client.set("kept", 1)
+    assert client.config_get("appendfsync") == {"appendfsync": "always"}
+    pid = found(r"pid (\d+)", text)
+    client.close()
+    os.kill(int(pid), signal.SIGKILL)
+    code, text = script("redis", "status")
+    assert (code, "Redis server 0 is not running" in text) == (1, True)
+    assert script("redis")[0] == 0
+    assert "b'kept'" in run_example(script, "redis", '"127.0.0.1", 6379', f'"{host}", {port}')
+    assert script("redis", "stop", "--delete") == (0, "Redis is not running\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -114,7 +132,7 @@ def test_wrong_input(script: Script, arguments: list[str], message: str):
     assert (code, message in text) == (2, True), text
 
 
-@pytest.mark.parametrize("name", ["kafka", "zookeeper"])
+@pytest.mark.parametrize("name", ["kafka", "redis", "zookeeper"])
 def test_the_help_has_examples(script: Script, name: str):
     code, text = script(name, "--help")
     assert code == 0

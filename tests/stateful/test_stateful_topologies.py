@@ -27,6 +27,7 @@ from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSp
 from txstorm.stateful import MemoryStateProvider, StateProvider
 from txstorm.testing import TopologyTestDriver
 from txstorm.testing.checks.schedules import play
+from txstorm.topology.rebalance import rebalanced
 
 SEED, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "8"))
 
@@ -433,6 +434,23 @@ def test_another_parallelism_is_refused_unless_the_state_is_shared(tmp_path):
             with TopologyTestDriver(net(bolt(), tasks=3), data_dir=place) as driver:
                 driver.commit(5)
                 assert table_of(driver, text=False) == counted(LINES)
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_another_parallelism_is_refused_if_a_provider_keeps_the_states(tasks):
+    with TopologyTestDriver(net(WordCount(), tasks=2, **KEPT)) as driver:
+        driver.commit(2)
+        with pytest.raises(StateError, match=r"the first run began with 2 states, now declared is . state"):
+            driver.restart(net(WordCount(), tasks=tasks, **KEPT))
+        with pytest.raises(StateError, match=r"began with 2 states, now declared is one state for all tasks"):
+            driver.restart(net(SharedWordCount(), tasks=2, **KEPT))
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_only_a_shared_state_can_be_rebalanced(settings):
+    with pytest.raises(InputError, match=r"cannot go from 2 tasks to 3: .*belongs to its tasks"):
+        rebalanced(net(WordCount(), **settings), {"count": 3})
+    assert rebalanced(net(SharedWordCount(), **settings), {"count": 3}).component("count").parallelism == 3
 
 
 def test_memory_is_refused_after_transactions_unless_it_may_be_lost():

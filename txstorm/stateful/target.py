@@ -8,6 +8,7 @@ back.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +20,13 @@ import pyarrow.parquet as pq
 
 from txstorm.api.context import TaskContext
 from txstorm.api.external import ManagedState, State, StateContext
+from txstorm.api.names import counted
+from txstorm.clients.files import read_whole, write_durably
 from txstorm.errors import (
     BlockedError,
     EmitError,
     InputError,
+    StateError,
     TableCorrupt,
     TopologyFailed,
     TxstormError,
@@ -38,6 +42,7 @@ from txstorm.storage.tables.intent import CHECKPOINT, UNKNOWN, Intent, IntentTab
 from txstorm.topology.graph import Component
 
 log = logging.getLogger("txstorm.stateful")
+STATES_FILE, FORMAT, VERSION = "states.json", "txstorm-states", 1
 
 
 class StatefulTarget(ExternalTarget):
@@ -116,6 +121,8 @@ class StatefulTarget(ExternalTarget):
         """
         if self.managed.decides:
             self.make_directory()
+        if self.has_states:
+            self._check_parallelism()
         self.last = committed
         self._epoch = epoch
         decided = {one.txid for intent in live for one in intent.txids if _touches(intent, self.ref.uri)}
@@ -131,6 +138,31 @@ class StatefulTarget(ExternalTarget):
             elif prepared is not None and prepared not in decided:
                 self._recover([task], (prepared, PREPARING))
         self._raise_failure()
+
+    def _check_parallelism(self) -> None:
+        """Raise `StateError` unless the number of states is that of the first run, which this records."""
+        path, tasks = self.path / STATES_FILE, None if self.managed.shared else self._tasks
+        if not path.exists():
+            write_durably(path, json.dumps({"format": FORMAT, "version": VERSION, "tasks": tasks}).encode() + b"\n")
+        try:
+            found = json.loads(read_whole(path))
+            format_, version, known = found["format"], found["version"], found["tasks"]
+        except (ValueError, TypeError, KeyError) as error:
+            msg = f"{path}: is damaged ({error}); restore it from a copy of the data directory"
+            raise TableCorrupt(msg) from None
+        if (format_, version) != (FORMAT, VERSION):
+            msg = (
+                f"{path}: expected format {FORMAT} {VERSION}, found {format_} {version}; use the txstorm that wrote it"
+            )
+            raise TableCorrupt(msg)
+        if known != tasks:
+            ways = [one if one is None else counted(one, "state") for one in (known, tasks)]
+            have, want = (one or "one state for all tasks" for one in ways)
+            msg = (
+                f"component {self.component!r}: the first run began with {have}, now declared is {want}, so that keys "
+                "would be missing: keep the parallelism, or share the state of all tasks under a new component id"
+            )
+            raise StateError(msg)
 
     def _open(self, task: int) -> None:
         provider, owner = self.managed.provider, self._owner

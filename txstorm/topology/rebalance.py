@@ -78,6 +78,10 @@ def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
     """Return the reason why `component` cannot run with `tasks` tasks; None if it can."""
+    managed = topology.managed.get(component.id)
+    bound = [f"state {one.name!r}" for one in topology.states.get(component.id, ()) if one.tasks is not None]
+    if bound or (managed is not None and managed.provider is not None and not managed.shared):
+        return f"{bound[0] if bound else 'its state'} belongs to its tasks; share the state in the code (shared = True)"
     if tasks == 1:
         return None
     if component.inputs and all(one.grouping.kind == "global" for one in component.inputs):
