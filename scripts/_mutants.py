@@ -715,6 +715,108 @@ if BASE in entry.info:
 """,
         "yield (entry, as_of(entry.info))",
     ),
+    Mutant(
+        "lateness_by_the_watermark_of_the_batch",
+        "WindowCommitter._rows",
+        "late(times, moment.passed, plan.form)",
+        "late(times, moment.reached, plan.form)",
+        "tests/windows/test_windowed_bolts.py",
+    ),
+    Mutant(
+        "a_watermark_per_task",
+        "WindowPlan.reports_newest",
+        "self.event_time and self.parallelism > 1",
+        "False",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "watermark_of_a_failed_attempt_is_kept",
+        "ComponentRecord.text",
+        "progress = self.progress",
+        """
+ComponentRecord.kept = max(getattr(ComponentRecord, "kept", 0), self.progress.watermark or 0)
+progress = replace(self.progress, watermark=ComponentRecord.kept or None)
+""",
+        "tests/windows/test_windowed_bolts.py::test_late_tuples_of_a_failed_attempt_are_not_reported",
+    ),
+    Mutant(
+        "a_scan_that_stops_before_its_last_tuple",
+        "Units._slide",
+        "(position(rows, unit.covered), position(rows, limit))",
+        "(position(rows, unit.covered), max(position(rows, limit) - 1, position(rows, unit.covered)))",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "tuples_in_no_window_never_expire",
+        "parts_of",
+        "(window.old_low, window.low)",
+        "(window.old_low, min(window.low, max(window.old_low, window.old_high)))",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "eviction_before_windows_are_read",
+        "WindowCommitter.finish_batch",
+        """
+if fired:
+    self._call(buffer, fired)
+units.save()
+""",
+        """
+units.save()
+if fired:
+    self._call(buffer, fired)
+""",
+        "tests/windows/test_windowed_bolts.py",
+    ),
+    Mutant(
+        "a_tuple_at_a_fired_end_is_not_new",
+        "behind",
+        "(txid + 1) << ARRIVAL_BITS",
+        "(txid + 2) << ARRIVAL_BITS",
+        "tests/unit/windows/test_firing_against_model.py",
+    ),
+    Mutant(
+        "a_tuple_at_the_watermark_is_on_time",
+        "late",
+        "next_end >= watermark + form.span",
+        "next_end > watermark + form.span",
+        "tests/unit/windows/test_firing_against_model.py",
+    ),
+    Mutant(
+        "sessions_end_with_their_last_tuple",
+        "merge_sessions",
+        "starts[1:] >= reach[:-1]",
+        "starts[1:] >= stops[:-1]",
+        "tests/unit/windows/test_firing_against_model.py",
+    ),
+    Mutant(
+        "a_key_without_content_is_kept",
+        "_time_ranges",
+        "last.last_end != end - step",
+        "last.last_end is None",
+        "tests/unit/windows/test_firing_against_model.py",
+    ),
+    Mutant(
+        "keys_are_looked_at_with_new_tuples_only",
+        "Units._visited",
+        "(FIRE, reached)",
+        "(FIRE, None)",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "the_last_input_with_data_is_idle",
+        "WatermarkRule._active",
+        "at is not None and at == latest",
+        "at is not None and at == self.lag",
+        "tests/unit/windows/test_firing_against_model.py",
+    ),
+    Mutant(
+        "a_timer_per_window_is_not_set",
+        "Units.next_end",
+        "None if record is None else record.due",
+        "None",
+        "tests/windows/test_windowed_bolts.py",
+    ),
 )
 
 
