@@ -222,3 +222,14 @@ def test_panes_are_in_the_windows_that_cover_their_times(span, step):
         for watermark in range(-10, 10):
             needed = bool(ends) and max(ends) + 3 > watermark
             assert (bool(panes.covered(pane)[0]) and int(pane[0]) >= panes.needed(watermark)) == needed
+
+
+def test_one_row_per_key_and_pane_leaves_the_tasks_of_the_source():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_window(Duration(10), Duration(4))
+    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+        rows = [(key, ts) for key in "ab" for ts in (1, 2, 2, 3, 4) for _ in range(50)]
+        driver.commit(driver.feed({"s1": rows}))
+        stage = [
+            one.values for one in driver.emissions if one.component.startswith("w (from") and one.stream == "default"
+        ]
+        assert sorted(stage) == [(2000, "a", 150), (2000, "b", 150), (4000, "a", 100), (4000, "b", 100)]
