@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.context import TaskContext
 from txstorm.api.names import counted
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
@@ -155,9 +155,6 @@ class _MemoryCoordinator(SpoutCoordinator):
         ends = _ends(metadata)
         # A caller that waits for all available data must not wait for a disabled partition.
         return all(ends.get(p, 0) >= size for p, size in mark.items() if p not in self._data.disabled)
-
-    def facts(self, metadata: Any) -> SourceFacts:
-        return SourceFacts(tuple(metadata or ()), caught_up=self.reached(metadata, self.latest()))
 
     def _slice(self, partition: int, index: int, amount: int) -> list[Row]:
         rows = self._data.partitions.get(partition, [])
