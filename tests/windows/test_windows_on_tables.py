@@ -21,7 +21,7 @@ from windows_model import INF, Fired, Model
 from txstorm import TransactionalTopologyBuilder, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "60"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "200"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIELDS = ("unit", "part", "at", "id")
 
@@ -119,6 +119,13 @@ def fired_in(driver, txid):
 @pytest.mark.parametrize("part", range(4))
 def test_random_schedules_with_failures_fire_what_the_model_fires(part, tmp_path):
     for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
+        run_schedule(seed, tmp_path / str(seed))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path):
+    for seed in range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES):
         run_schedule(seed, tmp_path / str(seed))
 
 

@@ -210,7 +210,8 @@ class CollectionHandle(Protocol):
         The cost does not depend on the number of rows: readers of this txid and later ones leave them out, and
         compaction frees their space. A place below an earlier one changes nothing.
 
-        With a `key`: the rows appended up to this txid, at once also for the reads of this task.
+        With a `key`: the rows appended up to this txid, at once also for the reads of this task; for the key None use
+        `evict_batch`.
 
         Without a key (None): the rows of all keys, also those that later transactions append below the place. The
         lowest place that the component's tasks give in this txid counts, from the next txid on; if any task gives none,

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
-from txstorm.state.index.collection_index import CollectionIndex, PublishedRows, RowForm
-from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.collection_index import CollectionIndex, PublishedLayers, PublishedRows, RowForm
+from txstorm.state.index.layers import Layers, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import Unpublished, written_twice
@@ -183,7 +183,7 @@ class TaskCollection:
         self._flush()
         for blocks in (self._loose, self._removed, self._cuts):
             blocks[:] = few(blocks)
-        return Layers([Source.of(block) for block in self._loose], self._removed, self._cuts)
+        return Layers([Sources.of(self._loose)], self._removed, self._cuts)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -343,6 +343,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
         self._index = index
         self._stamps: dict[int, datetime] = {}
         self._ended: tuple[EndedChanges, ...] = ()
+        self._overlay = PublishedLayers()  # of all of `_ended`, in few blocks
         self._last = 0
 
     def begin(self, txid: int, stamp: int) -> None:
@@ -361,16 +362,14 @@ class CollectionGroup(Unpublished[TaskCollection]):
         Raises:
             StateError: a row was written by a txid later than `txid`.
         """
-        later = Layers()
-        for ended in self._ended:  # before the index: what moves there meanwhile is found in one of the two
-            later = later.over(ended.changes.layers)
+        later = self._overlay.layers.over(own)  # before the index: rows that move there meanwhile are found in either
         form = self._form
 
         def ask(layers: Layers) -> tuple[Owners, Found]:
             wanted = layers.owners(span, form.names, form.no_keys) if owners is None else owners
             return wanted, layers.find(wanted, span, lambda rows: self._living(rows, txid), form.no_values)
 
-        wanted, found = self._index.ask(later.over(own), ask)
+        wanted, found = self._index.ask(later, ask)
         if len(found) and (newest := int(found.numbers.max()) >> COUNT_BITS) > txid:
             msg = (
                 f"state {self.state.name!r}: state is ahead: expected rows of txid {txid} or earlier, got one of txid "
@@ -428,12 +427,13 @@ class CollectionGroup(Unpublished[TaskCollection]):
             changes = self._together(txid, tasks)
             if changes is not None:
                 self._ended = (*self._ended, EndedChanges(txid, changes))
+                self._overlay = self._overlay.added(changes)
             self._open.pop(txid, None)
             self._stamps.pop(txid, None)
             self._last = txid
 
     def _drop_ended(self, txid: int) -> None:
-        self._ended = tuple(ended for ended in self._ended if ended.txid < txid)
+        self._keep([ended for ended in self._ended if ended.txid < txid])
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
         self._last = min(self._last, txid - 1)
 
@@ -449,13 +449,16 @@ class CollectionGroup(Unpublished[TaskCollection]):
             published = [ended for ended in self._ended if ended.txid <= last]
             if published:
                 self._index.apply([ended.changes for ended in published], published[-1].txid)
-            self._ended = tuple(ended for ended in self._ended if ended.txid > last)
+            self._keep([ended for ended in self._ended if ended.txid > last])
+
+    def _keep(self, ended: Sequence[EndedChanges]) -> None:
+        self._ended, self._overlay = tuple(ended), PublishedLayers.of(one.changes for one in ended)
 
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> PublishedRows | None:
         """Combine the writes of the tasks in `txid`; None if there are none."""
         written = {place: handle.rows for place, handle in tasks.items()}
         self._check_claims(txid, written)
-        known = max([self._index.bound, *(ended.changes.bound for ended in self._ended)])
+        known = max(self._index.bound, self._overlay.bound)
         return combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
 
     def _bound(self, handles: Sequence[TaskCollection]) -> int:

@@ -277,9 +277,10 @@ class Units:
             return int(pending[0]) if len(pending) else None
         passed = self._moment.last_end(step) if self._moment.limit(self._form) is None else self._moment.reached
         if span is None:
-            if unit.kept and passed is not None and passed != END:
-                return (passed // step + 1) * step
-            return -(-int(pending[0]) // step) * step if len(pending) else None
+            following = [] if passed is None or passed == END else [(passed // step + 1) * step]
+            if unit.kept:
+                return following[0] if following else None
+            return max([-(-int(pending[0]) // step) * step, *following]) if len(pending) else None
         times = pending if unit.newest is None else np.concatenate(([np.int64(unit.newest)], pending))
         return next(covering_ends(times, step, span, passed, None), None) if passed != END else None
 

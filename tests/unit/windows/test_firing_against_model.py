@@ -10,7 +10,7 @@ import pytest
 from windows_machine import Machine
 from windows_model import INF, Model, Rules
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "300"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "20000"))
 
 
 def some_rules(rng):
@@ -61,24 +61,34 @@ def schedule(rng, rules):
         yield txid, stamp, rows, {"partitions": partitions, "ended": frozenset(ended), "end": end}
 
 
+@pytest.mark.long
+def test_many_random_schedules_fire_what_the_model_fires():
+    for seed in range(FIRST + SCHEDULES, FIRST + 5 * SCHEDULES):
+        run_schedule(seed)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_random_schedules_fire_what_the_model_fires(part):
     for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
-        rng = random.Random(seed)
-        rules = some_rules(rng)
-        model, machine = Model(rules), Machine(rules)
-        for txid, stamp, rows, more in schedule(rng, rules):
-            expected = model.transaction(txid, stamp, rows, **more)
-            got = machine.transaction(txid, stamp, rows, **more)
-            where = f"SEED={seed}, txid {txid}, {rules}"
-            assert machine.watermark == model.w, where
-            assert got[0] == expected[0], where
-            assert got[1] == expected[1], where
+        run_schedule(seed)
+
+
+def run_schedule(seed):
+    rng = random.Random(seed)
+    rules = some_rules(rng)
+    model, machine = Model(rules), Machine(rules)
+    for txid, stamp, rows, more in schedule(rng, rules):
+        expected = model.transaction(txid, stamp, rows, **more)
+        got = machine.transaction(txid, stamp, rows, **more)
+        where = f"SEED={seed}, txid {txid}, {rules}"
+        assert machine.watermark == model.w, where
+        assert got[0] == expected[0], where
+        assert got[1] == expected[1], where
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_invariants_of_all_forms(part):
-    for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
+    for seed in range(FIRST + part * SCHEDULES // 16, FIRST + (part + 1) * SCHEDULES // 16):
         rng = random.Random(seed)
         rules = some_rules(rng)
         rules.early = None
@@ -115,7 +125,7 @@ def check_appearances(rules, seen, late, appearances, where):
 
 
 def test_batch_cuts_change_nothing_while_no_tuple_is_late():
-    for seed in range(FIRST, FIRST + SCHEDULES // 2):
+    for seed in range(FIRST, FIRST + SCHEDULES // 40):
         rng = random.Random(seed)
         rules = some_rules(rng)
         rules.processing_time, rules.idle, rules.interval, rules.ttl, rules.early = False, None, 0, None, None

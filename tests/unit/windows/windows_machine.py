@@ -97,7 +97,7 @@ class Machine:
         return Unit()
 
     def evaluate(self, name, moment, added):
-        unit = self.unit(name, moment)
+        unit = self.units[name] = self.unit(name, moment)
         if self.form.is_session:
             times = np.array([t for t, _ in added], np.int64)
             ends = np.array([t + self.r.gap(id) for t, id in added], np.int64)

@@ -7,8 +7,9 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from threading import Lock
 from typing import Protocol, TypeVar
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from txstorm.api.state import CollectionState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.index import Bounds
-from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.layers import Layers, Sources
 from txstorm.state.index.sorted_rows import Arrays, SortedRows, few
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, split_changes, whole, words
 from txstorm.storage.rows.forms import KeyForm, ValueForm
@@ -44,16 +45,6 @@ class PublishedRows:
     removed: SortedRows | None = None
     tombstones: SortedRows | None = None
     bound: int = NO_BOUND
-
-    @property
-    def layers(self) -> Layers:
-        """The changes as layers of a scan."""
-        return Layers(
-            [] if self.rows is None else [Source.of(self.rows)],
-            [] if self.removed is None else [self.removed],
-            [] if self.tombstones is None else [self.tombstones],
-            self.bound,
-        )
 
 
 class RowForm:
@@ -139,12 +130,15 @@ class PublishedLayers:
     tombstones: tuple[SortedRows, ...] = ()
     bound: int = NO_BOUND
 
-    @property
+    @cached_property
     def layers(self) -> Layers:
         """All rows, as layers of a scan."""
-        return self.files.over(
-            Layers([Source.of(block) for block in self.blocks], self.removed, self.tombstones, self.bound)
-        )
+        return self.files.over(Layers([Sources.of(self.blocks)], self.removed, self.tombstones, self.bound))
+
+    @classmethod
+    def of(cls, changes: Iterable[PublishedRows]) -> PublishedLayers:
+        """Return the rows of `changes`, in txid order, in memory."""
+        return reduce(cls.added, changes, cls())
 
     def added(self, later: PublishedRows) -> PublishedLayers:
         """Return these rows with `later` changes."""
@@ -154,7 +148,7 @@ class PublishedLayers:
             blocks.append(later.rows)
         while len(blocks) > 1 and len(blocks[-2]) <= 2 * len(blocks[-1]) and len(blocks[-1]) < _MERGED_ROWS:
             blocks[-2:] = [SortedRows.joined(blocks[-2:])]
-        removed = [*self.removed, *([] if later.removed is None else [later.removed])]
+        removed = [*self.removed, *([] if later.removed is None else [replace(later.removed, values=())])]
         tombstones = [*self.tombstones, *([] if later.tombstones is None else [later.tombstones])]
         return replace(
             self, blocks=tuple(blocks), removed=tuple(few(removed)), tombstones=tuple(few(tombstones)), bound=bound

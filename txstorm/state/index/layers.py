@@ -5,8 +5,9 @@ The rows of files, those in memory, those of unpublished txids and those of a ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -34,10 +35,28 @@ class Source:
     read: Callable[[], SortedRows]
     may_have: Callable[[Owners], bool] = lambda owners: True
 
+
+class Sources:
+    """Sources of rows, of which those that a scan needs are found quickly even if they are many."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._all = list(sources)
+        self._least = np.array([source.least for source in self._all], np.int64)
+        self._most = np.array([source.most for source in self._all], np.int64)
+
     @classmethod
-    def of(cls, block: SortedRows) -> Source:
-        """Return a block in memory as a source."""
-        return cls(block.least, block.most, lambda: block)
+    def of(cls, blocks: Iterable[SortedRows]) -> Sources:
+        """Return blocks in memory as sources."""
+        return cls(Source(block.least, block.most, partial(_same, block)) for block in blocks)
+
+    def reaching(self, span: Span) -> list[Source]:
+        """Return the sources that may have rows in the range of `span`."""
+        near = np.flatnonzero((self._least <= span.last) & (self._most >= span.first))
+        return [self._all[i] for i in near.tolist()]
+
+
+def _same(block: SortedRows) -> SortedRows:
+    return block
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,7 @@ class Layers:
         bound: rows of all collections with a lower order are removed.
     """
 
-    sources: Sequence[Source] = ()
+    sources: Sequence[Sources] = ()
     removed: Sequence[SortedRows] = ()
     tombstones: Sequence[SortedRows] = ()
     bound: int = LOWEST
@@ -68,7 +87,7 @@ class Layers:
     def owners(self, span: Span, names: Sequence[str], none: Arrays) -> Owners:
         """Return all collections that may have rows in `span`, sorted by key; `none`: empty key columns."""
         span = self._bounded(span)
-        parts = [source.read().there(span) for source in self.sources if _reaches(source, span)]
+        parts = [source.read().there(span) for source in self._reaching(span)]
         return Owners.united(parts, names, none)
 
     def find(self, owners: Owners, span: Span, living: Callable[[Found], Found], none: Arrays) -> Found:
@@ -98,12 +117,15 @@ class Layers:
                 return rows.limited(span)
             step *= 4
 
+    def _reaching(self, span: Span) -> list[Source]:
+        return [source for sources in self.sources for source in sources.reaching(span)]
+
     def _bounded(self, span: Span) -> Span:
         return replace(span, first=max(span.first, self.bound)) if self.bound > span.first else span
 
     def _read(self, owners: Owners, span: Span) -> list[Found]:
         """Read the rows of `owners` in `span`, nearest sources first if there is a row limit, until it is reached."""
-        there = [source for source in self.sources if _reaches(source, span) and source.may_have(owners)]
+        there = [source for source in self._reaching(span) if source.may_have(owners)]
         if span.most is None:
             return [source.read().find(owners, span) for source in there]
         there.sort(key=lambda one: -one.most if span.backwards else one.least)
@@ -125,10 +147,6 @@ class Layers:
             gone = [Found(*found.places, ()) for found in (one.find(owners, wide) for one in self.removed)]
             rows = rows.without(Found.merged(gone))
         return rows
-
-
-def _reaches(source: Source, span: Span) -> bool:
-    return source.least <= span.last and source.most >= span.first
 
 
 def _is_beyond(source: Source, found: Found, owners: int, span: Span) -> bool:

@@ -24,7 +24,7 @@ from txstorm.clients.delta.footer_digest import check_seal
 from txstorm.clients.files import check_file
 from txstorm.errors import TableCorrupt
 from txstorm.state.index.collection_index import PublishedLayers, RowForm
-from txstorm.state.index.layers import Layers, Source
+from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Owners, SortedRows
 from txstorm.storage.rows.eviction import limit_of, words
 from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, SEQUENCE, TXID, UPDATED
@@ -35,6 +35,9 @@ SMALL = 1 << 12
 """Number of rows below which row groups are read together with others."""
 TOGETHER = 1 << 15
 """Approximate number of rows of small row groups that are read together."""
+
+_OPTIONS: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
+"""Options for reading files; Spark may write times with 96 bits."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class RowGroup:
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Read the given columns; raise `TableCorrupt` if the file is missing or damaged."""
-        with _readable(self.file), pq.ParquetFile(self.file, page_checksum_verification=True) as file:
+        with _readable(self.file), pq.ParquetFile(self.file, **_OPTIONS) as file:
             return file.read_row_group(self.number, columns=list(columns))
 
 
@@ -133,7 +136,7 @@ class TableFiles:
             special = self._specials(later, as_of)
         changes = self._form.changes(special)
         layers = Layers(
-            [*self._sources(base, None), *self._sources(later, as_of)],
+            [Sources([*self._sources(base, None), *self._sources(later, as_of)])],
             [] if changes.removed is None else [changes.removed],
             [] if changes.tombstones is None else [changes.tombstones],
             max(LOWEST if bound is None else bound, changes.bound),

@@ -296,7 +296,7 @@ class SortedRows:
 
 
 def few(blocks: Sequence[SortedRows]) -> list[SortedRows]:
-    """Merge the last ones of `blocks` until each is more than twice as large as the next, so that there are few."""
+    """Merge the last ones of `blocks`, so that each is more than twice as large as the next; call after adding one."""
     made = list(blocks)
     while len(made) > 1 and len(made[-2]) <= 2 * len(made[-1]):
         made[-2:] = [SortedRows.joined(made[-2:])]

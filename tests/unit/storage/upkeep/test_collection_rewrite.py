@@ -1,11 +1,16 @@
 """Compaction of collection states: which files it keeps, rewrites and drops, and what readers see afterwards."""
 
+from datetime import UTC, datetime, timedelta
+
 import pyarrow as pa
 import pytest
 from keyed_cases import begun, committed, opened, read
+from store_cases import open_store
 
+from txstorm.api.state import CollectionState
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import TableCorrupt
+from txstorm.results.read import read_state
 from txstorm.storage.upkeep import collection_rewrite
 
 SECOND = 1_000_000
@@ -140,3 +145,37 @@ def test_a_group_without_rows_but_with_a_bound_is_compacted(store, tmp_path):
     fill(store, 1, 1)
     commit(store, 2, lambda events: events.evict_batch(pa.table({"user": ["a", "b"], "at": [99, 15]})))
     assert files(tmp_path)[1] == shown(tmp_path, 2) == [15, 17]
+
+
+@pytest.mark.parametrize(
+    ("order", "place"),
+    [(datetime, lambda n: datetime(1969, 12, 31, 23, 59, 59, 999_990, tzinfo=UTC) + timedelta(microseconds=n)),
+     (pa.int16(), lambda n: n - 10)],
+)  # fmt: skip
+def test_bounds_of_every_type_of_order_hold_before_and_after_compaction_and_restart(
+    tmp_path, monkeypatch, order, place
+):
+    for name in ("txstorm.storage.tables.staging.PLACED_ROWS", "txstorm.state.index.row_groups.SMALL"):
+        monkeypatch.setattr(name, 2)
+    typed = CollectionState("typed", key={}, order={"at": order}, value={"n": int}, ttl=timedelta(seconds=50))
+    states = {"count": [typed]}
+    store = open_store(tmp_path, create=True, states=states, sinks={})
+
+    def turn(txid, work, epoch=1):
+        committed(store, txid, txid * SECOND, lambda r: work(r.collection("count", 0, "typed")), epoch)
+
+    turn(1, lambda typed: typed.append_many([((), place(n), n) for n in range(20)]))
+    turn(2, lambda typed: typed.evict_before(place(7)))
+    found = []
+    turn(
+        3, lambda typed: [found.append([n for _, n in typed.scan((), end=place(9))]), typed.evict_before(place(8), ())]
+    )
+    store.upkeep.compact()
+    store.close()
+    store = open_store(tmp_path, epoch=2, committed=3, states=states, sinks={})
+    turn(4, lambda typed: typed.append_many([((), place(6), 6), ((), place(9), 99)]), 2)
+    turn(5, lambda typed: found.append([n for _, n in typed.scan((), end=place(9))]), 2)
+    assert found == [[7, 8, 9], [8, 9, 99]]
+    shown = read_state(tmp_path, "typed", 4, 4, lambda txid: txid * SECOND)
+    assert sorted(shown["n"].to_pylist()) == [*range(8, 20), 99]
+    assert sorted(read_state(tmp_path, "typed", 2, 4, lambda txid: txid * SECOND)["n"].to_pylist()) == [*range(7, 20)]
