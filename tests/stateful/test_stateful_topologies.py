@@ -21,7 +21,7 @@ from stateful_nets import (
     table_of,
 )
 
-from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, faults
+from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, faults, rewind
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
@@ -505,3 +505,21 @@ def test_what_pre_rollback_raises_ends_the_run_once_the_state_is_rolled_back(set
         driver.restart(net(WordCount(), tasks=1, **settings))
         driver.commit(5)
         assert (table_of(driver) if not settings else kept(1)) == counted(LINES)
+
+
+def test_a_rewind_takes_the_table_back_and_keeps_other_states_by_name(tmp_path):
+    for settings in ({}, KEPT):
+        place = tmp_path / str(len(settings))
+        with TopologyTestDriver(net(WordCount(), **settings), data_dir=place) as driver:
+            driver.commit(4)
+        if settings:
+            with pytest.raises(InputError, match="checkpoints/count cannot be taken back, .*--keep count"):
+                rewind(place, 2)
+        rewind(place, 2, keep=["count"] if settings else [])
+        with TopologyTestDriver(net(WordCount(), **settings), data_dir=place) as driver:
+            assert driver.committed == 2
+            driver.commit(3)
+            driver.restart(net(WordCount(), **settings))
+            driver.commit(5)
+            again = LINES[2:4] if settings else []
+            assert (table_of(driver) if not settings else kept()) == counted([*LINES, *again])
