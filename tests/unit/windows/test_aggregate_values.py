@@ -233,3 +233,16 @@ def test_one_row_per_key_and_pane_leaves_the_tasks_of_the_source():
             one.values for one in driver.emissions if one.component.startswith("w (from") and one.stream == "default"
         ]
         assert sorted(stage) == [(2000, "a", 150), (2000, "b", 150), (4000, "a", 100), (4000, "b", 100)]
+
+
+@pytest.mark.parametrize("phase", ["processing", "committing"])
+def test_a_pane_of_a_transaction_that_is_replayed_counts_once(phase):
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
+    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+        txid = driver.feed({"s1": [("a", 1), ("a", 2)]})
+        if phase == "committing":
+            driver.ack(txid)
+        driver.fail(txid)
+        driver.commit(txid)
+        driver.commit(driver.end_of_input())
+        assert [row[-1] for row in driver.emitted("w")] == [2]
