@@ -859,6 +859,59 @@ if fired:
         "self._store.prepare(place, self._written)",
         "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
     ),
+    Mutant(
+        "a_pane_counted_twice_after_a_replay",
+        "AggregateCommitter._rows",
+        "rows = pa.concat_tables([one.rows for one in self._arrived])",
+        """
+left = vars(AggregateCommitter).get("left", {})
+rows = pa.concat_tables([one.rows for one in self._arrived] + left.get(self._attempt.txid, []))
+AggregateCommitter.left = {self._attempt.txid: [rows]}
+""",
+        "tests/unit/windows/test_aggregate_values.py::test_a_pane_of_a_transaction_that_is_replayed_counts_once[committing]",
+    ),
+    Mutant(
+        "panes_are_late_by_the_watermark_of_the_batch",
+        "OpenPanes.add",
+        "panes.needed(passed)",
+        "panes.needed(passed if reached is None else reached)",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "panes_are_evicted_one_too_early",
+        "OpenPanes._keep",
+        "self._panes.needed(reached)",
+        "self._panes.needed(reached) + self._panes.size",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "a_session_that_has_grown_is_kept_twice",
+        "OpenSessions._keep",
+        "self._stored.remove_many(keys)",
+        "None",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "sessions_that_touch_are_one",
+        "_overlapping",
+        "starts[1:] >= latest[:-1]",
+        "starts[1:] > latest[:-1]",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "a_replaced_result_stays",
+        "ResultRows.replace",
+        "self._handle.remove_many(keys, at, at)",
+        "None",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "the_frontier_ignores_the_allowed_lateness",
+        "AggregateCommitter.finish_batch",
+        "reached if reached == END else reached - plan.lateness",
+        "reached",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
 )
 
 

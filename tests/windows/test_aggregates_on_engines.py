@@ -1,4 +1,4 @@
-"""Window aggregates on both engines: the same results, and the same bytes of the state, from the same files."""
+"""Window aggregates on both engines (U3, U5): the same results, and the same bytes of the state, from the same files."""
 
 import json
 import random

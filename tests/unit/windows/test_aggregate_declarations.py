@@ -1,4 +1,4 @@
-"""Wrong declarations of window aggregates: one clear error each, at the call or when the topology is built."""
+"""Wrong declarations of window aggregates (U8): one clear error each, at the call or when the topology is built."""
 
 from datetime import timedelta
 

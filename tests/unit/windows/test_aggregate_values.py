@@ -233,3 +233,29 @@ def test_one_row_per_key_and_pane_leaves_the_tasks_of_the_source():
             one.values for one in driver.emissions if one.component.startswith("w (from") and one.stream == "default"
         ]
         assert sorted(stage) == [(2000, "a", 150), (2000, "b", 150), (4000, "a", 100), (4000, "b", 100)]
+
+
+@pytest.mark.parametrize("phase", ["processing", "committing"])
+def test_a_pane_of_a_transaction_that_is_replayed_counts_once(phase):
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
+    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+        txid = driver.feed({"s1": [("a", 1), ("a", 2)]})
+        if phase == "committing":
+            driver.ack(txid)
+        driver.fail(txid)
+        driver.commit(txid)
+        driver.commit(driver.end_of_input())
+        assert [row[-1] for row in driver.emitted("w")] == [2]
+
+
+def test_changed_results_are_ranked_again_by_the_task_that_has_them_all():
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
+    counts = WindowAggregate("k", table="r", ttl=WEEK, retractions=True, n="count").with_tumbling_window(Duration(10))
+    counts.with_timestamp_field("ts").with_allowed_lateness(Duration(100))
+    builder.set_bolt("w", counts, 2).fields_grouping("feed", "s1", ["k"])
+    builder.set_bolt("top", TopPerWindow(1, "n"), 3).global_grouping("w")
+    with TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH)) as driver:
+        driver.commit(driver.feed({"s1": [(key, 5) for key in "aab"] + [("c", 15)]}))
+        driver.commit(driver.feed({"s1": [("b", 5), ("b", 6)]}))
+        assert [(row[0], *row[3:]) for row in driver.emitted("top", stream="retractions")] == [("a", 2, 1)]
+        assert [(row[0], *row[3:]) for row in driver.emitted("top", 2)] == [("b", 3, 1)]

@@ -1,4 +1,4 @@
-"""Random schedules of window aggregates on tables, with failures, replays, restarts and rescaling, against a model.
+"""Random schedules of window aggregates on tables, with failures, replays, restarts and rescaling, against a model (U3, U5).
 
 ``SEED=n`` starts with that schedule; a failure names the seed of its schedule. ``AGGREGATE_SCHEDULES`` is the number of
 them.

@@ -78,7 +78,8 @@ class TopPerWindow(AssembledBolt):
         plan = RankPlan(site.id, self.n, self.by, fields)
         if changing is None or first is None or faults:
             return Assembly(RankPerWindow(plan), tuple(faults))
-        return Assembly(ChangingRanks(plan, first.component, changing, site.parallelism), ())
+        tasks = 1 if first.grouping == "global" else site.parallelism
+        return Assembly(ChangingRanks(plan, first.component, changing, tasks), ())
 
 
 def _faults(bolt: TopPerWindow, site: Site) -> Iterator[str]:
@@ -161,7 +162,7 @@ class ChangingRanks(RankPerWindow):
         plan: the plan.
         source: the component whose results are ranked.
         results: what is known of them.
-        parallelism: number of its tasks.
+        parallelism: number of the tasks that get results.
     """
 
     def __init__(self, plan: RankPlan, source: str, results: Results, parallelism: int) -> None:
