@@ -513,7 +513,7 @@ def test_a_rewind_takes_the_table_back_and_keeps_other_states_by_name(tmp_path):
         with TopologyTestDriver(net(WordCount(), **settings), data_dir=place) as driver:
             driver.commit(4)
         if settings:
-            with pytest.raises(InputError, match="checkpoints/count cannot be taken back, .*--keep count"):
+            with pytest.raises(InputError, match=r"checkpoints/count cannot be taken back, .*--keep count"):
                 rewind(place, 2)
         rewind(place, 2, keep=["count"] if settings else [])
         with TopologyTestDriver(net(WordCount(), **settings), data_dir=place) as driver:
