@@ -24,8 +24,8 @@ def code_cells(notebook: Any) -> Iterator[Any]:
     return (cell for cell in notebook.cells if cell.cell_type == "code")
 
 
-def test_there_is_one_notebook():
-    assert [path.name for path in NOTEBOOKS] == ["first_topology.ipynb"]
+def test_there_are_two_notebooks():
+    assert [path.name for path in NOTEBOOKS] == ["event_time_windows.ipynb", "first_topology.ipynb"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -57,6 +57,24 @@ def test_the_first_topology_notebook_runs(engine: str, tmp_path: Path, monkeypat
     assert sorted(line.split()[-2] for line in new.splitlines()[2:]) == ["back", "came", "cow", "the"]
     assert stopped == "6 transactions committed, 0 of them in this run\n"
     assert shown[-1].strip() == engine
+
+
+@pytest.mark.notebook
+@pytest.mark.integration
+def test_the_notebook_on_windows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebook = read(ROOT / "notebooks" / "event_time_windows.ipynb")
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    shown = "".join(output_of(cell) for cell in code_cells(notebook))
+    for expected in (
+        "watermark 00:00:21",
+        "late: [('z', 1, 100)]",
+        "attempts at txid 3 so far: 2",
+        "[('00:00:40', 8, ['d', 'e'])]",
+        "4 {'00:00:10': 6, '00:00:20': 7, '00:00:30': 4, '00:00:40': 8, '00:00:50': 12, '00:01:00': 7}",
+    ):
+        assert expected in shown
 
 
 def output_of(cell: Any) -> str:

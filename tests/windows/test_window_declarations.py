@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from window_cases import Report, driver, topology
 
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt, run
 from txstorm.errors import InputError, TopologyError, TopologyFailed
+from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout
 
 SECOND = Duration.seconds(1)
@@ -138,6 +139,17 @@ def test_windows_of_counts_per_key_without_ttl_are_warned_about():
     assert any("give with_key a ttl" in warning for warning in made.warnings)
     made = topology(Report().with_window(Count(2)).with_key("id", ttl=Duration.days(1)))
     assert not made.warnings
+
+
+@pytest.mark.parametrize(("timestamps", "warned"), [(False, True), (True, False)])
+def test_windows_of_processing_time_in_a_run_that_ends_by_itself_are_warned_about(tmp_path, caplog, timestamps, warned):
+    bolt = WindowedBolt().with_tumbling_window(Duration.seconds(1))
+    if timestamps:
+        bolt.with_timestamp_field("ts")
+    builder = TransactionalTopologyBuilder("t", "numbers", MemoryTransactionalSpout([[]], "ts"))
+    builder.set_bolt("w", bolt).global_grouping("numbers")
+    run(builder.build_topology(), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(60)
+    assert ("w has processing-time windows" in caplog.text) is warned
 
 
 def test_durations_show_themselves_as_they_are_written():

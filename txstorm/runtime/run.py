@@ -81,7 +81,7 @@ def run(
         FencedError: another process took over this directory before this run could begin.
         KilledError: the topology was ended with ``txstorm kill`` while this run was on standby.
     """
-    _check_topology(topology)
+    _check_topology(topology, bounded=available_now)
     warn_of_random_seed()
     origin = origin_of(topology, target)
     if settings:
@@ -142,13 +142,21 @@ def launch(
     return handle
 
 
-def _check_topology(topology: Topology) -> None:
-    """Raise `InputError` if `topology` is not a built topology; log its warnings."""
+def _check_topology(topology: Topology, *, bounded: bool) -> None:
+    """Raise `InputError` if `topology` is not a built topology; log its warnings, and those of a bounded run."""
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
     for warning in topology.warnings:
         log.warning("topology %s: %s", topology.id, warning)
+    for one in topology.components:
+        if bounded and getattr(one.object, "processing_time", False):
+            log.warning(
+                "topology %s: %s has processing-time windows, which no heartbeat closes in a run that ends when all "
+                "data is read: give it timestamps (with_timestamp_field), or end the input (--end-of-input)",
+                topology.id,
+                one.id,
+            )
 
 
 def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:

@@ -36,6 +36,9 @@ class WindowCommitter(PartialCommitter):
         plan: the plan of the component.
         bolt: the user's bolt; every task has a copy for each transaction.
         tables: the tables that the bolt declares.
+
+    Attributes:
+        processing_time: whether its windows close by time alone.
     """
 
     timers: ClassVar[bool] = True
@@ -45,6 +48,7 @@ class WindowCommitter(PartialCommitter):
         self.bolt = bolt
         self.tables = tables
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
+        self.processing_time = not plan.event_time
         self.tuples = buffer_state(plan)
         self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
         self.queue = None if plan.key is None else queue_state(plan)
