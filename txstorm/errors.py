@@ -155,7 +155,7 @@ class TopologyFailed(TxstormError):
 
 
 class TooManyDeadLetters(TopologyFailed):
-    """More records of a run became dead letters than the setting `max_dead_letters` allows."""
+    """The run produced more dead letters than the setting `max_dead_letters` allows."""
 
 
 class DeadLettersWarning(UserWarning):

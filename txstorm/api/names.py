@@ -30,7 +30,7 @@ def field_fault(where: str, name: object) -> str | None:
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number with its inflected noun: ``1 value``, ``2 values``."""
+    """Return a number and its noun, in the plural where needed: ``1 value``, ``2 values``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 

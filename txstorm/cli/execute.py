@@ -67,7 +67,7 @@ class Ending:
 
 
 def execute(topology: Topology, request: Request, console: Console | None = None) -> Ending:
-    """Run `topology` to its end, showing progress on `console` (default: standard error); signals stop the run.
+    """Run `topology` to completion, with progress on `console` (default: standard error); a signal stops the run.
 
     Raises:
         TxstormError: the run could not start: bad input, or another run holds the data directory.

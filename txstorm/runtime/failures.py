@@ -105,7 +105,7 @@ class LetterLimit:
         self._sums = {txid: sums for txid, sums in self._sums.items() if txid >= upto}
 
     def at_end(self, committed: int) -> str | None:
-        """Return a description if a run that ended after the txid `committed` has exceeded the limit, else None."""
+        """Return an error message if a run that ended at txid `committed` has too many dead letters, else None."""
         return self._excess(committed, 0) if committed in self._sums else None
 
     def _excess(self, txid: int, sample: int) -> str | None:

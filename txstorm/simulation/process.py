@@ -442,7 +442,7 @@ class Process:
             self.publishing = False
 
     def forget(self, before: int) -> None:
-        """Do nothing: there are no maps."""
+        """Do nothing: simulated topologies have no maps in external stores."""
 
     # -- upkeep --------------------------------------------------------------------------------------------------
 

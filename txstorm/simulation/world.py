@@ -95,7 +95,7 @@ class World:
         self.tables[stored.uri] = stored
 
     def by_spark(self, stored: Stored) -> bool:
-        """Return whether Spark publishes the groups to a table."""
+        """Return whether commit groups are published to a table with Spark."""
         return self.schedule.spark and stored.number == self.schedule.tables - 1 and stored.ref.kind != STATE
 
     # -- what processes use ---------------------------------------------------------------------------------------

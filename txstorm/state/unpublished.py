@@ -473,7 +473,7 @@ class UnpublishedRows(Unpublished[W]):
         self._ended, self._overlay = ended, self._over(ended)
 
     def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        """Build the overlay from `ended`: the latest row of each changed key."""
+        """Build the overlay from the transactions in `ended`: the latest row of each changed key."""
         return latest_rows(ended)
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:

@@ -60,7 +60,7 @@ class ComponentInfo:
 
 
 def inspect(declaration: Declaration) -> ComponentInfo:
-    """Inspect one declaration, calling the object's `declare_output_fields` once; never raises."""
+    """Inspect the declaration of one component, calling its `declare_output_fields` once; never raises."""
     faults: list[str] = []
     kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
     usable = kind is not None

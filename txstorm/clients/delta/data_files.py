@@ -81,7 +81,7 @@ class Selected:
         self._actions = _at_most(_above(actions, wanted.low), wanted.high)
 
     def table(self) -> pa.Table:
-        """Return all wanted rows, in no particular order."""
+        """Return all selected rows, in no particular order."""
         wanted, rows = self._wanted, self._dataset(self._actions)
         return rows.to_table(columns=self._columns, filter=wanted.condition, use_threads=wanted.threads)
 

@@ -139,7 +139,7 @@ def _sidecars(checkpoint: Path) -> list[str]:
 
 
 def checkpoint_version(name: str) -> int | None:
-    """Return the version of a checkpoint file, or of a part of one, by its name; None for other files."""
+    """Return the version in the name of a checkpoint file, or of a part of one; None for any other file."""
     found = _CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else None
 

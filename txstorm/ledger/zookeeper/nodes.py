@@ -90,7 +90,7 @@ def needed(root: str, op: Op, known: Mapping[str, Known | None], *, guess: bool)
 
 
 def touched(root: str, op: Op) -> list[str]:
-    """Return all nodes on whose state the effect of `op` depends."""
+    """Return all nodes whose state can affect the outcome of `op`."""
     node = node_path(root, op.path)
     return [*_above(root, op.path), node, f"{node}/{VALUE}"]
 

@@ -82,7 +82,7 @@ class Stored:
             raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
 
     def foreign(self) -> None:
-        """Commit as a foreign writer would, without changing a row."""
+        """Commit as another writer would, without changing any row."""
         self.versions.append(self.versions[-1]._replace(info={}))
 
 

@@ -55,7 +55,7 @@ def epoch_of(name: str) -> int | None:
 
 
 def unique() -> str:
-    """Return a random part for the name of a new file."""
+    """Return a random string that makes the name of a new file unique."""
     return uuid.uuid4().hex
 
 
