@@ -102,7 +102,7 @@ class UpkeepSchedule:
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
     def unsettled(self) -> list[str]:
-        """Return the URIs of the state tables that lack some of their changes, or whose newest version is not retained."""
+        """Return the URIs of state tables that lack some of their changes, or whose newest version is not retained."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
 
     def has_superseded(self, now: int) -> bool:
