@@ -15,7 +15,7 @@ from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, Window
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.rules.event_time import END, instant
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("AGGREGATE_SCHEDULES", "40"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("AGGREGATE_SCHEDULES", "24"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIELDS = ("key", "at", "id", "value")
 

@@ -65,10 +65,8 @@ class ResultRows:
     def _sorted(self, rows: pa.Table) -> pa.Table:
         if rows.num_rows < 2:
             return rows
-        keys, codes = self._distinct_keys(rows)
-        ranks = [ranked(whole(column)) for column in keys.columns]
-        by_key = [rank[codes] for rank in reversed(ranks)]
-        return rows.take(pa.array(np.lexsort((*by_key, integers(rows.column(END_FIELD))))))
+        keys = [_order(whole(rows.column(name))) for name in reversed(self._cells.key_names)]
+        return rows.take(pa.array(np.lexsort((*keys, integers(rows.column(END_FIELD))))))
 
     def _distinct_keys(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
         """Return the distinct keys of rows, and the number of each row's key."""
@@ -88,6 +86,11 @@ def among(rows: pa.Table, others: pa.Table, names: list[str]) -> Mask:
     codes, _ = numbered([whole(column) for column in both.columns], both.num_rows)
     found: Mask = np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
     return found
+
+
+def _order(column: pa.Array) -> Numbers:
+    """Return a number for each value of a key column, in the order of the values, None first."""
+    return integers(column) if pa.types.is_int64(column.type) and not column.null_count else ranked(column)
 
 
 def _instants(column: pa.ChunkedArray) -> pa.Array:
