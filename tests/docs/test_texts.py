@@ -139,7 +139,10 @@ def test_every_command_and_option_is_described(command: str):
 
 PUBLIC = {
     "txstorm",
-    *(f"txstorm.{room}" for room in ("spouts", "bolts", "sinks", "stateful", "testing", "simulation", "errors")),
+    *(
+        f"txstorm.{room}"
+        for room in ("spouts", "bolts", "sinks", "windows", "stateful", "testing", "simulation", "errors")
+    ),
 }
 """Homes of public names; all other modules may move."""
 

@@ -69,7 +69,6 @@ def _document(value: Any) -> bool:
         "kind": lambda kind: kind in ("heartbeat", "end"),
         "sources": lambda sources: isinstance(sources, Mapping) and all(map(_source, sources.values())),
         "pinned": lambda pinned: isinstance(pinned, Mapping),
-        "epoch": _number,
     }
     return isinstance(facts, Mapping) and all(name in shapes and shapes[name](one) for name, one in facts.items())
 
@@ -164,7 +163,7 @@ class Meta(NamedTuple):
         document: the spout document, which determines the batch.
         stamp: processing time, UTC microseconds.
         digests: source partition → digest of the records read; empty until they are read.
-        epoch: epoch of the coordinator that planned the txid; 0: unknown, or that of the committed attempt.
+        epoch: epoch of the coordinator that planned the txid; 0: unknown.
     """
 
     document: Any

@@ -1,7 +1,7 @@
 """Facts of a plan inside the spout document, under the key ``facts``: where the document goes, they go.
 
-Defaults are not stored, so that the document of an ordinary transaction has no such key. The epoch is stored only if it
-is not that of the committed attempt, whose id contains it.
+Defaults are not stored, so that the document of an ordinary transaction has no such key. The epoch is not stored here:
+it is part of the metadata until the commit, and of the id of the committed attempt afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNKNOWN = SourceFacts()
 
 
 def with_facts(document: Any, facts: PlanFacts) -> Any:
-    """Return `document` with these facts; an `epoch` of 0 is not stored."""
+    """Return `document` with these facts, but for the epoch."""
     stored: dict[str, Any] = {}
     if facts.kind != "data":
         stored["kind"] = facts.kind
@@ -28,18 +28,17 @@ def with_facts(document: Any, facts: PlanFacts) -> Any:
         stored["sources"] = sources
     if facts.pinned:
         stored["pinned"] = dict(facts.pinned)
-    if facts.epoch:
-        stored["epoch"] = facts.epoch
     return {**document, FACTS: stored} if stored else document
 
 
-def facts_of(document: Any, sources: Sequence[str], attempt_id: int) -> PlanFacts:
+def facts_of(document: Any, sources: Sequence[str], attempt_id: int, epoch: int = 0) -> PlanFacts:
     """Return the facts in `document`.
 
     Args:
         document: the document of a txid.
         sources: names of all sources of the spout.
-        attempt_id: id of the attempt, which contains the epoch if the document does not.
+        attempt_id: id of the attempt.
+        epoch: the epoch that planned the txid; 0: unknown, then it is taken to be that of the attempt.
     """
     stored = _facts(document)
     known = stored.get("sources", {})
@@ -47,7 +46,7 @@ def facts_of(document: Any, sources: Sequence[str], attempt_id: int) -> PlanFact
         kind=stored.get("kind", "data"),
         sources={name: _source(known[name]) if name in known else _UNKNOWN for name in sources},
         pinned=stored.get("pinned", {}),
-        epoch=stored.get("epoch", attempt_id >> EPOCH_BITS),
+        epoch=epoch or attempt_id >> EPOCH_BITS,
     )
 
 
@@ -59,12 +58,6 @@ def kind_of(document: Any) -> Kind:
 def pinned_of(document: Any) -> Mapping[str, Any]:
     """Return component → pinned value of the transaction with `document`; empty if that is None."""
     return _facts(document).get("pinned", {})  # type: ignore[no-any-return]
-
-
-def in_epoch(document: Any, epoch: int) -> Any:
-    """Return `document` with the epoch that planned it, unless it is there already."""
-    stored = _facts(document)
-    return document if "epoch" in stored or not epoch else {**document, FACTS: {**stored, "epoch": epoch}}
 
 
 def _facts(document: Any) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Never
 
-import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -55,7 +55,6 @@ class StatefulTarget(ExternalTarget):
         self._tasks = 1 if managed.shared else component.parallelism
         self._parallelism = component.parallelism
         self._settings = component.configuration
-        self._blob = cloudpickle.dumps(managed.bolt)
         self._states: dict[int, State] = {}
         self._dirty: set[int] = set()  # tasks whose states could not be rolled back, since their store was away
         self._groups: list[TurnGroup] = []
@@ -213,7 +212,7 @@ class StatefulTarget(ExternalTarget):
 
     def _new_bolt(self, task: int) -> StatefulBolt:
         """Return a prepared new object of the user's bolt, for hooks after a crash."""
-        bolt: StatefulBolt = cloudpickle.loads(self._blob)
+        bolt: StatefulBolt = deepcopy(self.managed.bolt)
         context = TaskContext(
             self._owner.topology, self.component, task, self._parallelism, settings=dict(self._settings)
         )

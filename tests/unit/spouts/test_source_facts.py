@@ -16,7 +16,7 @@ from txstorm.errors import LedgerCorrupt, MetadataError
 from txstorm.ledger import paths
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 from txstorm.spouts.executors import planner, skipped_parts
-from txstorm.spouts.facts import facts_of, in_epoch, kind_of, with_facts
+from txstorm.spouts.facts import facts_of, kind_of, with_facts
 from txstorm.spouts.port import SpoutPlanner
 
 ATTEMPT = (3 << 32) + 7
@@ -61,15 +61,14 @@ def test_facts_survive_their_storage():
     stored = with_facts({"sources": {}}, facts)
     assert checked(paths.meta_path(4), {"document": stored, "stamp": 1, "digests": {}})["document"] == stored
     found = facts_of(stored, ["a", "b", "c"], ATTEMPT)
-    assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 2, True)
+    assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 3, True)
     assert found.sources == {**facts.sources, "c": SourceFacts()}
 
 
-def test_the_epoch_of_an_earlier_coordinator_is_stored_once():
-    document = in_epoch({"meta": 1}, 2)
-    assert facts_of(document, [], ATTEMPT).epoch == 2
-    assert in_epoch(document, 3) is document
-    assert in_epoch({"meta": 1}, 0) == {"meta": 1}
+def test_the_epoch_is_that_of_the_metadata_if_it_is_known():
+    assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2
+    assert facts_of({"meta": 1}, [], ATTEMPT).epoch == 3
+    assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
 
 
 @pytest.mark.parametrize("document", [None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7])
@@ -87,7 +86,6 @@ def test_a_document_without_facts_is_one_of_data(document):
         {"sources": {"a": {"caught_up": 1}}},
         {"sources": [1]},
         {"pinned": []},
-        {"epoch": -1},
     ],
 )
 def test_damaged_facts_are_refused_with_their_entry(facts):

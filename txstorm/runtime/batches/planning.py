@@ -23,7 +23,7 @@ from txstorm.errors import SpoutError
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.spouts.executors import planner
-from txstorm.spouts.facts import facts_of, in_epoch, kind_of, pinned_of, with_facts
+from txstorm.spouts.facts import facts_of, kind_of, pinned_of, with_facts
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
@@ -80,9 +80,6 @@ class Planning:
         """
         stored = tuple(sorted(txid for txid in self.metas if txid >= currtx))
         if not self.planner.opaque:
-            for txid in stored:  # their attempts will be of this epoch
-                meta = self.metas[txid]
-                self.metas[txid] = meta._replace(document=in_epoch(meta.document, meta.epoch))
             return stored
         self._books.write_metas({}, remove=stored)
         for txid in stored:
@@ -148,7 +145,7 @@ class Planning:
     def txid_input(self, attempt: TransactionAttempt) -> TxidInput:
         """Build the engine's input for a planned txid."""
         meta = self.metas[attempt.txid]
-        facts = facts_of(meta.document, self.planner.sources, attempt.attempt_id)
+        facts = facts_of(meta.document, self.planner.sources, attempt.attempt_id, meta.epoch)
         payload = None if facts.system else self.planner.payload(meta.document)
         return TxidInput(attempt, meta.document, meta.stamp, payload, facts=facts)
 
