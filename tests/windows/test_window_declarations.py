@@ -143,10 +143,10 @@ def test_windows_of_counts_per_key_without_ttl_are_warned_about():
 
 @pytest.mark.parametrize(("timestamps", "warned"), [(False, True), (True, False)])
 def test_windows_of_processing_time_in_a_run_that_ends_by_itself_are_warned_about(tmp_path, caplog, timestamps, warned):
-    bolt = WindowedBolt().with_tumbling_window(Duration.seconds(1))
+    bolt = Report().with_tumbling_window(Duration.seconds(1))
     if timestamps:
         bolt.with_timestamp_field("ts")
-    builder = TransactionalTopologyBuilder("t", "numbers", MemoryTransactionalSpout([[]], "ts"))
+    builder = TransactionalTopologyBuilder("t", "numbers", MemoryTransactionalSpout([[]], ("id", "ts")))
     builder.set_bolt("w", bolt).global_grouping("numbers")
     run(builder.build_topology(), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(60)
     assert ("w has processing-time windows" in caplog.text) is warned
