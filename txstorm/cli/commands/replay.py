@@ -74,9 +74,7 @@ def replay(
             raise typer.BadParameter("give --journal FILE, or DATA_DIR and --txid N")
         return _journal(journal, as_json=json)
     if data_dir is None or (txid is None) is (window is None):
-        raise typer.BadParameter(
-            "expected DATA_DIR and --txid N, or --journal FILE; instead of --txid, --window COMPONENT:END"
-        )
+        raise typer.BadParameter("expected DATA_DIR and --txid N (or --window), or --journal FILE")
     data_dir = at_ledger(data_dir, ledger)
     stops = [] if window is None else [fired_window(data_dir, window, key)]
     txid = stops[0].txid if txid is None else txid
