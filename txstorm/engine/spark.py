@@ -107,12 +107,11 @@ class SparkEngine:
 
     def cancel(self, future: Future[Any]) -> None:
         """Cancel the Spark job of a pack or commit."""
-        self._here.cancel(future)
-        if future.cancel():
-            return
         with self._lock:
             group = self._groups.get(future)
-        if group is not None:
+        if group is None:  # done, or a system transaction
+            self._here.cancel(future)
+        elif not future.cancel():
             try:
                 client.cancel(self._session, group)
             except Exception as error:  # noqa: BLE001 - py4j raises anything once the JVM has died, and the job with it
