@@ -268,6 +268,26 @@ BaseWindowedBolt = WindowedBolt
 """Storm's name of the same class."""
 
 
+def timestamp_faults(options: WindowOptions, **others: Any) -> list[str]:
+    """Return a fault for each option, or one of `others`, that is set although tuples have no timestamps."""
+    if options.time.is_event_time:
+        return []
+    given = {
+        "with_late_tuple_stream": options.late_stream,
+        **others,
+        "with_lag": options.lag,
+        "with_idle_timeout": options.idle,
+        "with_watermark_interval": options.interval,
+        "with_partition_field": options.time.partition,
+        "with_watermark_policy": None if options.policy == "min" else options.policy,
+    }
+    return [
+        f"{name} needs timestamps; call with_timestamp_field or with_timestamp_extractor too"
+        for name, value in given.items()
+        if value
+    ]
+
+
 def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
     """Return the faults of a declaration that only show in its topology."""
     options, faults = bolt.options, []
@@ -275,20 +295,7 @@ def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
         faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
     if type(bolt).execute is WindowedBolt.execute:
         faults.append(f"{type(bolt).__name__} does not override execute(window)")
-    if not plan.event_time:
-        given = {
-            "with_late_tuple_stream": options.late_stream,
-            "with_lag": options.lag,
-            "with_idle_timeout": options.idle,
-            "with_watermark_interval": options.interval,
-            "with_partition_field": options.time.partition,
-            "with_watermark_policy": None if options.policy == "min" else options.policy,
-        }
-        faults += [
-            f"{name} needs timestamps; call with_timestamp_field or with_timestamp_extractor too"
-            for name, value in given.items()
-            if value
-        ]
+    faults += timestamp_faults(options)
     if plan.early is not None and not plan.form.is_session and plan.form.step is None:
         faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
     return [*faults, *_field_faults(plan, site), *_key_faults(plan, site)]

@@ -12,7 +12,7 @@ from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, Aggregat
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.aggregates.result_rows import END_FIELD, START
-from txstorm.windows.bolt import WindowedBolt
+from txstorm.windows.bolt import WindowedBolt, timestamp_faults
 from txstorm.windows.plan import InputPlan, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
 from txstorm.windows.rules.forms import Duration, duration, tumbling
@@ -137,21 +137,7 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
         "with_max_events_in_memory": options.in_memory and "it holds no tuples",
     }
     faults += [f"{name} is not for a WindowAggregate: {hint}" for name, hint in unfit.items() if hint]
-    if not options.time.is_event_time:
-        given = {
-            "with_late_tuple_stream": options.late_stream,
-            "with_allowed_lateness": bolt.lateness,
-            "with_lag": options.lag,
-            "with_idle_timeout": options.idle,
-            "with_watermark_interval": options.interval,
-            "with_partition_field": options.time.partition,
-            "with_watermark_policy": None if options.policy == "min" else options.policy,
-        }
-        faults += [
-            f"{name} needs timestamps; call with_timestamp_field or with_timestamp_extractor too"
-            for name, value in given.items()
-            if value
-        ]
+    faults += timestamp_faults(options, with_allowed_lateness=bolt.lateness)
     if options.late_stream in (DEFAULT_STREAM, RETRACTIONS):
         faults.append(f"with_late_tuple_stream: the stream {options.late_stream!r} has results; choose another name")
     return [*faults, *_field_faults(bolt, site), *_grouping_faults(bolt, site)]
