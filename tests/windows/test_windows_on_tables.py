@@ -6,32 +6,17 @@ them.
 
 import os
 import random
-import sys
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "windows"))
-
-from test_firing_against_model import schedule, some_rules
-from windows_machine import duration, extent
+from window_schedules import FedSchedule, duration, extent, micros, time, window_rules, window_schedule
 from windows_model import INF, Fired, Model
 
 from txstorm import TransactionalTopologyBuilder, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "200"))
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIELDS = ("unit", "part", "at", "id")
-
-
-def time(micros):
-    return EPOCH + timedelta(microseconds=micros)
-
-
-def micros(moment):
-    return None if moment is None else (moment - EPOCH) // timedelta(microseconds=1)
 
 
 class ByUnit:
@@ -97,18 +82,7 @@ def topology_of(rules, seed, parallelism):
             declarer.fields_grouping("feed", f"s{i}", ["unit"])
         else:
             declarer.custom_grouping("feed", f"s{i}", ByUnit())
-    return builder.build_topology()
-
-
-def feed(driver, rules, rows, stamp, end):
-    if end:
-        return driver.end_of_input(at=time(stamp))
-    if not rows:
-        return driver.heartbeat(at=time(stamp))
-    streams = {
-        f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)
-    }
-    return driver.feed(streams, at=time(stamp))
+    return builder.set_settings({"retry_backoff": 0}).build_topology()
 
 
 def fired_in(driver, txid):
@@ -131,21 +105,23 @@ def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path)
 
 def run_schedule(seed, directory):
     rng = random.Random(seed)
-    rules = some_rules(rng)
-    steps = list(schedule(rng, rules))
-    topology = topology_of(rules, seed, rng.choice([1, 2, 3]) if rules.keyed else 2)
+    rules = window_rules(rng)
+
+    def streams(rows):
+        return {
+            f"s{i}": [(unit, part, time(t), id) for t, n, part, unit, id in rows if n == i] for i in range(rules.inputs)
+        }
+
+    def rescaled():
+        return topology_of(rules, seed, rng.choice([1, 2, 3]) if rules.keyed else 2)
+
     model = Model(rules)
-    with TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100))) as driver:
-        for number, stamp, rows, more in steps:
+    with TopologyTestDriver(rescaled(), data_dir=directory, clock=ManualClock(time(-100))) as driver:
+        fed = FedSchedule(driver, rng, streams, number=1, id=4, rescaled=rescaled)
+        for number, (stamp, rows, more) in enumerate(window_schedule(rng, rules), start=1):
             end = more["end"]
-            rows = [] if end else sorted(rows, key=lambda row: row[1])
-            if rules.keyed and rng.random() < 0.15:
-                driver.restart(topology_of(rules, seed, rng.choice([1, 2, 3])))
-            txid = feed(driver, rules, rows, stamp, end)
+            txid, rows = fed.commit(stamp, rows, end=end)
             assert txid == number
-            if rng.random() < 0.25:
-                rows = disturb(rng, driver, rules, txid, rows, stamp, end)
-            driver.commit(txid)
             expected = model.transaction(txid, stamp, rows, end=end)
             where = f"SEED={seed}, txid {txid}, {rules}"
             got = sorted(fired_in(driver, txid), key=lambda one: (not one.final, one.end, str(one.unit)))
@@ -153,18 +129,3 @@ def run_schedule(seed, directory):
             if not rules.processing_time:
                 assert sorted(one[-1] for one in driver.emitted("w", txid, stream="late")) == sorted(expected[0]), where
             assert not (end and model.w != INF), where
-
-
-def disturb(rng, driver, rules, txid, rows, stamp, end):
-    """Fail the transaction in one of its phases, or restart; an opaque feed is repeated with other tuples."""
-    kind = rng.choice(["processing", "committing", "restart"])
-    if kind == "committing":
-        driver.ack(txid)
-    if kind == "restart":
-        driver.restart()
-    else:
-        driver.fail(txid)
-    if txid not in driver.active:
-        rows = [row for row in rows if rng.random() < 0.7]
-        assert feed(driver, rules, rows, stamp, end) == txid
-    return rows

@@ -6,30 +6,18 @@ them.
 
 import os
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
+from window_schedules import FedSchedule, duration, micros, time
 
-from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
+from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.rules.event_time import END, instant
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("AGGREGATE_SCHEDULES", "24"))
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIELDS = ("key", "at", "id", "value")
-
-
-def time(micros):
-    return EPOCH + timedelta(microseconds=micros)
-
-
-def micros(moment):
-    return (moment - EPOCH) // timedelta(microseconds=1)
-
-
-def duration(n):
-    return Duration(timedelta(microseconds=n))
 
 
 def some_rules(rng):
@@ -56,7 +44,7 @@ def schedule(rng, rules):
             id += 1
             value = rng.choice([None, *range(5)])
             rows.append((rng.choice("abc"), now - rng.randrange(25), id, value, rng.randrange(rules.inputs)))
-        yield stamp, sorted(rows, key=lambda row: row[-1]), number == length - 1 and rng.random() < 0.6
+        yield stamp, rows, number == length - 1 and rng.random() < 0.6
 
 
 def bolt_of(rules, seed):
@@ -99,18 +87,7 @@ def topology_of(rules, seed, tasks):
     builder.set_bolt("top", TopPerWindow(2, "total"), tasks).fields_grouping("w", ["end"])
     down = CountResults().with_tumbling_window(duration(10)).with_timestamp_field("end")
     builder.set_bolt("down", down, 2).fields_grouping("w", ["key"])
-    return builder.build_topology()
-
-
-def feed(driver, rules, rows, stamp, end):
-    if end:
-        return driver.end_of_input(at=time(stamp))
-    if not rows:
-        return driver.heartbeat(at=time(stamp))
-    streams = {
-        f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
-    }
-    return driver.feed(streams, at=time(stamp))
+    return builder.set_settings({"retry_backoff": 0}).build_topology()
 
 
 def results_in(driver, txid, stream="default", component="w"):
@@ -134,15 +111,21 @@ def run_schedule(seed, directory):
     rng = random.Random(seed)
     rules = some_rules(rng)
     model, kept = AggregateModel(rules), {}
-    topology = topology_of(rules, seed, rng.choice([1, 2, 3]))
+
+    def streams(rows):
+        return {
+            f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
+        }
+
+    def rescaled():
+        return topology_of(rules, seed, rng.choice([1, 2, 3]))
+
+    topology = rescaled()
     has_late = "late" in topology.component("w").streams
     with TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100))) as driver:
+        fed = FedSchedule(driver, rng, streams, number=4, id=2, rescaled=rescaled)
         for stamp, rows, end in schedule(rng, rules):
-            rows = [] if end else rows
-            txid = feed(driver, rules, rows, stamp, end)
-            if rng.random() < 0.3:
-                rows = disturb(rng, driver, rules, seed, txid, rows, stamp, end)
-            driver.commit(txid)
+            txid, rows = fed.commit(stamp, rows, end=end)
             late, old, new = model.transaction(txid, stamp, rows, end)
             where = f"SEED={seed}, txid {txid}, {rules}, watermark {model.w}"
             in_order = sorted(results_in(driver, txid), key=lambda row: (row[2], row[0]))
@@ -174,21 +157,3 @@ def run_schedule(seed, directory):
 
 
 OUTPUTS = ("n", "total", "low", "high", "mean", "first", "last", "top")
-
-
-def disturb(rng, driver, rules, seed, txid, rows, stamp, end):
-    """Fail the transaction in one of its phases, or restart; an opaque feed is repeated with other tuples."""
-    kind = rng.choice(["processing", "committing", "restart", "rescale"])
-    if kind == "committing":
-        driver.ack(txid)
-    if kind == "restart":
-        driver.restart()
-    elif kind == "rescale":
-        driver.restart(topology_of(rules, seed, rng.choice([1, 2, 3])))
-    else:
-        driver.fail(txid)
-    if txid not in driver.active:
-        more = [(key, t, id + 1000, 7, n) for key, t, id, _, n in rows if rng.random() < 0.3]
-        rows = sorted([row for row in rows if rng.random() < 0.7] + more, key=lambda row: row[-1])
-        assert feed(driver, rules, rows, stamp, end) == txid
-    return rows

@@ -4,10 +4,13 @@ Rows that a unit can no longer need are really deleted, so that a wrong eviction
 """
 
 from bisect import bisect_left, insort
+from copy import copy
 
 import numpy as np
+from window_schedules import extent
 from windows_model import INF, NOTHING, Fired
 
+from txstorm.windows.records import ComponentRecord, UnitRecord
 from txstorm.windows.rules.event_time import END, Facts, Progress, WatermarkRule, late
 from txstorm.windows.rules.firing import (
     ARRIVAL_BITS,
@@ -21,15 +24,7 @@ from txstorm.windows.rules.firing import (
     fire,
     fire_sessions,
 )
-from txstorm.windows.rules.forms import Count, Duration, WindowForm
-
-
-def extent(part):
-    return Count(part[1]) if part[0] == "count" else duration(part[1])
-
-
-def duration(n):
-    return Duration(n / 1000)  # a unit of time of the model is a microsecond
+from txstorm.windows.rules.forms import WindowForm
 
 
 def form_of(rules):
@@ -52,6 +47,18 @@ class Machine:
     def watermark(self):
         w = self.stamped if self.r.processing_time else self.progress.watermark
         return INF if w == END else w
+
+    def attempt(self):
+        """Return a machine for an attempt that may be discarded: what this one has must not change with it."""
+        made = copy(self)
+        made.units, made.last_stamp = dict(self.units), dict(self.last_stamp)
+        made.rows = {name: list(rows) for name, rows in self.rows.items()}
+        return made
+
+    def restart(self):
+        """Continue with the stored records alone."""
+        self.progress = ComponentRecord.read(ComponentRecord(progress=self.progress).text()).progress
+        self.units = {name: UnitRecord.read(UnitRecord(unit).text()).unit for name, unit in self.units.items()}
 
     def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         self.early_at = stamp if self.early_at is None else self.early_at
