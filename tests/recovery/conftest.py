@@ -12,6 +12,7 @@ import pytest
 from crash_cells import summary
 from drivers import Drive
 from recovery_cases import Content, Forks, content
+from stateful_cases import StatefulRuns
 
 MEMORY = Path("/dev/shm")
 GRIDS = ("test_whole_grid", "test_grid_on_zookeeper", "test_grid_with_spark_and_kafka")
@@ -46,6 +47,21 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
             assert forks.run([data_dir, "--spout", spout])[0] == 0
             known[spout] = content(data_dir)
         return known[spout]
+
+    return get
+
+
+@pytest.fixture
+def stateful_runs(request: pytest.FixtureRequest, forks: Forks, place: Path) -> Callable[[str, str], StatefulRuns]:
+    """Return a function from the names of a scenario and of a store to its runs in `place`; the store is empty."""
+
+    def get(scenario: str, store: str) -> StatefulRuns:
+        conf = {"path": str(place / "states.db")} if store == "sqlite" else {}
+        if store == "redis":
+            server = request.getfixturevalue("redis_server")
+            server.flush()
+            conf = server.conf()
+        return StatefulRuns(forks, place, scenario, store, conf)
 
     return get
 

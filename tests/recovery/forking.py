@@ -3,9 +3,9 @@
 Loading takes a second, a fork next to nothing. It reads requests from standard input, one line of JSON each, and
 answers each with a line ``[pid, status]``: an exit status, negative for a signal; ``-SIGSTOP`` if it is frozen.
 
-- ``{"scenario", "argv", "fault", "log", "kill_after", "trace"}`` starts a scenario and waits until it ends or its
-  process is frozen, or with `trace` (a file) until the armed point is passed, where one thread hangs and the others
-  continue.
+- ``{"scenario", "argv", "fault", "log", "kill_after", "trace", "awaited"}`` starts a scenario and waits until it ends or
+  its process is frozen, or with `trace` (a file) until the point of the fault `awaited` is passed, where one thread hangs
+  and the others continue.
 - ``{"wake": pid}`` and ``{"kill": pid}`` resume or kill a frozen process, and wait for its end.
 """
 
@@ -25,7 +25,7 @@ import scenarios
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults
 
-LOADED = ("words", "grid", "stateful")
+LOADED = ("words", "grid", "stateful", "windows")
 FROZEN = -signal.SIGSTOP
 
 
@@ -70,8 +70,8 @@ def _waited(child: int, request: dict[str, Any]) -> int:
 
 
 def _hangs(request: dict[str, Any]) -> bool:
-    """Return whether the armed fault point was passed as often as the fault specification requires."""
-    point, _, nth = request["fault"].split(":")
+    """Return whether the awaited point was passed as often as its fault specification requires."""
+    point, _, nth = request["awaited"].split(":")
     trace = Path(request["trace"])
     return trace.exists() and trace.read_text().split("\n").count(point) >= int(nth)
 

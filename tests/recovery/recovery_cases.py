@@ -94,12 +94,17 @@ class Forks:
         _, status = self._start(argv, fault, log, scenario, kill_after=kill_after)
         return status, log.read_text()
 
-    def stand_still(self, argv: Sequence[Any], fault: str, scenario: str) -> Standing:
-        """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there."""
+    def stand_still(self, argv: Sequence[Any], fault: str, scenario: str, hook: str = "") -> Standing:
+        """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there.
+
+        `hook`: the name of a point that the scenario passes and then hangs by itself, if nothing is armed.
+        """
         log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
         log.write_text("")
-        pid, status = self._start(argv, fault, log, scenario, trace=str(trace) if ":hang:" in fault else None)
-        assert status == FROZEN, f"{fault} was not reached: {log.read_text()}"
+        awaited = f"{hook}:hang:1" if hook else fault
+        hangs = str(trace) if ":hang:" in awaited else None
+        pid, status = self._start(argv, fault, log, scenario, trace=hangs, awaited=awaited)
+        assert status == FROZEN, f"{awaited} was not reached: {log.read_text()}"
         return Standing(pid, log, self._ask)
 
     def _start(
@@ -110,9 +115,10 @@ class Forks:
         scenario: str,
         kill_after: float | None = None,
         trace: str | None = None,
+        awaited: str = "",
     ) -> tuple[int, int]:
         request = {"scenario": scenario, "argv": [str(argument) for argument in argv], "fault": fault, "log": str(log)}
-        return self._ask({**request, "kill_after": kill_after, "trace": trace})
+        return self._ask({**request, "kill_after": kill_after, "trace": trace, "awaited": awaited})
 
     def _ask(self, request: Mapping[str, Any]) -> tuple[int, int]:
         assert self._process.stdin is not None

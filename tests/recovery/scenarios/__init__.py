@@ -21,6 +21,7 @@ SCENARIOS = {
     "words": "scenarios.words:main",
     "grid": "scenarios.grid:main",
     "stateful": "scenarios.stateful:main",
+    "windows": "scenarios.windows:main",
     "shelf": "scenarios.shelf:watch",
     "keyed": "scenarios.shelf:keep_keyed",
     "spark-writer": "scenarios.spark_writer:main",

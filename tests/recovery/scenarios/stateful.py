@@ -12,11 +12,12 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scenarios.words import Split, lines, run_to_end
-from txstorm import StatefulBolt, TransactionalTopologyBuilder
+from txstorm import StatefulBolt, TransactionalTopologyBuilder, faults
 from txstorm.errors import FencedError
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import KeyValueState, StateProvider
@@ -24,18 +25,12 @@ from txstorm.stateful import KeyValueState, StateProvider
 TXIDS = 6
 
 
-class Count(StatefulBolt):
-    """Counts words; logs its hooks, and dies in one of them the first time."""
+class Hooked:
+    """Hooks of a stateful bolt: it logs them, and dies in one of them the first time."""
 
     def __init__(self, log: Path, hook: str | None) -> None:
         self.log = log
         self.hook = hook.split(":") if hook else None
-
-    def init_state(self, state):
-        self.counts = state
-
-    def execute(self, tuple):
-        self.counts.put(tuple["word"], self.counts.get(tuple["word"], 0) + 1)
 
     def pre_prepare(self, txid):
         self.txid = txid
@@ -56,12 +51,23 @@ class Count(StatefulBolt):
         died = self.log.with_suffix(".died")
         if (name, int(wanted)) == (method, txid) and not died.exists():
             died.touch()
+            faults.point(f"hook.{method}")  # for the trace
             if action == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if action == "hang":
                 time.sleep(3600)
             msg = f"injected in {method}"
             raise RuntimeError(msg)
+
+
+class Count(Hooked, StatefulBolt):
+    """Counts words."""
+
+    def init_state(self, state):
+        self.counts = state
+
+    def execute(self, tuple):
+        self.counts.put(tuple["word"], self.counts.get(tuple["word"], 0) + 1)
 
 
 class SqliteStateProvider(StateProvider):
@@ -200,8 +206,8 @@ def topology(data_dir: Path, kind: str, take: int, hook: str | None) -> Any:
     return builder.build_topology()
 
 
-def main(*argv: str) -> dict[str, Any]:
-    """Run the topology once; return its progress."""
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of a scenario with a stateful bolt."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("provider", choices=list(PROVIDERS))
@@ -210,8 +216,17 @@ def main(*argv: str) -> dict[str, Any]:
     parser.add_argument("--take", type=int, default=2)
     parser.add_argument("--hook")
     parser.add_argument("--set", action="append", default=[])
-    options = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def run_stateful(topology: Any, options: argparse.Namespace, **more: Any) -> dict[str, Any]:
+    """Run a topology to the end of its input, with states of the provider of `options`; return its progress."""
     settings = {"max_spout_pending": 3, "state_provider": PROVIDERS[options.provider]}
     settings |= {"state_provider_config": options.conf} | dict(one.split("=", 1) for one in options.set)
-    built = topology(options.data_dir, options.spout, options.take, options.hook)
-    return run_to_end(built, options.data_dir, settings, "local")
+    return run_to_end(topology, options.data_dir, settings, "local", **more)
+
+
+def main(*argv: str) -> dict[str, Any]:
+    """Run the topology once; return its progress."""
+    options = arguments(argv)
+    return run_stateful(topology(options.data_dir, options.spout, options.take, options.hook), options)

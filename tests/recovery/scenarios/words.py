@@ -163,9 +163,13 @@ def topology(
     return builder.build_topology()
 
 
-def run_to_end(topology: Any, data_dir: Path, settings: Mapping[str, Any], engine: str) -> dict[str, int]:
+def run_to_end(
+    topology: Any, data_dir: Path, settings: Mapping[str, Any], engine: str, *, end_of_input: bool = False
+) -> dict[str, int]:
     """Run `topology` to the end of what its source holds now; return its progress."""
-    handle = run(topology, engine=engine, data_dir=data_dir, settings=settings, available_now=True)
+    handle = run(
+        topology, engine=engine, data_dir=data_dir, settings=settings, available_now=True, end_of_input=end_of_input
+    )
     handle.awaitTermination()
     now = handle.progress
     return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
