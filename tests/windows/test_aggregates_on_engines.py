@@ -49,10 +49,9 @@ def bids(tmp_path_factory):
     return folder / "*.txt", rows
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
-def test_sliding_aggregates_are_those_of_a_loop_over_all_tuples(engine, bids, tmp_path):
+def test_sliding_aggregates_are_those_of_a_loop_over_all_tuples(make_engine, bids, tmp_path):
     files, rows = bids
-    handle = run(topology_of(str(files)), engine=engine, data_dir=tmp_path, end_of_input=True)
+    handle = run(topology_of(str(files)), engine=make_engine(), data_dir=tmp_path, end_of_input=True)
     handle.awaitTermination()
     stored = handle.state("hot").to_pylist()
     found = {(row["auction"], round(row["end"].timestamp() * 1000)): (row["n"], row["mean"]) for row in stored}
@@ -62,7 +61,7 @@ def test_sliding_aggregates_are_those_of_a_loop_over_all_tuples(engine, bids, tm
 
 
 @pytest.mark.spark
-def test_both_engines_leave_the_same_states(bids, tmp_path):
+def test_both_engines_leave_the_same_states(spark, bids, tmp_path):
     texts = []
     for engine in ("local", "spark"):
         handle = run(topology_of(str(bids[0])), engine=engine, data_dir=tmp_path / engine, end_of_input=True)

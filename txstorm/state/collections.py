@@ -25,7 +25,7 @@ from txstorm.state.index.collection_index import CollectionIndex, PublishedLayer
 from txstorm.state.index.layers import Layers, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
-from txstorm.state.unpublished import Unpublished, written_twice
+from txstorm.state.unpublished import UnpublishedState, written_twice
 from txstorm.storage.rows.columns import Column, python_values, shown
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, words
 from txstorm.storage.rows.forms import Key, KeyForm, Value
@@ -36,7 +36,6 @@ from txstorm.storage.rows.schema import (
     changes_schema,
     order_field,
 )
-from txstorm.storage.rows.ttl import moment
 
 
 @dataclass
@@ -319,7 +318,7 @@ class EndedChanges:
     changes: PublishedRows
 
 
-class CollectionGroup(Unpublished[TaskCollection]):
+class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
     """Writes of unpublished txids to a collection state, as layers over its index.
 
     Attributes:
@@ -333,7 +332,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
     holds = "collections"
 
     def __init__(self, state: CollectionState, index: CollectionIndex) -> None:
-        super().__init__(changes_schema(state))
+        super().__init__(changes_schema(state), state.name)
         self.state = state
         self.owners = KeyForm(KeyedState(state.name, state.key, state.value))
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))
@@ -341,14 +340,7 @@ class CollectionGroup(Unpublished[TaskCollection]):
         self.keys, self.values = self._form.keys, self._form.values
         self._rows = ChangeRows(self._form, self.schema)
         self._index = index
-        self._stamps: dict[int, datetime] = {}
-        self._ended: tuple[EndedChanges, ...] = ()
         self._overlay = PublishedLayers()  # of all of `_ended`, in few blocks
-        self._last = 0
-
-    def begin(self, txid: int, stamp: int) -> None:
-        """Begin the turn of `txid`; record `stamp` (UTC microseconds), which determines which rows have expired."""
-        self._stamps[txid] = moment(stamp)
 
     def stamp(self, txid: int) -> datetime:
         """Return the stamp of `txid`, whose turn it is."""
@@ -408,35 +400,6 @@ class CollectionGroup(Unpublished[TaskCollection]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
         return TaskCollection(self, component, task, txid)
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
-
-        Raises:
-            StateError: two tasks changed the same collection, or this txid or a later one has ended already.
-        """
-        with self._lock:
-            if txid <= self._last:
-                msg = (
-                    f"state {self.state.name!r}: expected a txid after {self._last} to end, got {txid}; "
-                    f"drop_from({txid}) before it runs again"
-                )
-                raise StateError(msg)
-            tasks = self._open.get(txid, {})
-            for handle in tasks.values():
-                handle.active = False
-            changes = self._together(txid, tasks)
-            if changes is not None:
-                self._ended = (*self._ended, EndedChanges(txid, changes))
-                self._overlay = self._overlay.added(changes)
-            self._open.pop(txid, None)
-            self._stamps.pop(txid, None)
-            self._last = txid
-
-    def _drop_ended(self, txid: int) -> None:
-        self._keep([ended for ended in self._ended if ended.txid < txid])
-        self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
-        self._last = min(self._last, txid - 1)
-
     def changes(self, first: int, last: int) -> pa.Table | None:
         """Return the change rows of the ended txids `first` to `last`, by txid, key group and key; None if none."""
         with self._lock:
@@ -451,15 +414,18 @@ class CollectionGroup(Unpublished[TaskCollection]):
                 self._index.apply([ended.changes for ended in published], published[-1].txid)
             self._keep([ended for ended in self._ended if ended.txid > last])
 
-    def _keep(self, ended: Sequence[EndedChanges]) -> None:
-        self._ended, self._overlay = tuple(ended), PublishedLayers.of(one.changes for one in ended)
+    def _lay_over(self, ended: EndedChanges) -> None:
+        self._overlay = self._overlay.added(ended.changes)
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> PublishedRows | None:
-        """Combine the writes of the tasks in `txid`; None if there are none."""
+    def _keep(self, ended: list[EndedChanges]) -> None:
+        self._ended, self._overlay = ended, PublishedLayers.of(one.changes for one in ended)
+
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> EndedChanges | None:
         written = {place: handle.rows for place, handle in tasks.items()}
         self._check_claims(txid, written)
         known = max(self._index.bound, self._overlay.bound)
-        return combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
+        changes = combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
+        return None if changes is None else EndedChanges(txid, changes)
 
     def _bound(self, handles: Sequence[TaskCollection]) -> int:
         """Return the lowest bound that the tasks have given; `NO_BOUND` if any has given none."""

@@ -179,8 +179,17 @@ class TaskHandle(Protocol):
     active: bool
 
 
+class Ended(Protocol):
+    """Writes of all tasks in one ended txid."""
+
+    @property
+    def txid(self) -> int:
+        """The txid."""
+
+
 H = TypeVar("H", bound=TaskHandle)
 W = TypeVar("W", bound=TaskWrites)
+E = TypeVar("E", bound=Ended)
 
 
 class Unpublished(ABC, Generic[H]):
@@ -263,26 +272,75 @@ class Unpublished(ABC, Generic[H]):
         """Add rows of `txid` written by commit-job tasks to the index, if there is one; call after `apply`."""
 
 
-class UnpublishedRows(Unpublished[W]):
-    """Writes of unpublished txids to one state, as an overlay on its index."""
+class UnpublishedState(Unpublished[H], Generic[H, E]):
+    """Writes of unpublished txids to one state: those of each ended txid, and an overlay of all on its index."""
+
+    def __init__(self, schema: pa.Schema, name: str) -> None:
+        super().__init__(schema)
+        self._name = name
+        self._stamps: dict[int, datetime] = {}
+        self._ended: list[E] = []
+        self._last = 0
+
+    def begin(self, txid: int, stamp: int) -> None:
+        """Begin the turn of `txid`; record `stamp` (UTC microseconds), which determines what has expired."""
+        self._stamps[txid] = moment(stamp)
+
+    def end_txid(self, txid: int) -> None:
+        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
+
+        Raises:
+            StateError: two tasks changed the same key or collection, or this txid or a later one has ended already.
+        """
+        with self._lock:
+            if txid <= self._last:
+                msg = (
+                    f"state {self._name!r}: expected a txid after {self._last} to end, got {txid}; "
+                    f"drop_from({txid}) before it runs again"
+                )
+                raise StateError(msg)
+            tasks = self._open.get(txid, {})
+            for handle in tasks.values():
+                handle.active = False
+            ended = self._together(txid, tasks)
+            if ended is not None:
+                self._ended.append(ended)
+                self._lay_over(ended)
+            self._open.pop(txid, None)
+            self._stamps.pop(txid, None)
+            self._last = txid
+
+    @abstractmethod
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> E | None:
+        """Combine the writes of the tasks in `txid`; None if there are none."""
+
+    @abstractmethod
+    def _lay_over(self, ended: E) -> None:
+        """Add the writes of the txid that has just ended to the overlay."""
+
+    @abstractmethod
+    def _keep(self, ended: list[E]) -> None:
+        """Replace the ended txids; make a new overlay of their writes, since readers may still use the old one."""
+
+    def _drop_ended(self, txid: int) -> None:
+        self._keep([ended for ended in self._ended if ended.txid < txid])
+        self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
+        self._last = min(self._last, txid - 1)
+
+
+class UnpublishedRows(UnpublishedState[W, TxidWrites]):
+    """Writes of unpublished txids to one keyed state."""
 
     accessor = "state"
     holds = "one value per key"
 
     def __init__(self, state: KeyedState, index: KeyIndex) -> None:
-        super().__init__(changes_schema(state))
+        super().__init__(changes_schema(state), state.name)
         self.state = state
         self.keys = KeyForm(state)
         self.values = ValueForm(state)
         self._index = index
-        self._stamps: dict[int, datetime] = {}
-        self._ended: list[TxidWrites] = []
         self._overlay = self._over([])
-        self._last = 0
-
-    def begin(self, txid: int, stamp: int) -> None:
-        """Begin the turn of `txid`; record `stamp` (UTC microseconds), which determines which values have expired."""
-        self._stamps[txid] = moment(stamp)
 
     def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
         """Return the values of canonical `keys` before `txid`, which is the next txid to end.
@@ -341,35 +399,6 @@ class UnpublishedRows(Unpublished[W]):
             msg = f"state {self.state.name!r}, key {shown(key)}: {ahead}"
             raise StateError(msg) from None
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
-
-        Raises:
-            StateError: two tasks changed the same key, or this txid or a later one has ended already.
-        """
-        with self._lock:
-            if txid <= self._last:
-                msg = (
-                    f"state {self.state.name!r}: expected a txid after {self._last} to end, got {txid}; "
-                    f"drop_from({txid}) before it runs again"
-                )
-                raise StateError(msg)
-            tasks = self._open.get(txid, {})
-            for handle in tasks.values():
-                handle.active = False
-            ended = self._together(txid, tasks)
-            if ended is not None:
-                self._ended.append(ended)
-                self._overlay.update(ended.rows())
-            self._open.pop(txid, None)
-            self._stamps.pop(txid, None)
-            self._last = txid
-
-    def _drop_ended(self, txid: int) -> None:
-        self._keep([ended for ended in self._ended if ended.txid < txid])
-        self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
-        self._last = min(self._last, txid - 1)
-
     def changes(self, first: int, last: int) -> pa.Table | None:
         """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
         with self._lock:
@@ -424,7 +453,6 @@ class UnpublishedRows(Unpublished[W]):
         )
 
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> TxidWrites | None:
-        """Combine the writes of the tasks in `txid`; None if there are none."""
         handles = [handle for handle in tasks.values() if handle.wrote]
         bulks = [handle.bulk for handle in handles if handle.bulk is not None]
         if len(bulks) < len(handles):
@@ -468,8 +496,10 @@ class UnpublishedRows(Unpublished[W]):
             olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
         return list(map(olds.get, keys))
 
+    def _lay_over(self, ended: TxidWrites) -> None:
+        self._overlay.update(ended.rows())
+
     def _keep(self, ended: list[TxidWrites]) -> None:
-        """Replace the overlay with the overlay of `ended`; never in place, since readers may still use the old one."""
         self._ended, self._overlay = ended, self._over(ended)
 
     def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
