@@ -769,6 +769,32 @@ if fired:
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(
+        "tuples_are_evicted_before_the_decision",
+        "CollectionGroup._together",
+        "return None if changes is None else EndedChanges(txid, changes)",
+        """
+if changes is not None:
+    evicted = PublishedRows(tombstones=changes.tombstones, bound=changes.bound)
+    self._index.apply([evicted], self._index.last_txid)
+return None if changes is None else EndedChanges(txid, changes)
+""",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "no_heartbeat_after_a_start",
+        "SystemTransactions.open",
+        "0 if currtx > 1 else None",
+        "None",
+        "tests/unit/runtime/batches/test_system.py",
+    ),
+    Mutant(
+        "a_prepared_state_is_committed_after_a_rollback",
+        "StoredKeyValueState.rollback",
+        "self._store.rollback()",
+        "self._place is not None and self._store.commit(self._place)",
+        "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
+    ),
+    Mutant(
         "a_tuple_at_a_fired_end_is_not_new",
         "behind",
         "(txid + 1) << ARRIVAL_BITS",
@@ -1001,7 +1027,7 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
 
 def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
     """Run a test on a mutant, as `killed`; it counts as one schedule. -P: import the package from the copy."""
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
     made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if made.returncode not in (0, 1):
         sys.exit(f"test {test} did not run:\n{made.stdout}{made.stderr}")
