@@ -2,8 +2,9 @@
 
 Defects in code that the simulation does not run (stores of maps) must be detected by a named test instead.
 
-Arguments: ``[--schedules N] [--seed S] [NAME...]``. One mutant per processor is tried at a time. The last line is
-``killed K of N``; exit code 1 when one survives.
+Arguments: ``[--schedules N] [--seed S] [--part K/N] [NAME...]``. One mutant per processor is tried at a time. The last
+line is ``killed K of N``; exit code 1 when one survives. ``--part 2/3`` tries the second of three equal parts, every
+third mutant from the second on.
 """
 
 import argparse
@@ -1035,17 +1036,27 @@ def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
     return 1, found[0] if found else ""
 
 
+def _part(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        msg = f"expected K/N with K from 1 to N, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(number), int(parts)
+
+
 def main() -> int:
     """Try the mutants named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
     chosen = parser.parse_args()
     known = {mutant.name: mutant for mutant in MUTANTS}
     if unknown := [name for name in chosen.names if name not in known]:
         parser.error(f"no mutant {unknown[0]!r}; there are {', '.join(known)}")
-    mutants = [known[name] for name in chosen.names] or MUTANTS
+    number, parts = chosen.part
+    mutants = [known[name] for name in chosen.names] or MUTANTS[number - 1 :: parts]
     width, survivors = max(len(mutant.name) for mutant in mutants), 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for its own process
         tried = pool.map(partial(killed, schedules=chosen.schedules, seed=chosen.seed), mutants)
