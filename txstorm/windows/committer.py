@@ -139,6 +139,9 @@ class WindowCommitter(PartialCommitter):
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
             records.put(COMPONENT, after.text())
+        plan.report(
+            context, progress.watermark, sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
+        )
         self._wake(after, units, bool(rows.num_rows) and not early_due)
 
     def _advanced(self, progress: Progress) -> Progress:

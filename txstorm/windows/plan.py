@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.assembly import SiteInput
-from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
-from txstorm.windows.rules.event_time import Facts, WatermarkRule
+from txstorm.windows.rules.event_time import END, Facts, WatermarkRule, instant
 from txstorm.windows.rules.forms import WindowForm
 
 NONE: Mapping[tuple[str, str], int] = {}
@@ -139,6 +139,17 @@ class WindowPlan:
             if one.frontier is not None
         }
         return Facts(partitions, ended, followed, context.end_of_input)
+
+    def report(self, context: TaskContext, watermark: int | None, fired: int, late: int) -> None:
+        """Report the progress of a task in a transaction."""
+        if context.report is None:
+            return
+        if watermark is None:
+            context.report(WindowProgress(None, None, fired, late))
+            return
+        reached = instant(watermark)
+        delay = None if watermark == END else context.now - reached
+        context.report(WindowProgress(reached, delay, fired, late))
 
     def about(self) -> dict[str, Any]:
         """Return what may change between starts, but helps to understand stored tuples and progress, as JSON."""

@@ -145,10 +145,12 @@ class AggregateCommitter(BatchBolt, Committer):
             self._collector.emit_batch(old, stream=RETRACTIONS)
         if new.num_rows:
             self._collector.emit_batch(new)
-        after = record
+        after, late = record, dict[int, int]()
         if outcome.late.any():
             assert passed is not None
-            after = after.with_late(self._report(rows, outcome.late, passed))
+            late = self._report(rows, outcome.late, passed)
+            after = after.with_late(late)
+        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()))
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
             newest = newest if after.unit.newest is None else max(newest, after.unit.newest)
