@@ -14,7 +14,6 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
 from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
@@ -22,7 +21,7 @@ from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
 from txstorm.windows.rules.event_time import END, Progress, Times, late
 from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
@@ -50,7 +49,7 @@ class WindowCommitter(PartialCommitter):
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
         self.processing_time = not plan.event_time
         self.tuples = buffer_state(plan)
-        self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
+        self.progress = progress_state(plan, plan.fixed())
         self.queue = None if plan.key is None else queue_state(plan)
         self.also_reads = plan.also_reads
         self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}

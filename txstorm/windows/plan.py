@@ -167,6 +167,19 @@ class WindowPlan:
         }
         return declared if self.owner_fields is not None else {**declared, "tasks": self.parallelism}
 
+    def fixed(self) -> dict[str, str]:
+        """Return what must be the same at every start, in words."""
+        time = self.time
+        stamp = "a function of the tuple" if time.extractor is not None else f"field {time.field!r} in {time.unit}"
+        facts = {
+            "windows": str(self.form),
+            "key": "none" if self.key is None else ", ".join(self.key),
+            "timestamp": stamp if self.event_time else "none (processing time)",
+            "partition field": repr(time.partition) if time.partition is not None else "none",
+            "watermark policy": self.rule.policy,
+        }
+        return facts if self.owner_fields is not None else {**facts, "tasks": str(self.parallelism)}
+
     def owner(self, unit: str) -> int:
         """Return the task that gets the tuples of a key; only if `owner_fields` is not None."""
         assert self.key is not None and self.owner_fields is not None

@@ -17,7 +17,6 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import KeyedState
 from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Mask, integers
 from txstorm.windows.aggregates.open_windows import open_windows, states_of
@@ -27,7 +26,7 @@ from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows,
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
 from txstorm.windows.rules.event_time import END, Progress, instant
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class AggregateCommitter(BatchBolt, Committer):
     def __init__(self, plan: AggregatePlan, ttl: timedelta | None) -> None:
         self.plan = plan
         self.results = result_state(plan.table, plan.cells, ttl)
-        self.progress = KeyedState(f"{plan.windows.id}-progress", {"unit": str}, {"record": str})
+        self.progress = progress_state(plan.windows, plan.fixed())
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
         self.internal_states = {self.progress.name, *(one.name for one in states)}
