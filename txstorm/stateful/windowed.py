@@ -114,6 +114,11 @@ class StatefulWindowCommitter(WindowCommitter):
         self.ids = None if field is None else KeyedState(f"{site.id}-ids", key, IDS, tasks=site.parallelism)
         self.internal_states |= {one.name for one in (self.table, self.ids) if one is not None}
 
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept; None: as it is declared."""
+        is_ids = self.ids is not None and state == self.ids.name
+        return "one row per task and source task" if is_ids else super().retention(state)
+
     @property
     def class_name(self) -> str:
         """The name of the user's class."""

@@ -60,6 +60,14 @@ class WindowCommitter(PartialCommitter):
         if self.plan.late_stream is not None and self.plan.late_stream not in declarer.streams:
             declarer.declare_stream(self.plan.late_stream, self.plan.union)
 
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept; None: as it is declared."""
+        if state == self.tuples.name:
+            return self.plan.buffer_retention()
+        if self.queue is not None and state == self.queue.name:
+            return "evicted when due"
+        return self.plan.record_retention() if state == self.progress.name else None
+
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that reports newest timestamps to all tasks; None if the only task sees all tuples."""
         return NewestTimes(self.plan, source, stream) if self.plan.reports_newest else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from txstorm.api.assembly import SiteInput
 from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
+from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
 from txstorm.windows.rules.event_time import END, Facts, WatermarkRule, instant
@@ -179,6 +181,39 @@ class WindowPlan:
             "watermark policy": self.rule.policy,
         }
         return facts if self.owner_fields is not None else {**facts, "tasks": str(self.parallelism)}
+
+    def buffer_retention(self) -> str:
+        """Describe for how long tuples are kept."""
+        form, per = self.form, "task" if self.key is None else "key"
+        if form.is_session:
+            kept = "evicted when their session has fired"
+        elif form.span is None:
+            count = getattr(form.length, "value", 0)
+            kept = f"evicted but for the last {count} that a window of the {per} had"
+        elif form.step is None:
+            kept = f"evicted when the next window of the {per} has fired without them"
+        else:
+            reach = duration_text(timedelta(microseconds=form.span + form.step))
+            kept = f"evicted when {reach} (length and slide) behind the watermark"
+        return f"{kept}{self._key_retention}"
+
+    def record_retention(self) -> str:
+        """Describe for how long the records of tasks and keys are kept."""
+        return "one row per task" if self.key is None else f"one row per key{self._key_retention}"
+
+    @property
+    def keys_stay(self) -> bool:
+        """Whether the passing of time alone does not drop a key: it has neither a ttl nor windows that it leaves."""
+        bounded = self.form.is_session or (self.form.span is not None and self.form.step is not None)
+        return self.key is not None and self.ttl is None and not bounded
+
+    @property
+    def _key_retention(self) -> str:
+        if self.key is None:
+            return ""
+        if self.ttl is not None:
+            return f", keys dropped after {duration_text(timedelta(microseconds=self.ttl))} without tuples"
+        return ", keys kept forever (no ttl)" if self.keys_stay else ", keys dropped when no window has tuples of them"
 
     def owner(self, unit: str) -> int:
         """Return the task that gets the tuples of a key; only if `owner_fields` is not None."""

@@ -17,6 +17,7 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.display import duration_text
 from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Mask, integers
 from txstorm.windows.aggregates.open_windows import open_windows, states_of
@@ -78,6 +79,19 @@ class AggregateCommitter(BatchBolt, Committer):
             declarer.declare_stream(RETRACTIONS, fields)
         if plan.windows.late_stream is not None:
             declarer.declare_stream(plan.windows.late_stream, plan.windows.union)
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept; None: as it is declared."""
+        if state == self.progress.name:
+            return "one row per task"
+        if state not in self.internal_states:
+            return "kept forever (no ttl)" if self.results.ttl is None else None
+        form, lateness = self.plan.windows.form, self.plan.lateness
+        of = "length and allowed lateness" if lateness else "length"
+        if form.is_session:
+            return f"evicted when their session has {'no allowed lateness left' if lateness else 'fired'}"
+        length = duration_text(timedelta(microseconds=(form.span or 0) + lateness))
+        return f"evicted when {length} ({of}) behind the watermark"
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that aggregates tuples; if late ones are emitted, at most one that reports newest times."""
