@@ -8,7 +8,7 @@ Mentions are JSON with a time (ms) and a topic, a minute late at most. They are 
 """
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from txstorm import BasicBolt, BatchBolt, Committer, Duration, SinkTable, Topology, TransactionalTopologyBuilder, run
@@ -46,7 +46,8 @@ class Trends(BatchBolt, Committer):
 def topology(path: str | Path = MENTIONS, kafka: tuple[str, str] | None = None) -> Topology:
     """Build the topology over a file or, if given, a Kafka topic and its servers."""
     spout = OpaqueTransactionalKafkaSpout(*kafka, fields=["value"]) if kafka else FileSpout(path, max_batch_rows=50)
-    counts = WindowAggregate("topic", table="mentions", n="count").with_window(Duration.hours(1), Duration.minutes(1))
+    counts = WindowAggregate("topic", table="mentions", ttl=timedelta(days=7), n="count")
+    counts.with_window(Duration.hours(1), Duration.minutes(1))
     builder = TransactionalTopologyBuilder("trending-topics", "mentions", spout, 2)
     builder.set_bolt("parse", Parse(), 2).local_or_shuffle_grouping("mentions")
     counts.with_timestamp_field("time").with_lag(Duration.minutes(1))

@@ -43,3 +43,8 @@ def _text(value: Any) -> str:
             else str(value)
         )
     return f"{value:,}"
+
+
+def duration_text(duration: timedelta) -> str:
+    """Return a duration for a reader, such as ``1 day`` or ``0:00:20``."""
+    return str(duration).removesuffix(", 0:00:00")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from window_cases import Report, driver, topology
 
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt, run
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt, explain, run
 from txstorm.errors import InputError, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout
@@ -134,11 +134,90 @@ def test_a_function_that_returns_garbage_ends_the_topology_with_the_tuple(name, 
             running.ack(txid)
 
 
-def test_windows_of_counts_per_key_without_ttl_are_warned_about():
-    made = topology(Report().with_window(Count(2)).with_key("id"))
-    assert any("give with_key a ttl" in warning for warning in made.warnings)
-    made = topology(Report().with_window(Count(2)).with_key("id", ttl=Duration.days(1)))
-    assert not made.warnings
+def timed(bolt):
+    return bolt.with_timestamp_field("ts")
+
+
+KEPT_FOREVER = {
+    "counts": (lambda: Report().with_window(Count(2)), "keep the last tuples of every key forever"),
+    "a length, fired by counts": (lambda: timed(Report().with_window(SECOND, Count(2))), "of every key forever"),
+    "times": (lambda: timed(tumbling()), "only dropped by the watermark, and kept while it does not advance"),
+    "sessions": (
+        lambda: timed(Report().with_session_window(SECOND)),
+        "only dropped by the watermark, and kept while it does not advance",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_FOREVER)
+def test_windows_per_key_without_ttl_are_warned_about(name):
+    make, message = KEPT_FOREVER[name]
+    (warning,) = topology(make().with_key("id")).warnings
+    assert warning.startswith("component 'w': its ")
+    assert f"{message}; give with_key a ttl after which keys without tuples are dropped" in warning
+    assert not topology(make().with_key("id", ttl=Duration.days(1))).warnings
+    assert not topology(make()).warnings
+
+
+def test_a_warning_is_one_line_at_the_start_and_in_the_plan(tmp_path, caplog):
+    builder = TransactionalTopologyBuilder("t", "numbers", MemoryTransactionalSpout([[]], ("id", "ts")))
+    builder.set_bolt("w", Report().with_window(Count(2)).with_key("id")).global_grouping("numbers")
+    made = builder.build_topology()
+    run(made, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(60)
+    logged = [record.getMessage() for record in caplog.records if "give with_key a ttl" in record.getMessage()]
+    assert logged == [f"topology t: {made.warnings[0]}"]
+    assert explain(made).splitlines()[-1] == f"warning: {made.warnings[0]}"
+
+
+SECONDS_20 = (Duration.seconds(20), Duration.seconds(10))
+RETENTION = {
+    "w-tuples": {
+        "evicted when 0:00:30 (length and slide) behind the watermark": lambda: timed(
+            Report().with_window(*SECONDS_20)
+        ),
+        "evicted when their session has fired": lambda: Report().with_session_window(SECOND),
+        "evicted but for the last 3 that a window of the task had": lambda: Report().with_window(Count(3)),
+        "evicted when the next window of the task has fired without them": (
+            lambda: Report().with_window(SECOND, Count(2))
+        ),
+        "evicted but for the last 3 that a window of the key had, keys kept forever (no ttl)": (
+            lambda: Report().with_window(Count(3)).with_key("id")
+        ),
+        "evicted when 0:00:02 (length and slide) behind the watermark, keys dropped after 1 day without tuples": (
+            lambda: tumbling().with_key("id", ttl=Duration.days(1))
+        ),
+        "evicted when 0:00:02 (length and slide) behind the watermark, keys dropped when no window has tuples of them": (
+            lambda: tumbling().with_key("id")
+        ),
+    },
+    "w-progress": {
+        "one row per task": lambda: tumbling(),
+        "one row per key, keys dropped after 1 day without tuples": (
+            lambda: tumbling().with_key("id", ttl=Duration.days(1))
+        ),
+    },
+    "r": {
+        "kept forever (no ttl)": lambda: tumbling(WindowAggregate("id", table="r", n="count")),
+        "kept for 2 days": lambda: tumbling(WindowAggregate("id", table="r", ttl=timedelta(days=2), n="count")),
+    },
+    "w-panes": {
+        "evicted when 0:00:01 (length) behind the watermark": (
+            lambda: tumbling(WindowAggregate("id", table="r", n="count"))
+        ),
+        "evicted when 0:00:11 (length and allowed lateness) behind the watermark": (
+            lambda: timed(tumbling(WindowAggregate("id", table="r", n="count"))).with_allowed_lateness(
+                Duration.seconds(10)
+            )
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(("state", "kept"), [(state, kept) for state in RETENTION for kept in RETENTION[state]])
+def test_the_plan_shows_how_long_each_state_is_kept(state, kept):
+    lines = explain(topology(RETENTION[state][kept]())).splitlines()
+    (line,) = [one for one in lines if f"state {state}: " in one]
+    assert line.endswith(f", {kept}")
 
 
 @pytest.mark.parametrize(("timestamps", "warned"), [(False, True), (True, False)])

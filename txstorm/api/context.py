@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import counted
 from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +55,46 @@ class PlanFacts:
 NO_FACTS = PlanFacts()
 
 
+@dataclass(frozen=True)
+class WindowProgress:
+    """Progress of a windowed component in one transaction, or in all transactions of a run so far.
+
+    Attributes:
+        watermark: its watermark after the transaction; None while undefined, `datetime.max` (UTC) at the end of input;
+            for windows of processing time, the stamp of the transaction.
+        delay: how far the watermark is behind the stamp of the transaction; None if undefined or at the end of input.
+        fired: number of windows that fired; for aggregates, number of results.
+        late: number of late tuples.
+    """
+
+    watermark: datetime | None = None
+    delay: timedelta | None = None
+    fired: int = 0
+    late: int = 0
+
+    def after(self, before: WindowProgress | None) -> WindowProgress:
+        """Return this progress with the numbers of an earlier transaction, or of another task, added."""
+        if before is None:
+            return self
+        return replace(self, fired=self.fired + before.fired, late=self.late + before.late)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the progress as JSON: the watermark in ISO 8601 or ``end of input``, the delay in seconds."""
+        ended = self.watermark is not None and self.watermark.replace(tzinfo=None) == datetime.max  # noqa: DTZ901
+        return {
+            "watermark": "end of input" if ended else self.watermark and self.watermark.isoformat(),
+            "delay": None if self.delay is None else self.delay.total_seconds(),
+            "fired": self.fired,
+            "late": self.late,
+        }
+
+    def __str__(self) -> str:
+        shown = self.to_json()
+        watermark = f"watermark {shown['watermark'] or 'undefined'}"
+        behind = "" if self.delay is None else f", {self.delay.total_seconds():,.1f} s behind"
+        return f"{watermark}{behind}, {counted(self.fired, 'window')} fired, {counted(self.late, 'late tuple')}"
+
+
 class CommitResources(Protocol):
     """A committer's access to its tables, for one txid and task."""
 
@@ -85,6 +126,7 @@ class TaskContext:
         facts: what was fixed when this txid was planned.
         resources: the committer's tables; None outside the commit phase.
         alarm: receives the times passed to `wake_at`; None unless this is a committer with timers.
+        report: receives the progress of a windowed component's task; None outside the commit phase.
     """
 
     topology: str
@@ -99,6 +141,7 @@ class TaskContext:
     facts: PlanFacts = field(default=NO_FACTS, repr=False)
     resources: CommitResources | None = field(default=None, repr=False)
     alarm: Callable[[int], None] | None = field(default=None, repr=False)
+    report: Callable[[WindowProgress], None] | None = field(default=None, repr=False)
 
     @property
     def now(self) -> datetime:

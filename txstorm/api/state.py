@@ -54,6 +54,8 @@ class KeyedState:
         writer: the library that commits: ``deltalake``, in the driver, or ``spark``, through delta-spark.
         tasks: the parallelism to which the state is bound, since its keys belong to tasks; None: any. Fixed by the
             first run.
+        fixed: what else must be the same at every start, as its rows depend on it: name → text. Fixed by the first
+            run.
     """
 
     name: str
@@ -63,6 +65,7 @@ class KeyedState:
     layout: str = CHANGES
     writer: str = DELTALAKE
     tasks: int | None = None
+    fixed: Mapping[str, str] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

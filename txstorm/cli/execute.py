@@ -17,7 +17,7 @@ from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, st
 from txstorm.cli.screen import Screen, screen_for
 from txstorm.cli.tables import PlainTable
 from txstorm.errors import TxstormError
-from txstorm.monitor.progress import Snapshot
+from txstorm.monitor.progress import Snapshot, windows_json
 from txstorm.results.views import committed_txid
 from txstorm.results.windows import MOST_COUNTED, PROGRESS, open_window_counts
 from txstorm.runtime.failures import letters_command
@@ -132,6 +132,7 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
         "silent": silent(handle.topology, now),
         "dead_letters": now.dead_letters,
         "state": {name: str(handle.data_dir / "state" / name) for name in states},
+        **({"windows": windows_json(now.windows)} if now.windows else {}),
         **({"open_windows": waiting} if (waiting := _open_windows(handle, states)) else {}),
         **({"see_dead_letters": letters_command(handle.data_dir)} if now.dead_letters else {}),
         "sinks": {name: str(handle.data_dir / "sinks" / name) for name in sinks},

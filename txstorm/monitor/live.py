@@ -18,6 +18,7 @@ STEPS = ("finish", "stage", "decide", "publish", "complete")
 COLUMNS = ("txid", "phase", "tuples", "process", *STEPS, "pack", "group")
 COMMITTED_ROWS = 8
 ACTIVE_ROWS = 4
+WINDOW_ROWS = 6
 WINDOW = 5.0
 FAILURE_LENGTH = 300
 
@@ -62,7 +63,7 @@ class Rate:
 def line(moment: Moment) -> str:
     """Format the run as one line."""
     now = moment.snapshot
-    text = f"{moment.topology}: {_totals(moment)}"
+    text = "; ".join([f"{moment.topology}: {_totals(moment)}", *_windows(now)])
     if now.blocked:
         text += f", BLOCKED({now.blocked})"
     return text + (f", last failure: {_short(now.last_failure)}" if now.last_failure else "")
@@ -77,7 +78,7 @@ def table(moment: Moment) -> RenderableType:
     for row in rows(moment):
         grid.add_row(*row, style="dim" if row[1] == "committed" else "")
     head = Text.assemble((moment.topology, "bold"), f" on {moment.engine}, {moment.phase}: ", _totals(moment))
-    parts: list[RenderableType] = [head, grid]
+    parts: list[RenderableType] = [head, grid, *map(Text, _windows(now))]
     if now.blocked:
         parts.append(Text(f"BLOCKED({now.blocked})", "bold red"))
     if now.last_failure:
@@ -101,7 +102,7 @@ def as_html(moment: Moment, hint: str = "") -> str:
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(moment))
     title = html.escape(f"{moment.topology} on {moment.engine}, {moment.phase}: {_totals(moment)}")
-    notes = [f"BLOCKED({now.blocked})"] if now.blocked else []
+    notes = [*_windows(now), *([f"BLOCKED({now.blocked})"] if now.blocked else [])]
     notes += [f"last failure: {_short(now.last_failure)}"] if now.last_failure else []
     notes += [hint] if hint else []
     below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
@@ -132,6 +133,13 @@ def _totals(moment: Moment) -> str:
         f"{counted(now.rows, 'input row')} in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s, "
         f"{counted(now.tuples, 'tuple')} in all, {counted(now.replays, 'replay')}{letters}"
     )
+
+
+def _windows(now: Snapshot) -> list[str]:
+    """Return a line for each of the first windowed components."""
+    lines = [f"windows of {component}: {one}" for component, one in now.windows.items()]
+    left = len(lines) - WINDOW_ROWS
+    return lines if left <= 0 else [*lines[:WINDOW_ROWS], f"and windows of {left} more"]
 
 
 def _short(text: str) -> str:

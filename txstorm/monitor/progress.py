@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import WindowProgress
 from txstorm.api.names import counted
 from txstorm.coordinator.machine import State
 from txstorm.display import facts, time_of
@@ -42,6 +43,7 @@ class TransactionProgress:
         dead_letters: number of records that were omitted and stored in the dead-letter table.
         failures: number of earlier failures of the txid, in all runs.
         cause: the error of the last of these failures.
+        windows: windowed component → watermark, its delay, and numbers of fired windows and late tuples.
     """
 
     txid: int
@@ -57,6 +59,7 @@ class TransactionProgress:
     dead_letters: int = 0
     failures: int = 0
     cause: str | None = None
+    windows: Mapping[str, WindowProgress] = field(default_factory=dict)
 
     @property
     def timestamp(self) -> str:
@@ -94,12 +97,13 @@ class TransactionProgress:
             "dead letters": self.dead_letters or None,
             "failed before": f"{counted(self.failures, 'time')}: {self.cause}" if self.failures else None,
             "reported": "; ".join(self.reported) or None,
+            **{f"windows of {component}": str(one) for component, one in self.windows.items()},
         }
         return facts(f"txid {self.txid} (attempt {self.attempt})", fields)
 
     def _document(self) -> dict[str, Any]:
         derived = {"timestamp": self.timestamp, "numInputRows": self.numInputRows, "durationMs": self.durationMs}
-        return {**asdict(self), **derived}
+        return {**asdict(self), "windows": windows_json(self.windows), **derived}
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,6 +120,7 @@ class Snapshot:
         failures: (txid, number of failures, last cause) of txids not yet committed, in all runs.
         emitted: component → number of emitted tuples.
         undelivered: number of progress records that were dropped because listeners were too slow.
+        windows: windowed component → watermark and its delay after the last committed txid; totals of this run.
     """
 
     in_flight: tuple[tuple[int, int, str], ...] = ()
@@ -130,6 +135,7 @@ class Snapshot:
     rows: int = 0
     emitted: Mapping[str, int] = field(default_factory=dict)
     undelivered: int = 0
+    windows: Mapping[str, WindowProgress] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         fields = {
@@ -137,6 +143,7 @@ class Snapshot:
             "in flight": counted(len(self.in_flight), "txid"),
             "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
             f"{counted(self.tuples, 'tuple')}, {counted(self.replays, 'replay')}",
+            **{f"windows of {component}": str(one) for component, one in self.windows.items()},
             "dead letters": self.dead_letters or None,
             "not delivered to listeners": self.undelivered or None,
             "blocked": self.blocked,
@@ -153,6 +160,7 @@ class _Totals:
     replays: int = 0
     dead_letters: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
+    windows: dict[str, WindowProgress] = field(default_factory=dict)
 
 
 Listener = Callable[[TransactionProgress], None]
@@ -288,6 +296,8 @@ class Monitor:
             self._totals.rows += sum(progress.numInputRows for progress in done)
             for progress in done:
                 self._totals.emitted.update(progress.tuples)
+                for component, one in progress.windows.items():
+                    self._totals.windows[component] = one.after(self._totals.windows.get(component))
             self._totals.dead_letters += sum(progress.dead_letters for progress in done)
             for progress in done:
                 self._failures.pop(progress.txid, None)
@@ -315,6 +325,7 @@ class Monitor:
         active = {} if state is None else state.active
         with self._lock:
             failures = tuple((txid, *failure) for txid, failure in sorted(self._failures.items()))
+            windows = dict(totals.windows)
         return Snapshot(
             in_flight=tuple((txid, attempt, status.name.lower()) for txid, (attempt, status) in active.items()),
             committed=0 if state is None else state.currtx - 1,
@@ -328,9 +339,17 @@ class Monitor:
             rows=totals.rows,
             emitted=dict(totals.emitted),
             undelivered=self._listeners.dropped,
+            windows=windows,
         )
+
+
+def windows_json(windows: Mapping[str, WindowProgress]) -> dict[str, dict[str, Any]]:
+    """Return the progress of windows as JSON."""
+    return {component: one.to_json() for component, one in windows.items()}
 
 
 def _copy(progress: TransactionProgress) -> TransactionProgress:
     """Copy a progress record, so that a user may change it without affecting other transactions of its group."""
-    return replace(progress, tuples=dict(progress.tuples), commit_ms=dict(progress.commit_ms))
+    return replace(
+        progress, tuples=dict(progress.tuples), commit_ms=dict(progress.commit_ms), windows=dict(progress.windows)
+    )

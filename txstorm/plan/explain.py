@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from txstorm.api.external import MapState
 from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
+from txstorm.display import duration_text
 from txstorm.plan.commit_jobs import obstacles
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
@@ -27,7 +29,8 @@ def explain(plan: Topology | Plan) -> str:
     compiled = plan if isinstance(plan, Plan) else compile_plan(plan)
     roots = [_processing(compiled), *_crossing(compiled), _commit(compiled)]
     head = f"plan of topology {printable(compiled.topology.id)}"
-    return "\n".join([head, *(line for root in roots for line in _drawn(root))])
+    warnings = [f"warning: {one}" for one in compiled.topology.warnings]
+    return "\n".join([head, *(line for root in roots for line in _drawn(root)), *warnings])
 
 
 def _processing(plan: Plan) -> Branch:
@@ -92,7 +95,15 @@ def _large(plan: Plan, name: str) -> Branch:
 
 
 def _tables(topology: Topology, name: str) -> list[Branch]:
-    states = [Branch(f"state {state.name}: {_columns(state)}") for state in topology.states.get(name, ())]
+    owner = topology.component(name).object
+    states = [
+        Branch(f"state {state.name}: {_columns(state)}, {_kept(owner, state)}{_writer(state)}")
+        for state in topology.states.get(name, ())
+    ]
+    managed = topology.managed.get(name)
+    if managed is not None and managed.provider is not None:
+        whose = "shared by its tasks" if managed.shared else "one per task"
+        states.append(Branch(f"state {name}: in {type(managed.provider).__name__}, {whose}, kept until removed"))
     sinks = [Branch(f"sink {sink.name}: sinks/{sink.name}{_writer(sink)}") for sink in topology.sinks.get(name, ())]
     outlets = [
         Branch(f"outlet {outlet.name}: {type(outlet.writer).__name__}") for outlet in topology.outlets.get(name, ())
@@ -109,10 +120,17 @@ def _store(one: MapState) -> str:
 
 def _columns(state: KeyedState) -> str:
     order = f", in the order of {printable(', '.join(state.order))}" if isinstance(state, CollectionState) else ""
-    ttl = "" if state.ttl is None else f", gone after {state.ttl}"
-    keys = f"by {printable(', '.join(state.key)) or 'no key'}{order}{ttl}"
+    keys = f"by {printable(', '.join(state.key)) or 'no key'}{order}"
     tables = f"state/{state.name}" if state.layout == MERGE else f"state/{state.name}, changes/{state.name}"
-    return f"{tables}, {keys}{_writer(state)}"
+    return f"{tables}, {keys}"
+
+
+def _kept(owner: Any, state: KeyedState) -> str:
+    """Describe for how long the rows of a state are kept; ready-made components know it of the states they manage."""
+    known = owner.retention(state.name) if hasattr(owner, "retention") else None
+    if known is not None:
+        return str(known)
+    return "kept until removed" if state.ttl is None else f"kept for {duration_text(state.ttl)}"
 
 
 def _writer(table: KeyedState | SinkTable) -> str:

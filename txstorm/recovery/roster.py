@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from txstorm import faults
 from txstorm.api.composite import AnySpout, CompositeSpout, is_opaque
 from txstorm.api.names import near
+from txstorm.api.state import KeyedState
 from txstorm.books.books import Books
 from txstorm.books.records import Dropped
 from txstorm.errors import DataDirectoryError, InputError, StateError
 from txstorm.recovery.table_checks import mark_dropped
 from txstorm.state.external.registry import check_declared, declared_uris
 from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
-from txstorm.storage.tables.directory import TableDirectory
+from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.topology.graph import Topology
 
@@ -71,6 +72,19 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
         frozenset(label for label in named if not label.startswith(SOURCE)),
         frozenset(label.removeprefix(SOURCE) for label in named if label.startswith(SOURCE)),
     )
+
+
+def check_started(where: Path, topology: Topology, books: Books, owner: TopologyIdentity) -> None:
+    """Check that components whose rows depend on their declaration are declared as they were. Writes nothing.
+
+    Raises:
+        StateError: a component has other windows, or another number of tasks, than its tables were written with.
+    """
+    place, recorded = Directory(where), books.tables()
+    for one in declarations(topology.states, {}):
+        bound = isinstance(one.table, KeyedState) and (one.table.fixed is not None or one.table.tasks is not None)
+        if bound and one.refs[0].uri in recorded and place.has(one.refs[0]):
+            one.check_start(place.table(owner, one.refs[0]))
 
 
 def undeclared_tables(books: Books, declared: Mapping[str, str]) -> set[str]:
@@ -179,11 +193,13 @@ def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str])
 def _left_out(topology: Topology, missing: Sequence[str], left: Mapping[str, str]) -> str:
     names = [left[label].partition("/")[2] or left[label] for label in missing]
     short = [name if names.count(name) == 1 else left[label] for name, label in zip(names, missing, strict=True)]
+    moved = [one.id for one in topology.components if one.assembled is not None and one.id in names]
+    provider = f" (the state of component {moved[0]!r} was kept by another state_provider)" if moved else ""
     words = ("is", "it", "it stays", "its") if len(missing) == 1 else ("are", "them", "they stay", "their")
     return (
         f"topology {topology.id!r}: {', '.join(missing)} {words[0]} recorded in the ledger, but not declared by the "
-        f"code; what is committed without {words[1]} would be missing there for good. Put {words[1]} back; or, if "
-        f"{words[2]} as now and {words[3]} name is not used again, drop {words[1]}: "
+        f"code{provider}; what is committed without {words[1]} would be missing there for good. Put {words[1]} back; "
+        f"or, if {words[2]} as now and {words[3]} name is not used again, drop {words[1]}: "
         f"{' '.join(f'--drop {name}' for name in short)} (in Python: run(topology, drop={short!r}))"
     )
 

@@ -18,7 +18,7 @@ from txstorm.books.savepoint import Savepoint
 from txstorm.display import Facts
 from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError
-from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
+from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress, windows_json
 from txstorm.operations.savepoints import create_savepoint
 from txstorm.plan.explain import explain
 from txstorm.results.snapshot import TopologySnapshot, snapshot
@@ -148,6 +148,7 @@ class RunHandle:
             "lastFailure": now.last_failure,
             "failures": {txid: {"count": count, "cause": cause} for txid, count, cause in now.failures},
             "deadLetters": now.dead_letters,
+            **({"windows": windows_json(now.windows)} if now.windows else {}),
         }
         return Facts(f"status of {self.name}", facts)
 
@@ -330,6 +331,7 @@ class RunHandle:
             "input rows": f"{now.rows:,}",
             "tuples": f"{now.tuples:,}",
             "replays": now.replays,
+            **{f"windows of {component}": one for component, one in now.windows.items()},
             **({"dead letters": now.dead_letters} if now.dead_letters else {}),
             "data": self.data_dir,
         }

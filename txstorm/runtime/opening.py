@@ -31,7 +31,7 @@ from txstorm.ledger.zookeeper.location import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
-from txstorm.recovery.roster import check_roster, record, sources_of
+from txstorm.recovery.roster import check_roster, check_started, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
@@ -276,6 +276,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     if finish_rewind(data_dir, books) is not None:
         identity = known = books.identity() or identity
     check(data_dir, books, identity)
+    check_started(data_dir, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
     check_roster(topology, books, drop)
     write_format(data_dir, first=known is None)
     written = replace(identity, fingerprint=topology.fingerprint())

@@ -120,6 +120,7 @@ class StatefulCommitter(BatchBolt, Committer):
         bolt: the user's bolt.
         part: its state.
         table, managed: those of the part.
+        internal_states: names of states whose keys are the bolt's affair.
         tables: the tables that the bolt itself declares.
         current: the tuple at hand, for messages.
         caught: receives (position, error) for each tuple that cannot be handled; None: the first error is raised.
@@ -130,23 +131,12 @@ class StatefulCommitter(BatchBolt, Committer):
         self.part = part
         self.table = part.table
         self.managed = part.managed
+        self.internal_states = set() if part.table is None else {part.table.name}
         self.tables = site.tables
         self.external = part.external  # type: ignore[misc]  # per object
         self.current: Tuple | None = None
         self.caught: list[tuple[int, BaseException]] | None = None
-        self._site = site
         self._hint = _one_field(site)
-
-    def under(self, settings: Settings) -> BatchBolt:
-        """Return the committer of the same bolt under other settings; raise `InputError` if they do not fit it."""
-        made = self.bolt.assemble(replace(self._site, settings=settings))
-        if made.faults:
-            raise InputError("; ".join(made.faults))
-        return made.committer
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks need: not the settings, which may hold a password."""
-        return {**self.__dict__, "_site": None}
 
     @property
     def class_name(self) -> str:

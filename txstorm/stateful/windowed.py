@@ -17,7 +17,6 @@ from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError
 from txstorm.stateful.bolt import HOOK_NAMES, AnchoringCollector, StatefulHooks
 from txstorm.stateful.committer import StatePart
-from txstorm.topology.settings import Settings
 from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.buffer import TupleBuffer
 from txstorm.windows.committer import WindowCommitter
@@ -113,26 +112,17 @@ class StatefulWindowCommitter(WindowCommitter):
         field = self.bolt.message_id_field
         key = {"task": int, "source": str, "source_task": int}
         self.ids = None if field is None else KeyedState(f"{site.id}-ids", key, IDS, tasks=site.parallelism)
-        if self.ids is not None:
-            self.internal_states.add(self.ids.name)
-        self._site = site
+        self.internal_states |= {one.name for one in (self.table, self.ids) if one is not None}
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept; None: as it is declared."""
+        is_ids = self.ids is not None and state == self.ids.name
+        return "one row per task and source task" if is_ids else super().retention(state)
 
     @property
     def class_name(self) -> str:
         """The name of the user's class."""
         return type(self.bolt).__name__
-
-    def under(self, settings: Settings) -> StatefulWindowCommitter:
-        """Return the committer of the same bolt under other settings; raise `InputError` if they do not fit it."""
-        made = self.bolt.assemble(replace(self._site, settings=settings))
-        if made.faults:
-            raise InputError("; ".join(made.faults))
-        assert isinstance(made.committer, StatefulWindowCommitter)
-        return made.committer
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks need: not the settings, which may hold a password."""
-        return {**self.__dict__, "_site": None}
 
     def finish_batch(self) -> None:
         """Drop repeated tuples, fire the windows, and save the state with the transaction."""

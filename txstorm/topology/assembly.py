@@ -52,8 +52,10 @@ class _Inspection:
             *found_tables(bolt, Outlet),
         )
         tasks = declaration.parallelism if type(declaration.parallelism) is int else 1
-        made = bolt.assemble(Site(str(declaration.id), tasks, inputs, tables, self._settings))
+        site = Site(str(declaration.id), tasks, inputs, tables, self._settings)
+        made = bolt.assemble(site)
         info = inspect(replace(declaration, object=made.committer, role="committer"))
+        info.assembled = bolt, site
         info.faults += [f"component {declaration.id!r}: {one}" for one in (*misfits(bolt, _base(bolt)), *made.faults)]
         info.warnings += [f"component {declaration.id!r}: {one}" for one in made.warnings]
         return info

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from txstorm.api.assembly import AssembledBolt, Site
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
@@ -24,6 +25,7 @@ class ComponentInfo:
     Attributes:
         kind: kind of component; None if the object is not a spout or bolt, as `faults` explains.
         streams: the declared output streams; None if `declare_output_fields` raised an error, which is in `faults`.
+        assembled: the user's bolt that the object was assembled from, with its place; None for others.
         faults: faults of the object itself, one sentence each.
         warnings: possible mistakes in the object itself, one sentence each.
     """
@@ -41,6 +43,7 @@ class ComponentInfo:
     outlets: tuple[Outlet, ...]
     configuration: dict[str, Any]
     external: bool
+    assembled: tuple[AssembledBolt, Site] | None = None
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -56,6 +59,7 @@ class ComponentInfo:
             streams=dict(self.streams or {}),
             configuration=dict(self.configuration),
             external=self.external,
+            assembled=self.assembled,
         )
 
 

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from types import MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
+from txstorm.api.assembly import AssembledBolt, Site
 from txstorm.api.external import ManagedState, MapState, Outlet
 from txstorm.api.grouping import Grouping
 from txstorm.api.names import near
@@ -72,6 +73,7 @@ class Component:
         configuration: the component's own configuration, set by `add_configuration`.
         external: whether its commit phase has effects outside the transaction.
         part_of: for a map-side stage in a plan, the bolt that it belongs to.
+        assembled: the user's bolt that `object` was assembled from, with its place; None for other components.
     """
 
     id: str
@@ -83,6 +85,7 @@ class Component:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     external: bool = False
     part_of: str | None = None
+    assembled: tuple[AssembledBolt, Site] | None = field(default=None, repr=False)
 
     @property
     def timers(self) -> bool:
@@ -95,11 +98,23 @@ class Component:
         return callable(getattr(self.object, "pin", None))
 
     def under(self, settings: Settings) -> Component:
-        """Return the component under other settings; only a managed bolt differs."""
-        if not hasattr(self.object, "under"):
+        """Return the component under other settings; raise `InputError` if they do not fit it."""
+        return self._assembled_at(settings=settings)
+
+    def with_tasks(self, tasks: int) -> Component:
+        """Return the component with another parallelism; raise `InputError` if it does not fit it."""
+        return replace(self._assembled_at(parallelism=tasks), parallelism=tasks)
+
+    def _assembled_at(self, **changes: Any) -> Component:
+        if self.assembled is None:
             return self
-        made = self.object.under(settings)
-        return replace(self, object=made, external=made.external)
+        bolt, site = self.assembled[0], replace(self.assembled[1], **changes)
+        made = bolt.assemble(site)
+        if made.faults:
+            raise InputError("; ".join(made.faults))
+        before, now = (bool(getattr(one, "external", False)) for one in (self.object, made.committer))
+        external = self.external if now == before else now
+        return replace(self, object=made.committer, external=external, assembled=(bolt, site))
 
 
 @dataclass(frozen=True, eq=False)

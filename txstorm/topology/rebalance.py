@@ -28,7 +28,10 @@ def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
     faults = [fault for name, tasks in chosen.items() for fault in _faults(topology, name, tasks)]
     if faults:
         raise InputError("\n".join(faults))
-    components = tuple(replace(one, parallelism=chosen.get(one.id, one.parallelism)) for one in topology.components)
+    components = tuple(
+        one if chosen.get(one.id, one.parallelism) == one.parallelism else one.with_tasks(chosen[one.id])
+        for one in topology.components
+    )
     return replace(topology, components=components)
 
 
@@ -78,10 +81,16 @@ def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
     """Return the reason why `component` cannot run with `tasks` tasks; None if it can."""
-    managed = topology.managed.get(component.id)
-    bound = [f"state {one.name!r}" for one in topology.states.get(component.id, ()) if one.tasks is not None]
+    managed, states = topology.managed.get(component.id), topology.states.get(component.id, ())
+    if any(one.tasks is not None and one.fixed is not None for one in states):
+        return (
+            "its windows belong to its tasks; declare windows with_key and group its inputs by the key: they can move"
+        )
+    bound = [f"state {one.name!r}" for one in states if one.tasks is not None]
     if bound or (managed is not None and managed.provider is not None and not managed.shared):
         return f"{bound[0] if bound else 'its state'} belongs to its tasks; share the state in the code (shared = True)"
+    if component.assembled is not None:
+        return _unfit(component, tasks)
     if tasks == 1:
         return None
     if component.inputs and all(one.grouping.kind == "global" for one in component.inputs):
@@ -89,7 +98,7 @@ def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
     if component.parallelism > 1:
         return None  # the author of the code has seen the warnings of `validate`
     by = {one.grouping.fields for one in component.inputs if one.grouping.kind == "fields"}
-    for state in topology.states.get(component.id, ()):
+    for state in states:
         if len(by) > 1 or not all(one_task_per_key(one, list(state.key)) for one in component.inputs):
             fields = f"fields of the state's key ({', '.join(state.key) or 'it has none'})"
             return _shared_row(f"state {state.name!r}", fields)
@@ -97,6 +106,14 @@ def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
         # Only the bolt knows the fields that make up the keys of a map.
         if len(by) > 1 or any(source.grouping.kind in SPREADING for source in component.inputs):
             return _shared_row(f"map {one.name!r}", "the fields that its keys are made of")
+    return None
+
+
+def _unfit(component: Component, tasks: int) -> str | None:
+    try:
+        component.with_tasks(tasks)
+    except InputError as error:
+        return str(error)
     return None
 
 

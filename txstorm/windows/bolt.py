@@ -356,9 +356,9 @@ def _owner_fields(key: tuple[str, ...] | None, site: Site) -> tuple[str, ...] | 
 
 
 def _warnings(plan: WindowPlan) -> list[str]:
-    if plan.key is not None and plan.ttl is None and plan.form.span is None and not plan.form.is_session:
-        return [
-            "windows of the last tuples per key keep the tuples of every key forever; "
-            "give with_key a ttl after which keys without tuples are dropped"
-        ]
+    advice = "give with_key a ttl after which keys without tuples are dropped"
+    if plan.keys_stay:
+        return [f"its windows, of {plan.form}, keep the last tuples of every key forever; {advice}"]
+    if plan.key is not None and plan.ttl is None and plan.event_time:
+        return [f"its keys are only dropped by the watermark, and kept while it does not advance; {advice}"]
     return []

@@ -14,7 +14,6 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
 from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
@@ -22,7 +21,7 @@ from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
 from txstorm.windows.rules.event_time import END, Progress, Times, late
 from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
@@ -50,7 +49,7 @@ class WindowCommitter(PartialCommitter):
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
         self.processing_time = not plan.event_time
         self.tuples = buffer_state(plan)
-        self.progress = KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str})
+        self.progress = progress_state(plan, plan.fixed())
         self.queue = None if plan.key is None else queue_state(plan)
         self.also_reads = plan.also_reads
         self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}
@@ -60,6 +59,14 @@ class WindowCommitter(PartialCommitter):
         self.bolt.declare_output_fields(declarer)
         if self.plan.late_stream is not None and self.plan.late_stream not in declarer.streams:
             declarer.declare_stream(self.plan.late_stream, self.plan.union)
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept; None: as it is declared."""
+        if state == self.tuples.name:
+            return self.plan.buffer_retention()
+        if self.queue is not None and state == self.queue.name:
+            return "evicted when due"
+        return self.plan.record_retention() if state == self.progress.name else None
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that reports newest timestamps to all tasks; None if the only task sees all tuples."""
@@ -139,6 +146,9 @@ class WindowCommitter(PartialCommitter):
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
             records.put(COMPONENT, after.text())
+        plan.report(
+            context, progress.watermark, sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
+        )
         self._wake(after, units, bool(rows.num_rows) and not early_due)
 
     def _advanced(self, progress: Progress) -> Progress:

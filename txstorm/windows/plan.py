@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from txstorm.api.assembly import SiteInput
-from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
+from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
-from txstorm.windows.rules.event_time import Facts, WatermarkRule
+from txstorm.windows.rules.event_time import END, Facts, WatermarkRule, instant
 from txstorm.windows.rules.forms import WindowForm
 
 NONE: Mapping[tuple[str, str], int] = {}
@@ -140,6 +142,17 @@ class WindowPlan:
         }
         return Facts(partitions, ended, followed, context.end_of_input)
 
+    def report(self, context: TaskContext, watermark: int | None, fired: int, late: int) -> None:
+        """Report the progress of a task in a transaction."""
+        if context.report is None:
+            return
+        if watermark is None:
+            context.report(WindowProgress(None, None, fired, late))
+            return
+        reached = instant(watermark)
+        delay = None if watermark == END else context.now - reached
+        context.report(WindowProgress(reached, delay, fired, late))
+
     def about(self) -> dict[str, Any]:
         """Return what may change between starts, but helps to understand stored tuples and progress, as JSON."""
         inputs = [[one.component, one.stream, list(one.fields)] for one in self.inputs]
@@ -155,6 +168,52 @@ class WindowPlan:
             "columns": None if self.columns is None else list(self.columns),
         }
         return declared if self.owner_fields is not None else {**declared, "tasks": self.parallelism}
+
+    def fixed(self) -> dict[str, str]:
+        """Return what must be the same at every start, in words."""
+        time = self.time
+        stamp = "a function of the tuple" if time.extractor is not None else f"field {time.field!r} in {time.unit}"
+        facts = {
+            "windows": str(self.form),
+            "key": "none" if self.key is None else ", ".join(self.key),
+            "timestamp": stamp if self.event_time else "none (processing time)",
+            "partition field": repr(time.partition) if time.partition is not None else "none",
+            "watermark policy": self.rule.policy,
+        }
+        return facts if self.owner_fields is not None else {**facts, "tasks": str(self.parallelism)}
+
+    def buffer_retention(self) -> str:
+        """Describe for how long tuples are kept."""
+        form, per = self.form, "task" if self.key is None else "key"
+        if form.is_session:
+            kept = "evicted when their session has fired"
+        elif form.span is None:
+            count = getattr(form.length, "value", 0)
+            kept = f"evicted but for the last {count} that a window of the {per} had"
+        elif form.step is None:
+            kept = f"evicted when the next window of the {per} has fired without them"
+        else:
+            reach = duration_text(timedelta(microseconds=form.span + form.step))
+            kept = f"evicted when {reach} (length and slide) behind the watermark"
+        return f"{kept}{self._key_retention}"
+
+    def record_retention(self) -> str:
+        """Describe for how long the records of tasks and keys are kept."""
+        return "one row per task" if self.key is None else f"one row per key{self._key_retention}"
+
+    @property
+    def keys_stay(self) -> bool:
+        """Whether the passing of time alone does not drop a key: it has neither a ttl nor windows that it leaves."""
+        bounded = self.form.is_session or (self.form.span is not None and self.form.step is not None)
+        return self.key is not None and self.ttl is None and not bounded
+
+    @property
+    def _key_retention(self) -> str:
+        if self.key is None:
+            return ""
+        if self.ttl is not None:
+            return f", keys dropped after {duration_text(timedelta(microseconds=self.ttl))} without tuples"
+        return ", keys kept forever (no ttl)" if self.keys_stay else ", keys dropped when no window has tuples of them"
 
     def owner(self, unit: str) -> int:
         """Return the task that gets the tuples of a key; only if `owner_fields` is not None."""

@@ -7,15 +7,24 @@ transaction.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
+from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.event_time import Newest, Progress
 from txstorm.windows.rules.firing import OpenSession, Place, Unit
 
 COMPONENT = "component"
 """Key of the component's record; those of units are in brackets."""
+
+
+def progress_state(plan: WindowPlan, fixed: Mapping[str, str]) -> KeyedState:
+    """Declare the state of the records of a component; `fixed`: what must be the same at every start."""
+    tasks = None if plan.owner_fields is not None else plan.parallelism
+    return KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str}, tasks=tasks, fixed=fixed)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ reaches the driver, in files beyond spill_bytes
 commit phase: finishes one txid after the other, in the driver, in this order
 └─ 1. counts: committer, 2 tasks
    ├─ from partial by fields word
-   ├─ state counts: state/counts, changes/counts, by word
+   ├─ state counts: state/counts, changes/counts, by word, kept until removed
    ├─ sink log: sinks/log
    └─ large commits: as a job, by key"""
 
@@ -103,7 +103,7 @@ def test_tables_that_spark_publishes_are_named():
     made.set_bolt("sink", DeltaSink("out", {"word": str}, writer="spark")).shuffle_grouping("s")
     made.set_bolt("counts", CountByKey("word", "counts", writer="spark")).global_grouping("s")
     lines = explain(made.build_topology())
-    assert "state counts: state/counts, changes/counts, by word, published with Spark" in lines
+    assert "state counts: state/counts, changes/counts, by word, kept until removed, published with Spark" in lines
     assert "sink out: sinks/out, published with Spark" in lines
 
 

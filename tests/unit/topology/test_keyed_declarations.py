@@ -65,7 +65,7 @@ def test_a_collection_belongs_to_the_task_of_its_key():
 def test_keyed_declarations_are_displayed_and_part_of_the_fingerprint():
     kept = KeyedState("kept", key={"user": str}, value={"n": int}, ttl=DAY)
     topology = built(kept, events(ttl=DAY))
-    assert "state/events, changes/events, by user, in the order of at, gone after 1 day" in str(explain(topology))
+    assert "state/events, changes/events, by user, in the order of at, kept for 1 day" in str(explain(topology))
     assert "state events (user → [at, n, …])" in topology.describe()
     shown = json.loads(topology.describe("json"))["components"][1]["states"]
     assert shown == [

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from txstorm.api.bolt import BasicBolt, BatchBolt
-from txstorm.api.context import CommitResources, TaskContext
+from txstorm.api.context import CommitResources, TaskContext, WindowProgress
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.task.bolt_run import Arrival, BoltRun
@@ -54,6 +54,7 @@ class PhaseRun(ABC):
         counts: component → number of tuples it emitted.
         reported: errors that components reported without failing the attempt.
         timers: times, in UTC microseconds, at which committers want to be called.
+        windows: (component, task) → what a task with windows has last reported.
     """
 
     def __init__(self, program: Program, txid_input: TxidInput, level: int, observe: Observe | None) -> None:
@@ -67,6 +68,7 @@ class PhaseRun(ABC):
         self.counts: dict[str, int] = {}
         self.reported: list[str] = []
         self.timers: list[int] = []
+        self.windows: dict[tuple[str, int], WindowProgress] = {}
 
     @abstractmethod
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
@@ -97,6 +99,7 @@ class ComponentRun:
     def context(self) -> TaskContext:
         """Return the task context for a new user object."""
         committer = self.spec.kind == "committer"
+        commits = committer and self.resources is not None
         return TaskContext(
             topology=self.phase.program.topology,
             component=self.spec.name,
@@ -107,8 +110,12 @@ class ComponentRun:
             stamp=self.phase.input.stamp,
             facts=self.phase.input.facts,
             resources=self.resources if committer else None,
-            alarm=self.phase.timers.append if committer and self.spec.timers and self.resources is not None else None,
+            alarm=self.phase.timers.append if commits and self.spec.timers else None,
+            report=self._report if commits else None,
         )
+
+    def _report(self, progress: WindowProgress) -> None:
+        self.phase.windows[self.spec.id, self.task] = progress  # replaces that of a run that is repeated
 
     def collector(self) -> OutputCollector:
         """Create a collector for the component's streams."""

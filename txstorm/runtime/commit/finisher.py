@@ -306,7 +306,7 @@ class GroupFinisher:
             row = ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
             raise CommitFailed(row) from error
         reported = (*ready.processed.reported, *job.reported, *run.reported)
-        return CommittedTxid(ready, counts, reported, len(letters) if letters else 0, run.timers)
+        return CommittedTxid(ready, counts, reported, len(letters) if letters else 0, run.timers, run.windows)
 
     def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
         """Raise `CommitFailed` if the dead letters of the run, including those of `attempt`, exceed the limit."""

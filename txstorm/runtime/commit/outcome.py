@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import WindowProgress
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.monitor.progress import TransactionProgress
 
@@ -53,6 +54,7 @@ class CommittedTxid:
         reported: errors that were reported without making the batch fail.
         letters: number of dead letters.
         timers: times, in UTC microseconds, at which committers want to be called.
+        windows: (component, task) → progress of its windows.
     """
 
     ready: ProcessedBatch
@@ -60,6 +62,7 @@ class CommittedTxid:
     reported: tuple[str, ...]
     letters: int = 0
     timers: Sequence[int] = ()
+    windows: Mapping[tuple[str, int], WindowProgress] = field(default_factory=dict)
 
     def empty(self, spout: str) -> bool:
         """Return whether the source was asked and had no data. A batch with dead-lettered records is not empty."""
@@ -103,7 +106,9 @@ def progress_list(outcome: GroupOutcome, spout: str, notices: Sequence[str] = ()
 
 
 def _progress(done: CommittedTxid, outcome: GroupOutcome, spout: str) -> TransactionProgress:
-    ready = done.ready
+    ready, windows = done.ready, dict[str, WindowProgress]()
+    for (component, _), one in done.windows.items():
+        windows[component] = one.after(windows.get(component))
     return TransactionProgress(
         txid=ready.attempt.txid,
         attempt=ready.attempt.attempt_id,
@@ -118,4 +123,5 @@ def _progress(done: CommittedTxid, outcome: GroupOutcome, spout: str) -> Transac
         dead_letters=done.letters,
         failures=ready.failures,
         cause=ready.cause,
+        windows=windows,
     )

@@ -23,7 +23,7 @@ from txstorm.storage.rows.schema import (
     value_columns,
 )
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
-from txstorm.storage.tables.identity import KEYS, LAYOUT, TASKS, VALUES, TableRef, lag_properties, log_properties
+from txstorm.storage.tables.identity import FIXED, KEYS, LAYOUT, TASKS, VALUES, TableRef, lag_properties, log_properties
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.storage.tables.table import DeltaTableState
 
@@ -78,7 +78,8 @@ class DeclaredTable:
             return {VALUES: json.dumps(list(self.table.columns))}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         tasks = {} if self.table.tasks is None else {TASKS: str(self.table.tasks)}
-        return {**columns, **ttl_property(self.table), **tasks, **({LAYOUT: MERGE} if self.merged else {})}
+        fixed = {} if self.table.fixed is None else {FIXED: json.dumps(self.table.fixed)}
+        return {**columns, **ttl_property(self.table), **tasks, **fixed, **({LAYOUT: MERGE} if self.merged else {})}
 
     def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
         """Return the table properties on which other readers and writers rely; they are also added to existing tables.
@@ -105,6 +106,15 @@ class DeclaredTable:
         if not all(table.is_untouched() for table in found):
             for table in found:
                 self.checked(table)
+
+    def check_start(self, found: DeltaTableState) -> None:
+        """Raise `StateError` if the component that the existing table `found` belongs to is not what it was.
+
+        A check before all others: its message names the component, and not one of its tables.
+        """
+        if isinstance(self.table, KeyedState) and not found.is_untouched():
+            self._check_fixed(found)
+            self._check_tasks(found)
 
     def check_unrecorded(self, found: Sequence[DeltaTableState], committed: int) -> None:
         """Raise `StateError` if tables that the ledger does not record hold some, but not all, txids to `committed`."""
@@ -133,6 +143,7 @@ class DeclaredTable:
         """
         found.check_writable()
         if isinstance(self.table, KeyedState):
+            self._check_fixed(found)
             self._check_layout(found)
             self._check_ttl(found)
             self._check_tasks(found)
@@ -157,13 +168,29 @@ class DeclaredTable:
             )
             raise StateError(msg)
 
+    def _check_fixed(self, found: DeltaTableState) -> None:
+        declared = self.table.fixed if isinstance(self.table, KeyedState) else None
+        was = json.loads(found.handle.properties.get(FIXED, "null"))
+        if declared is None or was is None or was == declared:
+            return
+        names = [name for name in {**was, **declared} if was.get(name) != declared.get(name)]
+        before, now = (
+            ", ".join(f"{name}: {facts.get(name, 'not fixed')}" for name in names) for facts in (was, declared)
+        )
+        msg = (
+            f"component {self.component!r}: what it has stored was written with {before}; the code has {now}; go back "
+            "to the former, or give the component another id, which starts without what is stored"
+        )
+        raise StateError(msg)
+
     def _check_tasks(self, found: DeltaTableState) -> None:
         declared = self.table.tasks if isinstance(self.table, KeyedState) else None
         fixed = found.handle.properties.get(TASKS)
         if fixed != (None if declared is None else str(declared)):
             msg = (
-                f"{self.label}: its keys belong to tasks, of which the table has {fixed or 'any number'}, now declared "
-                f"are {declared or 'any number'}: keep the parallelism, or share the state under a new name"
+                f"component {self.component!r}, {self.label}: its keys belong to tasks, of which the table has "
+                f"{fixed or 'any number'}, now declared are {declared or 'any number'}: keep the parallelism, or share "
+                "the state under a new name"
             )
             raise StateError(msg)
 

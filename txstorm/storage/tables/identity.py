@@ -19,6 +19,7 @@ from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, 
 
 FORMAT = "1"
 KEYS, VALUES, LAYOUT, TASKS = "txstorm.keys", "txstorm.values", "txstorm.layout", "txstorm.tasks"
+FIXED = "txstorm.fixed"
 INCARNATION = "txstorm.incarnation"
 
 

@@ -17,7 +17,7 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import KeyedState
+from txstorm.display import duration_text
 from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Mask, integers
 from txstorm.windows.aggregates.open_windows import open_windows, states_of
@@ -27,7 +27,7 @@ from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows,
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, unit_of_task
+from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
 from txstorm.windows.rules.event_time import END, Progress, instant
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class AggregateCommitter(BatchBolt, Committer):
     def __init__(self, plan: AggregatePlan, ttl: timedelta | None) -> None:
         self.plan = plan
         self.results = result_state(plan.table, plan.cells, ttl)
-        self.progress = KeyedState(f"{plan.windows.id}-progress", {"unit": str}, {"record": str})
+        self.progress = progress_state(plan.windows, plan.fixed())
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
         self.internal_states = {self.progress.name, *(one.name for one in states)}
@@ -79,6 +79,19 @@ class AggregateCommitter(BatchBolt, Committer):
             declarer.declare_stream(RETRACTIONS, fields)
         if plan.windows.late_stream is not None:
             declarer.declare_stream(plan.windows.late_stream, plan.windows.union)
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept; None: as it is declared."""
+        if state == self.progress.name:
+            return "one row per task"
+        if state not in self.internal_states:
+            return "kept forever (no ttl)" if self.results.ttl is None else None
+        form, lateness = self.plan.windows.form, self.plan.lateness
+        of = "length and allowed lateness" if lateness else "length"
+        if form.is_session:
+            return f"evicted when their session has {'no allowed lateness left' if lateness else 'fired'}"
+        length = duration_text(timedelta(microseconds=(form.span or 0) + lateness))
+        return f"evicted when {length} ({of}) behind the watermark"
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that aggregates tuples; if late ones are emitted, at most one that reports newest times."""
@@ -145,10 +158,12 @@ class AggregateCommitter(BatchBolt, Committer):
             self._collector.emit_batch(old, stream=RETRACTIONS)
         if new.num_rows:
             self._collector.emit_batch(new)
-        after = record
+        after, late = record, dict[int, int]()
         if outcome.late.any():
             assert passed is not None
-            after = after.with_late(self._report(rows, outcome.late, passed))
+            late = self._report(rows, outcome.late, passed)
+            after = after.with_late(late)
+        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()))
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
             newest = newest if after.unit.newest is None else max(newest, after.unit.newest)

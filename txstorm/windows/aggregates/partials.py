@@ -74,6 +74,11 @@ class AggregatePlan:
         columns = {name: str(kind) for name, kind in self.cells.columns.items()}
         return {**self.windows.declared(), "columns": columns, "grouped_by": list(self.grouped_by)}
 
+    def fixed(self) -> dict[str, str]:
+        """Return what must be the same at every start, in words."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in self.cells.columns.items())
+        return {**self.windows.fixed(), "columns": columns, "grouped by": ", ".join(self.grouped_by)}
+
     def groups(self, table: pa.Table) -> pa.Array:
         """Return the key group of each row."""
         columns = [whole(table.column(name)) for name in self.grouped_by]

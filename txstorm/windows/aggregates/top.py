@@ -179,6 +179,10 @@ class ChangingRanks(RankPerWindow):
         self.also_reads = ((source, results.retractions), (source, results.frontier))
         self._schema = pa.schema({name: columns[name] for name in plan.fields})
 
+    def retention(self, state: str) -> str:
+        """Describe for how long the kept results stay."""
+        return "evicted when its input cannot change any more"
+
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields of the results with the rank, and the stream of those that no longer hold."""
         super().declare_output_fields(declarer)

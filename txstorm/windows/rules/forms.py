@@ -71,7 +71,7 @@ class Duration:
         for unit, name in ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"), (SECOND, "seconds")):
             if self.microseconds and self.microseconds % unit == 0:
                 return f"Duration.{name}({self.microseconds // unit})"
-        return f"Duration({self.microseconds / MILLISECOND:g})"
+        return f"Duration({self.microseconds / MILLISECOND:.15g})"
 
 
 @dataclass(frozen=True, order=True)

@@ -1,0 +1,105 @@
+"""Progress of windows, with each transaction and in total: watermark and its delay, fired windows, late tuples."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from window_cases import Report
+
+from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm.errors import FailedException
+from txstorm.monitor.live import as_html, line
+from txstorm.runtime.watch import Watcher
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.topology.graph import Topology
+
+BATCHES = [[("a", 1), ("b", 8)], [("a", 12), ("b", 25)], [("a", 3), ("b", 26)]]
+
+
+class FailsOnce(Report):
+    """Fails the first evaluation of a run, so that its attempt is replayed."""
+
+    transient = ("failed",)
+    left = [1]
+
+    def execute(self, window: Any) -> None:
+        if self.left:
+            self.left.clear()
+            raise FailedException("the first evaluation")
+        super().execute(window)
+
+
+def topology(bolt: Any = None, tasks: int = 2) -> Topology:
+    rows = [row for batch in BATCHES for row in batch]
+    spout = MemoryTransactionalSpout([rows], ("id", "ts"), take=2)
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    means = WindowAggregate("id", table="means", ttl=timedelta(days=1), n="count")
+    for name, one in {"w": bolt or Report(), "means": means}.items():
+        one.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+        builder.set_bolt(name, one, tasks).fields_grouping("feed", ["id"])
+    return builder.build_topology()
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> None:
+    handle = run(topology(), engine=engine, data_dir=tmp_path / "data", until_txid=3)
+    handle.awaitTermination(300)
+    progress = {one.txid: one for one in handle.recentProgress}
+    assert list(progress) == [1, 2, 3]
+    for name in ("w", "means"):  # the windows of a and b that end at 10, and that of a that ends at 20
+        assert [(one.windows[name].fired, one.windows[name].late) for one in progress.values()] == [
+            (0, 0),
+            (3, 0),
+            (0, 1),
+        ]
+    last = progress[3].windows["w"]
+    assert last.watermark == datetime(1970, 1, 1, 0, 0, 26, tzinfo=UTC)
+    assert last.delay == datetime.fromisoformat(progress[3].timestamp) - last.watermark
+    document = json.loads(progress[3].json)["windows"]["w"]
+    assert document == {
+        "watermark": "1970-01-01T00:00:26+00:00",
+        "delay": last.delay.total_seconds(),
+        "fired": 0,
+        "late": 1,
+    }
+    total = handle.progress.windows["w"]
+    assert (total.watermark, total.fired, total.late) == (last.watermark, 3, 1)
+    assert handle.status["windows"]["w"]["late"] == 1
+    for text in (line(Watcher(handle)()), as_html(Watcher(handle)()), handle._repr_html_(), repr(handle.progress)):
+        assert "windows of w" in text
+        assert "3 windows fired, 1 late tuple" in text
+
+
+def test_an_attempt_that_fails_counts_nothing(tmp_path: Path) -> None:
+    FailsOnce.left = [1]
+    handle = run(topology(FailsOnce(), 1), engine="local", data_dir=tmp_path / "data", end_of_input=True)
+    handle.awaitTermination(120)
+    total = handle.progress.windows["w"]
+    assert not FailsOnce.left
+    assert (total.fired, total.late, total.delay) == (3, 1, None)
+    assert handle.progress.replays > 0
+    assert "watermark end of input, 3 windows fired" in line(Watcher(handle)())
+
+
+def test_a_task_that_is_repeated_without_a_window_reports_once(tmp_path: Path) -> None:
+    class Fussy(Report):
+        def execute(self, window: Any) -> None:
+            if window.end.second == 10:
+                raise ValueError("this window")
+            super().execute(window)
+
+    handle = run(
+        topology(Fussy(), 1),
+        engine="local",
+        data_dir=tmp_path / "data",
+        until_txid=3,
+        settings={"on_error": "dead_letter"},
+    )
+    handle.awaitTermination(120)
+    total = handle.progress.windows["w"]
+    assert (total.fired, total.late) == (2, 1)
+    assert handle.progress.dead_letters == 1

@@ -1,0 +1,148 @@
+"""Starts with another declaration of windows: refused before anything is changed, and the former one goes on."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from window_cases import Report, driver
+from window_cases import topology as fed
+
+from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm.cli.main import execute
+from txstorm.errors import InputError, StateError
+from txstorm.results.read import rows_json
+from txstorm.results.views import StateView, identity_of
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.topology.graph import Topology
+from txstorm.topology.rebalance import rebalanced
+
+ROWS = [("a", 1), ("b", 8), ("a", 12), ("b", 25), ("c", 33), ("a", 47), ("b", 48), ("c", 71)]
+TEN, TWENTY = Duration.seconds(10), Duration.seconds(20)
+
+
+class Numbers(StatefulBolt):
+    """Counts tuples per id."""
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> None:
+        self.state.put(tuple["id"], self.state.get(tuple["id"], 0) + 1)
+
+
+def topology(bolt: Any, tasks: int = 2, group: str = "id", **settings: Any) -> Topology:
+    spout = MemoryTransactionalSpout([ROWS], ("id", "ts"), take=2)
+    builder = TransactionalTopologyBuilder("t", "feed", spout).set_settings(settings)
+    builder.set_bolt("w", bolt, tasks).fields_grouping("feed", [group])
+    return builder.build_topology()
+
+
+def report(length: Any = TEN, unit: str = "s") -> Any:
+    return Report().with_tumbling_window(length).with_timestamp_field("ts", unit)
+
+
+def means(length: Any = TEN, **more: Any) -> Any:
+    made = WindowAggregate("id", table="means", ttl=timedelta(days=1), **(more or {"n": "count"}))
+    return made.with_tumbling_window(length).with_timestamp_field("ts", "s")
+
+
+REFUSED = {
+    "another length": (report, lambda: topology(report(TWENTY)), r"length Duration.seconds\(10\).*\(20\)"),
+    "sessions": (report, lambda: topology(Report().with_session_window(TEN).with_timestamp_field("ts", "s")), "gap"),
+    "another unit": (report, lambda: topology(report(unit="ms")), "field 'ts' in s; the code has .*'ts' in ms"),
+    "processing time": (report, lambda: topology(Report().with_tumbling_window(TEN)), "processing time"),
+    "a key": (report, lambda: topology(report().with_key("id")), "key: none.*the code has key: id"),
+    "no key": (lambda: report().with_key("id"), lambda: topology(report()), "key: id.*the code has key: none"),
+    "another policy": (report, lambda: topology(report().with_watermark_policy("max")), "policy: min.*policy: max"),
+    "more tasks": (report, lambda: topology(report(), 3), "tasks: 2; the code has tasks: 3"),
+    "partitions": (report, lambda: topology(report().with_partition_field("id")), "partition field: none.*'id'"),
+    "an aggregate's length": (means, lambda: topology(means(TWENTY)), r"length Duration.seconds\(10\).*\(20\)"),
+    "another aggregate": (means, lambda: topology(means(s=("ts", "sum"))), "columns: .*the code has columns: "),
+    "tasks of a state": (Numbers, lambda: topology(Numbers(), 3), "its keys belong to tasks, of which .* has 2"),
+    "another provider": (
+        Numbers,
+        lambda: topology(Numbers(), state_provider="memory", state_may_be_lost=True),
+        "another state_provider",
+    ),
+}
+
+
+def tables(data_dir: Path) -> list[str]:
+    """Return what a refused start must not change: the files of all tables."""
+    parts = ("state", "changes", "sinks", "history")
+    return sorted(str(path) for part in parts for path in (data_dir / part).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_declaration_is_refused_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    before, other, message = REFUSED[name]
+    data_dir = tmp_path / "data"
+    run(topology(before()), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+    found, identity = tables(data_dir), identity_of(data_dir)
+    with pytest.raises(StateError, match=f"component 'w'.*{message}"):
+        run(other(), engine="local", data_dir=data_dir, available_now=True)
+    assert (tables(data_dir), identity_of(data_dir)) == (found, identity)
+    handle = run(topology(before()), engine="local", data_dir=data_dir, available_now=True)
+    handle.awaitTermination(120)
+    assert handle.committed >= 4
+
+
+def test_before_the_first_commit_the_declaration_may_change() -> None:
+    with driver(fed(report())) as running:
+        running.feed({"s1": [("a", 1), ("b", 30)]})
+        running.restart(fed(report(TWENTY)))
+        running.commit(1)
+        assert running.emitted("w", 1)
+        with pytest.raises(StateError, match=r"with windows: length Duration.seconds\(20\)"):
+            running.restart(fed(report()))
+
+
+def test_lag_idle_timeout_and_late_stream_may_change(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    run(topology(report()), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+    changed = report().with_lag(TEN).with_idle_timeout(TEN).with_late_tuple_stream("late")
+    handle = run(topology(changed), engine="local", data_dir=data_dir, available_now=True)
+    handle.awaitTermination(120)
+    assert handle.committed >= 4
+
+
+def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    module = tmp_path / "started.py"
+    module.write_text(
+        "from test_window_starts import TWENTY, report\nfrom test_window_starts import topology as make\nmade = make(report(TWENTY))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "test_window_starts", sys.modules[__name__])
+    data_dir = tmp_path / "data"
+    run(topology(report()), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+    code = execute(["run", "started:made", "--engine", "local", "--data-dir", str(data_dir), "--available-now"])
+    assert code == 2
+    assert "component 'w': what it has stored was written with windows: length" in capsys.readouterr().err
+
+
+def test_windows_per_key_move_to_other_tasks(tmp_path: Path) -> None:
+    """After a rebalance the tasks still agree on the watermark, and results are those of a run without one."""
+    found = []
+    for chosen in (1, 2, 3):
+        data_dir = tmp_path / f"data-{chosen}"
+        made = topology(means(), 2)
+        run(made, engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+        moved = made if chosen == 2 else rebalanced(made, {"w": chosen})
+        run(moved, engine="local", data_dir=data_dir, end_of_input=True).awaitTermination(120)
+        found.append(rows_json(StateView(data_dir, "means").to_arrow()))
+    assert found[0] == found[1] == found[2]
+    made = rebalanced(topology(report().with_key("id"), 1), {"w": 3}).component("w")
+    assert (made.parallelism, made.object.plan.parallelism) == (3, 3)
+
+
+def test_windows_that_cannot_move_are_not_rebalanced() -> None:
+    with pytest.raises(InputError, match="its windows belong to its tasks; declare windows with_key"):
+        rebalanced(topology(report(), 2), {"w": 3})
+    shuffled = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([ROWS], ("id", "ts"), take=2))
+    shuffled.set_bolt("w", means()).shuffle_grouping("feed")
+    with pytest.raises(InputError, match="'feed' is grouped by shuffle, so two tasks may get tuples of one key"):
+        rebalanced(shuffled.build_topology(), {"w": 2})
