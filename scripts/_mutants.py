@@ -725,9 +725,12 @@ if BASE in entry.info:
     ),
     Mutant(
         "a_watermark_per_task",
-        "WindowPlan.reports_newest",
-        "self.event_time and self.parallelism > 1",
-        "False",
+        "WindowCommitter._advanced",
+        "context = self._context",
+        """
+context = self._context
+self._newest = {(one.number, part): time for one in self._chunks for part, time in one.newest.items()}
+""",
         "tests/windows/test_windows_on_tables.py",
     ),
     Mutant(

@@ -32,6 +32,9 @@
 
     FailedException                 raised by *user* code: fail this batch quietly and replay it
     └── ReportedFailedException     the same, and reported
+
+An error that ends a topology while it runs is a `TopologyFailed` in any case: an `EmitError` of a bolt, for example, is
+then raised as an object of both classes.
 """
 
 from __future__ import annotations

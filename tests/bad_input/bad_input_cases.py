@@ -63,7 +63,8 @@ def refused(says: Says) -> Iterator[pytest.ExceptionInfo[TxstormError]]:
 
 def check_says(error: BaseException, says: Says) -> None:
     text = str(error)
-    assert type(error) is says.kind, f"{type(error).__name__}: {text}"
+    assert isinstance(error, says.kind), f"{type(error).__name__}: {text}"
+    assert type(error).__name__ == says.kind.__name__, f"{type(error).__name__}: {text}"
     for part in says[1:]:
         assert part in text, text
     assert "Traceback" not in text

@@ -129,9 +129,8 @@ USER_FUNCTIONS = {
 def test_a_function_that_returns_garbage_ends_the_topology_with_the_tuple(name, parallelism):
     make, message = USER_FUNCTIONS[name]
     with driver(topology(make(), parallelism=parallelism)) as running:
-        txid = running.feed({"s1": [("a", 1)]})
         with pytest.raises(TopologyFailed, match=message):
-            running.ack(txid)
+            running.commit(running.feed({"s1": [("a", 1)]}))
 
 
 def timed(bolt):

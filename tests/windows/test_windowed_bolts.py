@@ -7,7 +7,7 @@ import pytest
 from window_cases import EPOCH, Report, at, clock, committed, contents, driver, ids, shown, topology
 
 from txstorm import BaseWindowedBolt, Count, Duration, KeyedState, TransactionalTopologyBuilder, WindowedBolt
-from txstorm.errors import StateError, TopologyFailed
+from txstorm.errors import EmitError, StateError, TopologyFailed
 from txstorm.testing import FeedSpout
 
 FIRST = [
@@ -247,10 +247,17 @@ def test_a_tuple_without_a_usable_timestamp_is_an_error_of_that_tuple(value, par
         bolt, what = Report().with_timestamp_field("ts", unit="s"), "field 'ts'"
     bolt.with_tumbling_window(Duration.seconds(10))
     with driver(topology(bolt, parallelism=parallelism)) as running:
-        txid = running.feed({"s1": [("a", 3), ("bad", value)]})
         with pytest.raises(TopologyFailed, match="w") as error:
-            running.ack(txid)
+            running.feed({"s1": [("a", 3), ("bad", value)]})
         assert what in str(error.value) and "'bad'" in str(error.value)
+
+
+def test_a_naive_datetime_cannot_even_be_fed():
+    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
+    with driver(topology(bolt)) as running:
+        with pytest.raises(TopologyFailed, match="field 'ts'.*has no time zone") as error:
+            running.feed({"s1": [("bad", NAIVE)]})
+        assert isinstance(error.value, EmitError)
 
 
 def test_bad_tuples_become_dead_letters_and_do_not_move_the_watermark():

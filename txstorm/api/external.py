@@ -261,6 +261,10 @@ class State(StormNames, ABC):
     def close(self) -> None:
         """Release connections; the state is not used afterwards."""
 
+    def prepareCommit(self, txid: int) -> None:  # noqa: N802 - Storm's name
+        """Storm's spelling of `prepare_commit`."""
+        self.prepare_commit(txid)
+
 
 class KeyValueState(State):
     """Port of a state with one value per key."""
@@ -299,6 +303,10 @@ class StateProvider(StormNames, ABC):
         Raises:
             FencedError: a coordinator with a higher epoch has opened the state.
         """
+
+    def newState(self, namespace: str, conf: Mapping[str, Any], context: StateContext | None) -> State:  # noqa: N802
+        """Storm's spelling of `new_state`."""
+        return self.new_state(namespace, conf, context)
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def _limit(settings: Settings, kind: str) -> int | None:
 def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> TxstormError:
     """Build the error that ends the topology after `attempt`, the `count`-th failed attempt at its txid.
 
-    For an `InputError` raised in a worker (a file has changed, an emit was invalid), the error is of the same class.
+    For an `InputError` raised in a worker (a file has changed, an emit was invalid), the error is also of its class.
     """
     if row.kind == LIMIT:
         return TooManyDeadLetters(row.message)
@@ -230,7 +230,8 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
     )
     kind = getattr(txstorm.errors, row.type, None)
     if isinstance(kind, type) and issubclass(kind, InputError) and kind is not TopologyError:
-        return kind(message)
+        ending: type[TxstormError] = type(kind.__name__, (kind, TopologyFailed), {"__module__": kind.__module__})
+        return ending(message)
     failure = TopologyFailed(message)
     if row.traceback:
         failure.add_note(row.traceback)

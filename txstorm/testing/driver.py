@@ -307,13 +307,19 @@ class TopologyTestDriver:
         """Return the watermark of a windowed bolt after the last committed transaction.
 
         None while it is undefined; `datetime.max`, in UTC, at the end of input. In processing time, it is the stamp.
+
+        Raises:
+            InputError: the component does not exist, or has no windows.
         """
-        return watermark(self.topology, self.data_dir, component) if self.committed else None
+        return watermark(self.topology, self.data_dir, component, self.committed)
 
     def late(self, component: str) -> list[LateRow]:
         """Return the late tuples of a windowed bolt in committed transactions.
 
         Each is (txid, (component, stream), timestamp, watermark, values), with times as datetimes in UTC.
+
+        Raises:
+            InputError: the component does not exist, or has no windows.
         """
         return late_rows(self.topology, self._emissions, component, self.committed)
 

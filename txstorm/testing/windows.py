@@ -21,9 +21,11 @@ LateRow = tuple[int, tuple[str, str], datetime, datetime, tuple[Any, ...]]
 """(txid, (component, stream), timestamp, watermark, values)."""
 
 
-def watermark(topology: Topology, directory: Path, component: str) -> datetime | None:
+def watermark(topology: Topology, directory: Path, component: str, committed: int) -> datetime | None:
     """Return the watermark of a windowed component; see `TopologyTestDriver.watermark`."""
     committer = _committer(topology, component)
+    if not committed:
+        return None
     rows = StateView(directory, committer.progress.name).to_pylist()
     texts = [row["record"] for row in rows if row["unit"] == COMPONENT]
     reached = ComponentRecord.read(texts[0]).progress.watermark if texts else None

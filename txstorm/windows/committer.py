@@ -69,8 +69,8 @@ class WindowCommitter(PartialCommitter):
         return self.plan.record_retention() if state == self.progress.name else None
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
-        """Return the stage that reports newest timestamps to all tasks; None if the only task sees all tuples."""
-        return NewestTimes(self.plan, source, stream) if self.plan.reports_newest else None
+        """Return the stage that checks timestamps and reports the newest to all tasks; None in processing time."""
+        return NewestTimes(self.plan, source, stream) if self.plan.event_time else None
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
@@ -84,7 +84,7 @@ class WindowCommitter(PartialCommitter):
         """Take one tuple; called only if a value has no Arrow type."""
         number = self._intake.number(tuple.source_component, tuple.source_stream)
         assert number is not None
-        self._add(self._intake.tuples(number, tuple.source_task, [tuple]))
+        self._chunks.append(self._intake.tuples(number, tuple.source_task, [tuple]))
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
@@ -92,22 +92,13 @@ class WindowCommitter(PartialCommitter):
         component, stream, task = self._context.source
         number = self._intake.number(component, stream)
         if number is not None:
-            self._add(self._intake.batch(number, task, batch))
+            self._chunks.append(self._intake.batch(number, task, batch))
             return
         if (component, stream) in self.also_reads:
             self._frontiers[component, stream] = batch.column(0)[-1].as_py()
             return
-        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            self._observe(*values)
-
-    def _add(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
-        if not self.plan.reports_newest:
-            for part, time in chunk.newest.items():
-                self._observe(chunk.number, part, time)
-
-    def _observe(self, number: int, part: str, time: int) -> None:
-        self._newest[number, part] = max(time, self._newest.get((number, part), time))
+        for number, part, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            self._newest[number, part] = max(time, self._newest.get((number, part), time))
 
     def finish_batch(self) -> None:
         """Add the tuples, fire the windows, and keep what the next transaction needs."""

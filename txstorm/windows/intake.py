@@ -62,7 +62,7 @@ class Intake:
     def __init__(self, plan: WindowPlan, attempt: TransactionAttempt) -> None:
         self._plan = plan
         self._numbers = {(one.component, one.stream): number for number, one in enumerate(plan.inputs)}
-        if plan.reports_newest:
+        if plan.event_time:
             stages = (map_side_id(plan.id, one.component, one.stream) for one in plan.inputs)
             self._numbers.update({(stage, DEFAULT_STREAM): number for number, stage in enumerate(stages)})
         self._attempt = attempt

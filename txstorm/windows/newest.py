@@ -18,8 +18,8 @@ from txstorm.windows.rules.forms import Count, sliding
 class NewestTimes(BatchBolt):
     """Map-side stage of one input: passes tuples on and reports their newest timestamps.
 
-    So every task of the component computes the same watermark. A tuple without a usable timestamp is passed on, too:
-    the task that is to buffer it reports it.
+    So every task of the component computes the same watermark. A tuple without a usable timestamp is an error here, in
+    the processing phase, and none of it reaches the component.
 
     Args:
         plan: the plan of the component.
@@ -46,26 +46,13 @@ class NewestTimes(BatchBolt):
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Pass one tuple on; called only if a value has no Arrow type."""
+        self._add(self._intake.tuples(self._number, tuple.source_task, [tuple]))
         self._collector.emit(*tuple.values)
-        try:
-            self._add(self._intake.tuples(self._number, tuple.source_task, [tuple]))
-        except Exception:  # noqa: BLE001 - the committer's task raises it again
-            return
 
     def execute_batch(self, batch: Any) -> None:
         """Pass a record batch on."""
+        self._add(self._intake.batch(self._number, 0, batch))
         self._collector.emit_batch(batch)
-        self._look_at(batch)
-
-    def _look_at(self, batch: Any) -> None:
-        """Note the newest timestamps of a batch, without the tuples that are errors."""
-        try:
-            self._add(self._intake.batch(self._number, 0, batch))
-        except Exception:  # noqa: BLE001 - the committer's task raises it again
-            if batch.num_rows > 1:
-                half = batch.num_rows // 2
-                self._look_at(batch.slice(0, half))
-                self._look_at(batch.slice(half))
 
     def finish_batch(self) -> None:
         """Report the newest timestamps."""

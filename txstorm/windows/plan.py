@@ -109,11 +109,6 @@ class WindowPlan:
         return self.time.is_event_time
 
     @property
-    def reports_newest(self) -> bool:
-        """Whether the tasks of the sources report newest timestamps, since no task sees all tuples."""
-        return self.event_time and self.parallelism > 1
-
-    @property
     def union(self) -> tuple[str, ...]:
         """The fields of all inputs, each once."""
         return tuple(dict.fromkeys(name for one in self.inputs for name in one.fields))

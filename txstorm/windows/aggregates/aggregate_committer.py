@@ -93,13 +93,13 @@ class AggregateCommitter(BatchBolt, Committer):
         length = duration_text(timedelta(microseconds=(form.span or 0) + lateness))
         return f"evicted when {length} ({of}) behind the watermark"
 
-    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
-        """Return the stage that aggregates tuples; if late ones are emitted, at most one that reports newest times."""
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
+        """Return the stage that aggregates tuples or, if late ones are emitted, the one that reports newest times."""
         plan = self.plan
         if plan.before_shuffle:
             names = [(one.component, one.stream) for one in plan.windows.inputs]
             return PartialAggregates(plan, names.index((source, stream)))
-        return NewestTimes(plan.windows, source, stream) if plan.windows.reports_newest else None
+        return NewestTimes(plan.windows, source, stream)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
@@ -126,17 +126,11 @@ class AggregateCommitter(BatchBolt, Committer):
             self._frontiers[component, stream] = batch.column(0)[-1].as_py()
             return
         if number is None:
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                self._observe(*values)
+            for of, part, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                self._newest[of, part] = max(time, self._newest.get((of, part), time))
             return
         chunk = self._intake.batch(number, task, batch)
         self._arrived.append(_Arrived(number, plan.rows_of(chunk, self._context.stamp), chunk))
-        if not plan.windows.reports_newest:
-            for part, time in chunk.newest.items():
-                self._observe(number, part, time)
-
-    def _observe(self, number: int, part: str, time: int) -> None:
-        self._newest[number, part] = max(time, self._newest.get((number, part), time))
 
     def finish_batch(self) -> None:
         """Add what has arrived to the open windows, fire those that the watermark has passed, and emit the results."""
