@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -167,10 +167,16 @@ class TupleBuffer:
 
     def tuples(self, table: pa.Table) -> list[Tuple]:
         """Convert rows to tuples as the user's code sees them."""
-        sources = table.column(SOURCE).to_pylist()
-        txids = (_numpy(table.column(ARRIVAL)) >> ARRIVAL_BITS).tolist()
-        origins = [self._origin(source, txid) for source, txid in zip(sources, txids, strict=True)]
-        return [Tuple(values, origin) for values, origin in zip(self._values(table, sources), origins, strict=True)]
+        if not table.num_rows:
+            return []
+        sources, txids = _numpy(table.column(SOURCE)), _numpy(table.column(ARRIVAL)) >> ARRIVAL_BITS
+        # Few origins in many rows: each pair is looked up once, and no row makes more than its tuple.
+        first = int(txids.min())
+        width = int(txids.max()) - first + 1
+        pairs = pa.array(sources * width + (txids - first)).dictionary_encode()
+        origins = [self._origin(pair // width, first + pair % width) for pair in pairs.dictionary.to_pylist()]
+        by_row = repeat(origins[0]) if len(origins) == 1 else map(origins.__getitem__, _numpy(pairs.indices).tolist())
+        return list(map(Tuple, self._values(table, sources), by_row))
 
     def user_table(self, table: pa.Table) -> pa.Table:
         """Convert rows to an Arrow table with the fields of all inputs, None where an input has no such field."""
@@ -189,17 +195,18 @@ class TupleBuffer:
                 raise InputError(msg) from None
         return pa.table(made)
 
-    def _values(self, table: pa.Table, sources: list[int]) -> Iterator[tuple[Any, ...]]:
+    def _values(self, table: pa.Table, sources: Times) -> Iterator[tuple[Any, ...]]:
         if self._plan.columns is None:
             return (tuple(value_of(text)) for text in table.column(VALUES).to_pylist())
         return self._typed_values(table, sources)
 
-    def _typed_values(self, table: pa.Table, sources: list[int]) -> Iterator[tuple[Any, ...]]:
+    def _typed_values(self, table: pa.Table, sources: Times) -> Iterator[tuple[Any, ...]]:
         lists = {name: table.column(name).to_pylist() for name in self._plan.columns or {}}
         inputs = [[lists[name] for name in one.fields] for one in self._plan.inputs]
         if len(inputs) == 1:
             return zip(*inputs[0], strict=True)
-        return (tuple(column[row] for column in inputs[source >> TASK_BITS]) for row, source in enumerate(sources))
+        numbers = (sources >> TASK_BITS).tolist()
+        return (tuple(column[row] for column in inputs[number]) for row, number in enumerate(numbers))
 
     def _origin(self, source: int, txid: int) -> Origin:
         origin = self._origins.get((source, txid))
@@ -289,8 +296,9 @@ def by_unit(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield column[first].as_py(), table.slice(first, last - first)
 
 
-def _numpy(column: pa.ChunkedArray) -> Times:
-    array: Times = column.combine_chunks().to_numpy(zero_copy_only=False)
+def _numpy(column: pa.ChunkedArray | pa.Array) -> Times:
+    one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array: Times = one.to_numpy(zero_copy_only=False)
     return array.astype(np.int64, copy=False)
 
 

@@ -27,7 +27,7 @@ from txstorm.state.index.collection_index import PublishedLayers, RowForm
 from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import HIGHEST, LOWEST, Owners, SortedRows
 from txstorm.storage.rows.eviction import limit_of, words
-from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, SEQUENCE, TXID, UPDATED
+from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, REMOVED, SEQUENCE, TXID, UPDATED
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
 
@@ -50,6 +50,7 @@ class RowGroup:
         rows: the number of rows.
         orders, groups: the lowest and the highest value of the order column, and of the key group.
         plain: whether it has appended rows only.
+        barren: whether it has no appended rows.
     """
 
     file: Path
@@ -58,6 +59,7 @@ class RowGroup:
     orders: tuple[int, int]
     groups: tuple[int, int]
     plain: bool
+    barren: bool = False
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Read the given columns; raise `TableCorrupt` if the file is missing or damaged."""
@@ -173,6 +175,8 @@ class TableFiles:
     def _sources(self, groups: Sequence[RowGroup], as_of: int | None) -> Iterator[Source]:
         together: list[RowGroup] = []
         for one in groups:
+            if one.barren:
+                continue
             if one.rows >= SMALL:
                 yield self._source((one,), as_of)
                 continue
@@ -232,9 +236,16 @@ def _row_groups(path: Path, metadata: pq.FileMetaData, order: str) -> Iterator[R
         ends = {name: _ends(group.column(names.index(name)).statistics)
                 for name in (order, KEY_GROUP.name, OP.name) if name in names}  # fmt: skip
         everything = LOWEST, HIGHEST
-        plain = OP.name not in ends or ends[OP.name] in ((UPDATED, UPDATED), (UPDATED.encode(), UPDATED.encode()))
+        first, last = (one if isinstance(one, str) else one.decode() for one in ends.get(OP.name) or (REMOVED, UPDATED))
+        plain = OP.name not in ends or first == last == UPDATED
         yield RowGroup(
-            path, number, group.num_rows, ends[order] or everything, ends[KEY_GROUP.name] or everything, plain
+            path,
+            number,
+            group.num_rows,
+            ends[order] or everything,
+            ends[KEY_GROUP.name] or everything,
+            plain,
+            barren=last < UPDATED,
         )
 
 

@@ -271,6 +271,8 @@ class SortedRows:
         """Return the rows of `owners` in `span`, sorted by collection, order and sequence number."""
         at = located(self.keys, owners) if self.overlaps(span) else np.empty(0, np.int64)
         wanted = np.flatnonzero(at >= 0) if len(at) else at
+        if not len(wanted):  # often, as sources are chosen by their bounds only
+            return Found(wanted, wanted, wanted, [column.slice(0, 0) for column in self.values])
         low, high = self._ranges(at[wanted], span)
         if span.most is not None:
             low, high = (np.maximum(low, high - span.most), high) if span.backwards else (

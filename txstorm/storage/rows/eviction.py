@@ -87,8 +87,19 @@ class Tombstones(NamedTuple):
 
     def hide(self, owners: Numbers, orders: Numbers, numbers: Numbers) -> Mask:
         """Return which of the rows, given by collection, order and sequence number, are removed."""
+        hidden = np.zeros(len(owners), bool)
         if not len(self.owners) or not len(owners):
-            return np.zeros(len(owners), bool)
+            return hidden
+        # Nearly all rows lie above all places of their collection, so only the others are compared with each.
+        top = np.full(max(int(self.owners.max()), int(owners.max())) + 1, NO_BOUND)
+        np.maximum.at(top, self.owners, self.places)
+        below = np.flatnonzero(orders < top[owners])
+        if len(below):
+            hidden[below] = self._hide(owners[below], orders[below], numbers[below])
+        return hidden
+
+    def _hide(self, owners: Numbers, orders: Numbers, numbers: Numbers) -> Mask:
+        """Compare rows with all tombstones of their collection."""
         turn = np.lexsort((self.limits, self.owners))
         of, limits = self.owners[turn], self.limits[turn]
         highest = _highest_from_here(of, self.places[turn])

@@ -6,11 +6,13 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm import faults
@@ -18,7 +20,8 @@ from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.files import make_directories, read_whole, sync_file, write_synced
 from txstorm.errors import TableCorrupt
-from txstorm.storage.rows.schema import SEQUENCE
+from txstorm.storage.rows.eviction import words
+from txstorm.storage.rows.schema import OP, SEQUENCE, UPDATED
 from txstorm.storage.tables.intent import STAGED, Staged
 
 _FIELDS = 6
@@ -101,17 +104,43 @@ def encoded(rows: pa.Table) -> memoryview:
     """
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+    cuts = [0, rows.num_rows]
     if SEQUENCE.name in rows.column_names:
         at = rows.column_names.index(SEQUENCE.name)
         deltas = rows.column_names[at - 1 : at + 1]  # the order column and the sequence number
         flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
         options["use_dictionary"] = [name for name in flat if name not in deltas]
         options["column_encoding"] = dict.fromkeys(deltas, "DELTA_BINARY_PACKED")
-        options["row_group_size"] = PLACED_ROWS
+        cuts = _cuts(rows, deltas[0])
     elif rows.num_rows <= _SMALL:  # with few rows, dictionaries cost space and time
         options["use_dictionary"] = [name for name in _REPEATED if name in rows.column_names]
-    pq.write_table(rows, sink, **options)
+    with pq.ParquetWriter(sink, rows.schema, **options) as writer:
+        for first, last in pairwise(cuts):
+            writer.write_table(rows.slice(first, last - first), max(last - first, 1))
     return memoryview(sink.getvalue())
+
+
+def _cuts(rows: pa.Table, order: str) -> list[int]:
+    """Return where row groups of rows of collections begin, and where the last one ends.
+
+    A long run of rows of one collection gets row groups of its own, without the tombstone before it or rows of another
+    collection: with either, their bounds would span the whole collection, and every scan would read them.
+    """
+    if not rows.num_rows:
+        return [0, 0]
+    orders = words(rows[order])
+    begins = orders[1:] < orders[:-1]
+    if OP.name in rows.column_names:
+        plain = pc.equal(rows[OP.name], UPDATED).to_numpy()
+        begins |= plain[1:] != plain[:-1]
+    edges = np.concatenate([[0], np.flatnonzero(begins) + 1, [rows.num_rows]])
+    long = np.flatnonzero(np.diff(edges) >= max(PLACED_ROWS // 16, 1))
+    parts = np.unique(np.concatenate([edges[[0, -1]], edges[long], edges[long + 1]])).tolist()
+    cuts = [0]
+    for first, last in pairwise(parts):
+        number = -(-(last - first) // PLACED_ROWS)
+        cuts += [first + (last - first) * part // number for part in range(1, number + 1)]
+    return cuts
 
 
 def write_new(path: Path, data: memoryview) -> None:
