@@ -24,8 +24,8 @@ class Job:
 
     Attributes:
         kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted;
-            ``opaque``: words from a source whose batches differ when they are planned again; or ``kafka``: the keys of
-            the messages of a topic.
+            ``opaque``: words from a source whose batches differ when they are planned again; ``kafka``: the keys of
+            the messages of a topic; or one of the queries of `benchmarks.nexmark`.
         tuples: number of tuples in a transaction after the load; may be 0.
         keys: number of distinct words.
         loaded: whether all keys are loaded before the measurement.

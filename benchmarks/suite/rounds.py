@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from benchmarks.nexmark.queries import WrongResult
 from benchmarks.suite.comparisons import Comparison, Entry
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.peers import NotInstalled, Peer
@@ -63,7 +64,7 @@ def _warm_up(side: Side, job: Job, setting: Setting) -> None:
             setting.say(f"{side.name}: warm-up {number}")
             if steady(side.run(job).commits_ms):
                 return
-    except SideFailed as error:  # a measured job will fail and report the same
+    except (SideFailed, WrongResult) as error:  # a measured job will fail and report the same
         setting.say(f"{side.name}: warm-up FAILED: {error}")
 
 
@@ -130,7 +131,9 @@ class _Comparing:
         try:
             with self._results.timed(name, entry.name):
                 return self._sides[entry.peer].run(job)
-        except SideFailed as error:
+        except (SideFailed, WrongResult) as error:
+            if isinstance(error, WrongResult):
+                self._results.rounds.get(name, {}).pop(entry.name, None)
             self._results.missing[f"{name}: {entry.name}"] = str(error)
             self._say(f"{name}: {entry.name} FAILED: {error}")
             return None
