@@ -1,1 +1,1 @@
-"""Nexmark queries on windows: events, queries, and their results by numpy. Usable without txstorm, as peers need them."""
+"""Queries on windows: their events, and their results by numpy (both usable without txstorm), and our topologies."""

@@ -1,8 +1,8 @@
 """Queries of the window benchmarks, their results by numpy, and the comparison of a side's results with these.
 
-A result row is (key, end, n, value): the key, the end of the window in milliseconds, the number of events, and for q7 the
-highest price, else 0. Only windows that the watermark has passed after the last event count, whether or not a side also
-closes the others at the end of its input.
+A result row is (key, end, n, value): the key, the end of the window in milliseconds, the number of events, and for q7
+the highest price, else 0. Only windows that the watermark has passed after the last event count, whether or not a side
+also closes the others at the end of its input.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from benchmarks.nexmark.events import LAG_MS, WINDOW_MS, campaigns, columns_of, 
 from benchmarks.nexmark.queries import QUERIES, Query
 from benchmarks.suite.job import Job
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout

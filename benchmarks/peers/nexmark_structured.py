@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from benchmarks.nexmark.events import LAG_MS, SLIDE_MS, WINDOW_MS, campaigns, read
+from benchmarks.nexmark.events import LAG_MS, WINDOW_MS, campaigns, read
 from benchmarks.nexmark.queries import QUERIES, Query, leave_rows
 from benchmarks.peers.structured import make_session
 from benchmarks.suite.job import Job, Outcome

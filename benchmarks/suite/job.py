@@ -133,6 +133,11 @@ class Outcome:
         """Tuples per CPU second of the whole process tree."""
         return self.tuples / self.cpu
 
+    @property
+    def cpu_million(self) -> float:
+        """CPU seconds of the whole process tree per million tuples; 0 without tuples."""
+        return self.cpu / self.tuples * 1e6 if self.tuples else 0.0
+
     def line(self) -> str:
         """Return the outcome as one line of JSON."""
         return json.dumps(asdict(self))

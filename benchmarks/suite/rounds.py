@@ -94,10 +94,11 @@ class _Comparing:
             if not setting.quick:
                 for entry in entries:
                     self._choose(entry, source)
-            for number in range(1, setting.rounds + 1):
+            rounds = min(setting.rounds, one.rounds or setting.rounds)
+            for number in range(1, rounds + 1):
                 with self._results.round():
                     for entry in entries:
-                        self._measure(entry, source, f"round {number} of {setting.rounds}")
+                        self._measure(entry, source, f"round {number} of {rounds}")
 
     def _job(self, entry: Entry, source: Mapping[str, Any], pending: Any) -> Job:
         job = entry.job(self._comparison.job, quick=self._setting.quick, pending=pending)
@@ -149,5 +150,5 @@ MEASURES: Mapping[str, tuple[Measure, str]] = {
 def summary(comparison: Comparison, outcome: Outcome) -> str:
     """Return a one-line summary of an outcome."""
     measure, unit = MEASURES[comparison.sort]
-    cpu = f"{outcome.cpu:.1f} s CPU, {outcome.peak_mib:,.0f} MiB"
+    cpu = f"{outcome.cpu:.1f} s CPU ({outcome.cpu_million:.2f} per 10^6 tuples), {outcome.peak_mib:,.0f} MiB"
     return f"{measure(outcome):,.1f} {unit}, {cpu}"
