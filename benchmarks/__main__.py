@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.suite.exact import Inexact
+from benchmarks.suite.peers import PEERS
 from benchmarks.suite.run import failed, names, run_suite
+
+OURS = [name for name in PEERS if "txstorm" in name]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,8 +23,13 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         _say(f"nothing is called {', '.join(sorted(unknown))}; there are: {' '.join(names())}")
         return 2
+    sides = {name for one in asked.sides or [] for name in one.split(",")}
+    sides = {name for side in sides for name in (OURS if side == "ours" else [side])}
+    if sides - {*PEERS}:
+        _say(f"no side is called {', '.join(sorted(sides - {*PEERS}))}; there are: ours {' '.join(PEERS)}")
+        return 2
     try:
-        report = run_suite(wanted, asked.rounds, _say, quick=asked.quick, engine=asked.engine)
+        report = run_suite(wanted, asked.rounds, _say, quick=asked.quick, engine=asked.engine, sides=sides)
     except Inexact as error:
         _say(f"INEXACT: {error}")
         return 1
@@ -45,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, one JSON record a line")
     parser.add_argument("--out", type=Path, metavar="DIRECTORY", help="write a page with plots, and the records, there")
     parser.add_argument("--only", action="append", metavar="NAME", help="same as NAME; repeatable")
+    parser.add_argument(
+        "--sides", action="append", metavar="SIDE,…", help="only these sides; ours: txstorm on every engine; repeatable"
+    )
     parser.add_argument(
         "--engine", choices=("spark", "local"), default="spark", help="engine of txstorm; local is for trials"
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from benchmarks.nexmark.events import stored
+from benchmarks.nexmark.queries import QUERIES
 from benchmarks.suite.job import Job
 from benchmarks.suite.kafka import topic
 
@@ -69,6 +72,7 @@ class Comparison:
         job: the work; the number of transactions is chosen by each entry.
         quick: whether it is part of a quick run when no names are given.
         source: creates a source with the given number of tuples, for the whole comparison.
+        rounds: maximum number of rounds; None: as many as the run has.
     """
 
     name: str
@@ -79,6 +83,7 @@ class Comparison:
     title: str
     quick: bool = False
     source: Callable[[int], AbstractContextManager[Mapping[str, Any]]] | None = None
+    rounds: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -317,6 +322,41 @@ def _kafka() -> Iterator[Comparison]:
         yield Comparison(f"kafka-{tuples}", "kafka", "tuples", job, entries, title, source=topic)
 
 
+def _windows() -> Iterator[Comparison]:
+    """Return the comparisons of queries on windows; a warm-up transaction is one of Structured Streaming's."""
+    batch = 200_000
+    ours, flink = [_windows_on(engine) for engine in ("txstorm", "txstorm-local")], Entry("flink", (40, 0), (10, 0))
+    slow = Entry("flink", (5, 0), settings={"state.backend.type": "rocksdb"}, label="flink, RocksDB")
+    structured = Entry("structured", (8, 3), (2, 2))
+    few, small = Entry("flink", (20, 0), (5, 0)), [replace(one, full=(20, 0), quick=(5, 0)) for one in ours]
+    long = [replace(one, full=(80, 0), quick=(20, 0)) for one in (*ours, flink)]
+    loop, bytewax = Entry("nexmark-loop", (10, 0), (3, 0)), Entry("nexmark-bytewax", (5, 0), (2, 0))
+    tiny = [replace(ours[0], full=(600, 0), quick=(200, 0)), Entry("structured", (6, 3), (2, 2))]
+    stages = [
+        Entry("txstorm", (80, 0), (20, 0), form=form, label=label)
+        for form, label in (("recorded", "txstorm"), ("jobs", JOBS))
+    ]
+    for name, query, tuples, entries in (
+        ("q5", "q5", batch, [*small, few, slow, structured, loop]),
+        ("q5-hot", "q5-hot", batch, [*small, bytewax]),
+        ("q5-1000", "q5", 1_000, tiny),
+        ("q7", "q7", batch, long),
+        ("q11", "q11", batch, [*small, few]),
+        ("q12", "q12", batch, [*small, few]),
+        ("w3", "w3", batch, [*long, structured]),
+        ("w3-stages", "w3", batch, stages),
+    ):
+        about = QUERIES[query]
+        title = f"{query}: {about.title}; {tuples:,} events a transaction"
+        sort = "txids" if tuples < batch else "tuples"
+        job, source = Job(query, tuples, 1, loaded=False), partial(stored, about.events)
+        yield Comparison(name, "windows", sort, job, entries, title, source=source, rounds=3)
+
+
+def _windows_on(peer: str) -> Entry:
+    return Entry(peer, (40, 0), (10, 0))
+
+
 COMPARISONS: Sequence[Comparison] = (
     *_totals(),
     *_words(),
@@ -327,4 +367,5 @@ COMPARISONS: Sequence[Comparison] = (
     *_overheads(),
     *_pipelines(),
     *_kafka(),
+    *_windows(),
 )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.machine import Spread
-from benchmarks.suite.comparisons import STAGES
+from benchmarks.suite.comparisons import JOBS, STAGES
 from benchmarks.suite.job import Outcome
 from benchmarks.suite.results import Results, commit_ms
 
 TXIDS, TUPLES, CPU = (lambda one: one.txids_s), (lambda one: one.tuples_s), (lambda one: one.tuples_cpu_s)
 OURS, ALONE, COLUMNS = "txstorm", "txstorm, each alone", "txstorm, record batches"
+LOCAL = "txstorm-local"
 REACHED, MISSED, NOT_IN_QUICK, NOT_MEASURED = "reached", "missed", "not in quick", "not measured"
 
 
@@ -63,9 +65,9 @@ class Line:
 
 def judge(figure: Figure, results: Results, *, quick: bool) -> Line:
     """Return the report line of a figure."""
-    if quick and not figure.quick:
-        return Line(figure, None, NOT_IN_QUICK)
     value = figure.value(results)
+    if quick and not figure.quick:
+        return Line(figure, value, NOT_IN_QUICK)
     if value is None:
         return Line(figure, None, NOT_MEASURED)
     return Line(figure, value, REACHED if figure.reached(value.median) else MISSED)
@@ -208,6 +210,81 @@ def _from_kafka() -> list[Figure]:
     return [*found, Figure("planning", text, ("planning",), _value("planning"), 5, at_most=True, unit="ms")]
 
 
+def _windows() -> list[Figure]:
+    """Return the figures of queries on windows."""
+    found = [
+        Figure(f"{name}-flink", f"events a second of {name} against Flink SQL, hashmap state", (name,),
+               _ratio(name, OURS, "flink", TUPLES), limit, goal)
+        for name, limit, goal in (("q5", 2, 5), ("q12", 1, 2), ("q11", 1, 3), ("q7", 0.7, 1.5), ("w3", 0.5, 1))
+    ]  # fmt: skip
+    found += [
+        Figure(f"{name}-structured", f"events a second of {name} against Structured Streaming, RocksDB", (name,),
+               _ratio(name, OURS, "structured", TUPLES), limit, 20)
+        for name, limit in (("q5", 8), ("w3", 10))
+    ]  # fmt: skip
+    return [
+        *found,
+        Figure(
+            "q5-1000-structured",
+            "transactions a second of q5 against Structured Streaming, RocksDB, 1,000 events each, grouped",
+            ("q5-1000",),
+            _ratio("q5-1000", OURS, "structured", TXIDS),
+            80,
+            200,
+        ),
+        Figure(
+            "q5-loop",
+            "events of q5 a CPU second against a loop by hand, in memory; ours in one process, durable",
+            ("q5",),
+            _ratio("q5", LOCAL, "nexmark-loop", CPU),
+            0.4,
+            1,
+        ),
+        Figure(
+            "q5-bytewax",
+            "events of q5 a CPU second against bytewax, on 1,000 auctions; ours in one process, durable",
+            ("q5-hot",),
+            _ratio("q5-hot", LOCAL, "nexmark-bytewax", CPU),
+            10,
+            25,
+        ),
+        Figure(
+            "w3-stages",
+            "time of w3 against the same Spark stages with results discarded",
+            ("w3-stages",),
+            _ratio("w3-stages", JOBS, OURS, TXIDS),
+            1.2,
+            1.08,
+            at_most=True,
+        ),
+        Figure(
+            "heartbeat",
+            "heartbeat transaction, from planning to commit, median",
+            ("heartbeat",),
+            _value("heartbeat"),
+            20,
+            8,
+            at_most=True,
+            unit="ms",
+        ),
+    ]
+
+
+def line_of(row: Mapping[str, Any], source: str) -> Line:
+    """Return the report line of a figure that the measurement `source` has judged itself.
+
+    `row` has ``name``, ``ours``, ``peer``, ``ratio`` (None: `ours` is compared), ``at_least`` and ``goal``; if the goal
+    is less than the limit, the limit is a maximum.
+    """
+    limit, goal = float(row["at_least"]), float(row["goal"])
+    value = Spread.of([float(row["ours"] if row["ratio"] is None else row["ratio"])])
+    unit = row.get("unit", "×" if row["ratio"] is not None else "")
+    text = row["name"] if row["ratio"] is None else f"{row['name']}: {row['ours']:,.4g} against {row['peer']:,.4g}"
+    name = "-".join(row["name"].replace(",", "").split())
+    figure = Figure(name, text, (source,), lambda _: value, limit, goal, at_most=goal < limit, unit=unit)
+    return Line(figure, value, REACHED if figure.reached(value.median) else MISSED)
+
+
 FIGURES: Sequence[Figure] = (
     *_against_merge(),
     Figure(
@@ -341,5 +418,6 @@ FIGURES: Sequence[Figure] = (
         unit="ms",
     ),
     *_from_kafka(),
+    *_windows(),
 )
 BY_NAME: Mapping[str, Figure] = {one.name: one for one in FIGURES}

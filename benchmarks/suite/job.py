@@ -24,8 +24,8 @@ class Job:
 
     Attributes:
         kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted;
-            ``opaque``: words from a source whose batches differ when they are planned again; or ``kafka``: the keys of
-            the messages of a topic.
+            ``opaque``: words from a source whose batches differ when they are planned again; ``kafka``: the keys of
+            the messages of a topic; or one of the queries of `benchmarks.nexmark`.
         tuples: number of tuples in a transaction after the load; may be 0.
         keys: number of distinct words.
         loaded: whether all keys are loaded before the measurement.
@@ -132,6 +132,11 @@ class Outcome:
     def tuples_cpu_s(self) -> float:
         """Tuples per CPU second of the whole process tree."""
         return self.tuples / self.cpu
+
+    @property
+    def cpu_million(self) -> float:
+        """CPU seconds of the whole process tree per million tuples; 0 without tuples."""
+        return self.cpu / self.tuples * 1e6 if self.tuples else 0.0
 
     def line(self) -> str:
         """Return the outcome as one line of JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,8 @@ from benchmarks.machine import Spread
 from benchmarks.suite import kafka, recovery
 from benchmarks.suite.results import Setting
 from benchmarks.suite.sides import call
+
+WINDOW_TUPLES = "benchmarks.window_tuples"
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,22 @@ def _recovery(setting: Setting) -> None:
     setting.results.values["recovery: tuples processed again"] = Spread.of(again)
 
 
+def _heartbeat(setting: Setting) -> None:
+    setting.say("heartbeats")
+    found = _call(setting, "benchmarks.nexmark.heartbeats:measure", {"heartbeats": 50 if setting.quick else 200})
+    setting.results.values["heartbeat"] = Spread.of([found["p50 ms"]])
+    setting.results.values["heartbeat: p99 ms"] = Spread.of([found["p99 ms"]])
+
+
+def _window_tuples(setting: Setting) -> None:
+    """Run the benchmark of windows of tuples, which judges its own figures."""
+    if importlib.util.find_spec(WINDOW_TUPLES) is None:
+        setting.results.missing["window-tuples"] = f"there is no {WINDOW_TUPLES}"
+        return
+    setting.say("windows of tuples")
+    setting.results.judged["window-tuples"] = _call(setting, f"{WINDOW_TUPLES}:measure", {"quick": setting.quick})
+
+
 def _call(setting: Setting, function: str, options: Mapping[str, Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
         return call(function, {"engine": setting.engine, "directory": place, **options}, setting.logs)
@@ -80,4 +99,6 @@ MEASUREMENTS: Sequence[Measurement] = (
     Measurement("bytes", "W9", _bytes),
     Measurement("recovery", "W10", _recovery),
     Measurement("planning", "kafka", kafka.planning),
+    Measurement("heartbeat", "windows", _heartbeat),
+    Measurement("window-tuples", "windows", _window_tuples),
 )

@@ -79,22 +79,28 @@ def _environment(name: str, *requirements: str) -> Callable[[Say], None]:
     return install
 
 
-def _storm(say: Say) -> None:
-    """Fetch Storm's jars, and compile the topologies if their sources have changed."""
-    jars, classes = HOME / "storm", HOME / "storm-classes"
-    if not any(jars.glob("storm-core-*.jar")):
-        _run(say, "fetching Storm's jars", ROOT / "scripts" / "jars", "storm")
-    sources = sorted((ROOT / "benchmarks" / "peers" / "storm").glob("*.java"))
-    text = "".join(source.read_text() for source in sources)
-    stamp = classes / "sources.txt"
-    if stamp.exists() and stamp.read_text() == text:
-        return
-    if shutil.which("javac") is None:
-        msg = "Storm's topologies are Java: a JDK with javac is needed, there is only a Java runtime"
-        raise NotInstalled(msg)
-    classes.mkdir(parents=True, exist_ok=True)
-    _run(say, "compiling Storm's topologies", "javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources)
-    stamp.write_text(text)
+def _compiled(name: str, what: str, jar: str) -> Callable[[Say], None]:
+    """Return an installer of a peer in Java: it fetches its jars, and compiles the sources if they have changed."""
+
+    def install(say: Say) -> None:
+        jars, classes, place = HOME / name, HOME / f"{name}-classes", ROOT / "benchmarks" / "peers" / name
+        if not any(jars.glob(jar)):
+            _run(say, f"fetching the jars of {what}", ROOT / "scripts" / "jars", name)
+        sources = sorted(place.glob("*.java"))
+        text = "".join(source.read_text() for source in sources)
+        stamp = classes / "sources.txt"
+        if stamp.exists() and stamp.read_text() == text:
+            return
+        if shutil.which("javac") is None:
+            msg = f"the programs for {what} are Java: a JDK with javac is needed, there is only a Java runtime"
+            raise NotInstalled(msg)
+        classes.mkdir(parents=True, exist_ok=True)
+        _run(say, f"compiling for {what}", "javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources)
+        if (place / "META-INF").exists():
+            shutil.copytree(place / "META-INF", classes / "META-INF", dirs_exist_ok=True)
+        stamp.write_text(text)
+
+    return install
 
 
 def _python(module: str, *arguments: str, home: str = "") -> list[str]:
@@ -107,6 +113,8 @@ WARM_MERGE = Job("words", 1_000, 4)
 
 MERGE = "exactly once per table while a batch replays as it was"
 BYTEWAX = _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow")
+STORM = _compiled("storm", "Storm", "storm-core-*.jar")
+FLINK = _compiled("flink", "Flink SQL", "flink-table-planner_*.jar")
 _PEERS = (
     Peer(
         "txstorm",
@@ -145,12 +153,37 @@ _PEERS = (
             name,
             "exactly once while the process lives: state in memory",
             _python("storm_cluster", name, str(HOME)),
-            _storm,
+            STORM,
         )
         for name in ("storm", "trident")
     ),
     Peer("kafka-txstorm", "exactly once, in txid order, durable", _python("kafka", "txstorm", "spark"), _nothing),
     Peer("kafka-loop", "exactly once, one process, durable", _python("kafka", "loop"), _nothing),
+    Peer(
+        "txstorm-local",
+        "exactly once, all tables at one txid, strong txid order, durable; one process, no Spark",
+        _python("ours", "local"),
+        _nothing,
+    ),
+    Peer(
+        "flink",
+        "state exactly once by checkpoints every second; results are only added up",
+        _python("nexmark_flink", str(HOME)),
+        FLINK,
+    ),
+    Peer("nexmark-loop", "none: state in memory, one core", _python("nexmark_loop"), _nothing),
+    Peer(
+        "nexmark-bytewax",
+        "none: state in memory, lost with the process",
+        _python("nexmark_bytewax", home="bytewax"),
+        BYTEWAX,
+    ),
+    Peer(
+        "structured",
+        "exactly once while a batch replays as it was; state in RocksDB; durable",
+        _python("nexmark_structured", str(JARS)),
+        _delta_jars,
+    ),
     Peer(
         "kafka-merge",
         "at least once, durable",

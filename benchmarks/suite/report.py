@@ -40,6 +40,8 @@ class Report:
         """Return the report for the terminal: tables, then a line per figure, then the totals."""
         parts = [*self._tables(_aligned), *self._values(_aligned), *self._missing(), *self._seconds()]
         parts += [noise_line(self.results.drifts), self.about, "", *self._told()]
+        if measured := [one for one in self.lines if one.value is not None]:
+            parts += [_aligned(_figure_rows(measured, {})), ""]
         return "\n".join([*parts, *map(str, self.lines), totals(self.lines)])
 
     def _tables(self, form: Callable[[Sequence[Sequence[str]]], str]) -> Iterator[str]:
@@ -128,7 +130,18 @@ class Report:
         return [f"## {comparison.workload}: {comparison.title}", f"![{comparison.title}]({plot.name})", table]
 
 
-HEAD = ("", "tuples/s", "per CPU s", "txids/s", "commit p50 / p99 ms", "latency ms", "pending", "peak MiB", "guarantee")
+HEAD = (
+    "",
+    "tuples/s",
+    "per CPU s",
+    "CPU s per 10^6",
+    "txids/s",
+    "commit p50 / p99 ms",
+    "latency ms",
+    "pending",
+    "peak MiB",
+    "guarantee",
+)
 
 
 def rows_of(comparison: Comparison, results: Results, *, quick: bool) -> list[Sequence[str]]:
@@ -150,6 +163,7 @@ def _row(entry: Entry, outcomes: Sequence[Outcome], pending: Any) -> Sequence[st
         entry.name,
         of(lambda one: one.tuples_s, ",.0f"),
         of(lambda one: one.tuples_cpu_s, ",.0f"),
+        of(lambda one: one.cpu_million, ".2f"),
         of(lambda one: one.txids_s, ",.1f"),
         f"{of(commit_ms(0.5), '.1f')} / {of(commit_ms(0.99), '.1f')}" if commits else "",
         of(lambda one: one.latency_ms, ",.0f"),

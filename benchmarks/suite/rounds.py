@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from benchmarks.nexmark.queries import WrongResult
 from benchmarks.suite.comparisons import Comparison, Entry
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.peers import NotInstalled, Peer
@@ -63,7 +64,7 @@ def _warm_up(side: Side, job: Job, setting: Setting) -> None:
             setting.say(f"{side.name}: warm-up {number}")
             if steady(side.run(job).commits_ms):
                 return
-    except SideFailed as error:  # a measured job will fail and report the same
+    except (SideFailed, WrongResult) as error:  # a measured job will fail and report the same
         setting.say(f"{side.name}: warm-up FAILED: {error}")
 
 
@@ -93,10 +94,11 @@ class _Comparing:
             if not setting.quick:
                 for entry in entries:
                     self._choose(entry, source)
-            for number in range(1, setting.rounds + 1):
+            rounds = min(setting.rounds, one.rounds or setting.rounds)
+            for number in range(1, rounds + 1):
                 with self._results.round():
                     for entry in entries:
-                        self._measure(entry, source, f"round {number} of {setting.rounds}")
+                        self._measure(entry, source, f"round {number} of {rounds}")
 
     def _job(self, entry: Entry, source: Mapping[str, Any], pending: Any) -> Job:
         job = entry.job(self._comparison.job, quick=self._setting.quick, pending=pending)
@@ -130,7 +132,9 @@ class _Comparing:
         try:
             with self._results.timed(name, entry.name):
                 return self._sides[entry.peer].run(job)
-        except SideFailed as error:
+        except (SideFailed, WrongResult) as error:
+            if isinstance(error, WrongResult):
+                self._results.rounds.get(name, {}).pop(entry.name, None)
             self._results.missing[f"{name}: {entry.name}"] = str(error)
             self._say(f"{name}: {entry.name} FAILED: {error}")
             return None
@@ -146,5 +150,5 @@ MEASURES: Mapping[str, tuple[Measure, str]] = {
 def summary(comparison: Comparison, outcome: Outcome) -> str:
     """Return a one-line summary of an outcome."""
     measure, unit = MEASURES[comparison.sort]
-    cpu = f"{outcome.cpu:.1f} s CPU, {outcome.peak_mib:,.0f} MiB"
+    cpu = f"{outcome.cpu:.1f} s CPU ({outcome.cpu_million:.2f} per 10^6 tuples), {outcome.peak_mib:,.0f} MiB"
     return f"{measure(outcome):,.1f} {unit}, {cpu}"

@@ -7,11 +7,12 @@ import platform
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.suite.comparisons import COMPARISONS, Comparison
-from benchmarks.suite.figures import FIGURES, Figure, Line, judge
+from benchmarks.suite.figures import FIGURES, Figure, Line, judge, line_of
 from benchmarks.suite.measurements import MEASUREMENTS, Measurement
 from benchmarks.suite.peers import Say, peers_on
 from benchmarks.suite.report import Report
@@ -29,12 +30,23 @@ def names() -> list[str]:
     return list(dict.fromkeys([*found, *(one.name for one in FIGURES)]))
 
 
-def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bool, engine: str = "spark") -> Report:
-    """Run the parts named in `asked`; everything if it is empty."""
+def run_suite(
+    asked: Collection[str],
+    rounds: int | None,
+    say: Say,
+    *,
+    quick: bool,
+    engine: str = "spark",
+    sides: Collection[str] = (),
+) -> Report:
+    """Run the parts named in `asked`, everything if it is empty, with the peers in `sides`, all if it is empty."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     figures = [one for one in FIGURES if not asked or one.name in asked or _belongs(one, asked)]
     needed = {need for one in figures if one.quick or not quick for need in one.needs}
-    comparisons = chosen(asked, needed, quick=quick)
+    comparisons = [
+        replace(one, entries=[entry for entry in one.entries if not sides or entry.peer in sides])
+        for one in chosen(asked, needed, quick=quick)
+    ]
     measurements = [one for one in MEASUREMENTS if _wanted(one, asked, needed, quick=quick)]
     results = Results()
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-logs-") as logs:
@@ -44,6 +56,7 @@ def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bo
             with results.timed(one.name, ""), _missing_when_it_fails(one, setting):
                 one.measure(setting)
     lines = [judge(one, results, quick=quick) for one in figures]
+    lines += [line_of(row, name) for name, rows in results.judged.items() for row in rows]
     return Report(about(rounds, engine), quick, comparisons, results, lines)
 
 

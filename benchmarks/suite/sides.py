@@ -110,6 +110,7 @@ class Side:
         Raises:
             Inexact: a count is wrong.
             SideFailed: the side failed.
+            WrongResult: the results of a query are wrong.
         """
         with tempfile.TemporaryDirectory(prefix="txstorm-bench-", ignore_cleanup_errors=True) as directory:
             placed = job.within(directory)
