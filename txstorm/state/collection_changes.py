@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from txstorm.keys import groups_of
 from txstorm.state.index.collection_index import PublishedRows, RowForm
-from txstorm.state.index.sorted_rows import ALL, Found, Owners, SortedRows
+from txstorm.state.index.sorted_rows import ALL, Found, Owners, SortedRows, sorted_places
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, Tombstones, words
 from txstorm.storage.rows.schema import (
     COUNT_BITS,
@@ -137,5 +137,5 @@ def _arranged(parts: Sequence[tuple[Numbers, pa.Table]]) -> pa.Table:
     """Concatenate change rows in the order of their collections, then of order and sequence number."""
     codes, table = np.concatenate([one for one, _ in parts]), pa.concat_tables([one for _, one in parts])
     orders, numbers = (words(table[table.column_names.index(SEQUENCE.name) + i]) for i in (-1, 0))
-    turn = np.lexsort((numbers, orders, codes))
+    turn = sorted_places(codes, orders, numbers)
     return table if (turn[1:] > turn[:-1]).all() else table.take(pa.array(turn))

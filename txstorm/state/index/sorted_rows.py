@@ -145,7 +145,7 @@ class Found:
         both = cls(owners, orders, numbers, values)
         if _is_sorted(owners, orders, numbers):
             return both
-        turn = np.lexsort((numbers, orders, owners))
+        turn = sorted_places(owners, orders, numbers)
         return both.taken(turn[~_repeated(owners[turn], orders[turn], numbers[turn])])
 
     def without(self, others: Found) -> Found:
@@ -155,7 +155,7 @@ class Found:
         owners, orders, numbers = (
             np.concatenate([getattr(others, name), getattr(self, name)]) for name in ("owners", "orders", "numbers")
         )
-        turn = np.lexsort((numbers, orders, owners))  # stable: of two equal rows that of `others` is first
+        turn = sorted_places(owners, orders, numbers)  # stable: of two equal rows that of `others` is first
         twice = np.zeros(len(owners), bool)
         twice[turn[_repeated(owners[turn], orders[turn], numbers[turn])]] = True
         return self.taken(~twice[len(others) :])
@@ -171,6 +171,36 @@ class Found:
     def counts(self, owners: int) -> Numbers:
         """Return the number of rows of each of the collections, of which there are `owners`."""
         return np.bincount(self.owners, minlength=owners)
+
+
+def sorted_places(owners: Numbers, orders: Numbers, numbers: Numbers) -> Numbers:
+    """Return the order of rows by collection, order and sequence number; rows that are equal stay as they are.
+
+    If it fits into 64 bits, collection, order and index of each row are sorted as one number, which is ten times faster
+    than to sort by columns. Most rows come in the order of their sequence numbers, so these need no bits.
+    """
+    rows = len(owners)
+    if rows < 2:
+        return np.arange(rows)
+    least = int(orders.min())
+    places, spread = orders - least, int(orders.max()) - least
+    wide = int(owners.max()).bit_length() + rows.bit_length()
+    if wide + spread.bit_length() >= _BITS:
+        known, places = np.unique(orders, return_inverse=True)
+        spread = len(known)
+    if wide + spread.bit_length() < _BITS:
+        packed = ((owners << spread.bit_length()) + places << rows.bit_length()) + np.arange(rows)
+        packed.sort()
+        turn = packed & ((1 << rows.bit_length()) - 1)
+        places = packed >> rows.bit_length()
+        found = numbers[turn]
+        if not ((places[1:] == places[:-1]) & (found[1:] < found[:-1])).any():
+            return turn
+    turn = np.lexsort((numbers, orders, owners))
+    return turn
+
+
+_BITS = 63
 
 
 def _repeated(*columns: npt.NDArray[Any]) -> Mask:
@@ -215,7 +245,7 @@ class SortedRows:
         owners, places = _by_hash(owners, rows.owners)
         rows = Found(places[rows.owners], rows.orders, rows.numbers, rows.values)
         if not _is_sorted(*rows.places):
-            rows = rows.taken(np.lexsort((rows.numbers, rows.orders, rows.owners)))
+            rows = rows.taken(sorted_places(*rows.places))
         return cls._of_sorted(owners, rows)
 
     @classmethod
