@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
+from txstorm.row_order import order_of
 from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
 from txstorm.state.index.collection_index import CollectionIndex, PublishedLayers, PublishedRows, RowForm
 from txstorm.state.index.layers import Layers, Sources
-from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few, sorted_places
+from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.storage.rows.columns import Column, python_values, shown
@@ -238,7 +239,7 @@ class TaskCollection:
             before[there] = counts[at[there]]
         sizes, within = np.bincount(codes, minlength=len(owners)), np.zeros(len(codes), np.int64)
         if len(codes) > len(owners):
-            turn = sorted_places(codes, within, within)
+            turn = order_of(codes)
             within[turn] = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         after = before + sizes
         if (after > 1 << COUNT_BITS).any():
