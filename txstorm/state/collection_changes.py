@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from txstorm.keys import groups_of
 from txstorm.state.index.collection_index import PublishedRows, RowForm
-from txstorm.state.index.sorted_rows import ALL, Found, Owners, SortedRows
+from txstorm.state.index.sorted_rows import ALL, Found, Owners, SortedRows, sorted_places
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, Tombstones, words
 from txstorm.storage.rows.schema import (
     COUNT_BITS,
@@ -71,17 +71,22 @@ class ChangeRows:
         form = self._form
         parts = [(op, block) for op, block in ((UPDATED, changes.rows), (REMOVED, changes.removed),
                                                (EVICTED, changes.tombstones)) if block is not None]  # fmt: skip
-        owners = Owners.united([block.keys for _, block in parts], form.names, form.no_keys)
-        owners = owners.taken(np.argsort(groups_of(owners.hashes), kind="stable"))  # so that few row groups have a key
         tables = [] if changes.bound == NO_BOUND else [self._bound_row(txid, changes.bound)]
-        if parts:
-            tables.append(_arranged([self._part(txid, op, block, owners) for op, block in parts]))
+        if len(parts) == 1:
+            ((op, block),) = parts
+            rows = block.by_owner(block.keys.sorted(form.names))
+            tables.append(self._part(txid, op, rows, block.keys, rows.owners))
+        elif parts:
+            owners = Owners.united([block.keys for _, block in parts], form.names, form.no_keys)
+            owners = owners.taken(owners.sorted(form.names))
+            coded = [(op, block, owners.numbers_of(block.keys)[block.owner_numbers]) for op, block in parts]
+            made = [self._part(txid, op, block.rows, owners, codes) for op, block, codes in coded]
+            tables.append(_arranged(np.concatenate([codes for *_, codes in coded]), pa.concat_tables(made)))
         return pa.concat_tables(tables).select(self._schema.names).cast(self._schema)
 
-    def _part(self, txid: int, op: str, block: SortedRows, owners: Owners) -> tuple[Numbers, pa.Table]:
-        """Return the change rows of `block`, and the number of each row's collection in `owners`."""
+    def _part(self, txid: int, op: str, block: Found, owners: Owners, codes: Numbers) -> pa.Table:
+        """Return the change rows of the rows of `block`; `codes`: the number of each row's collection in `owners`."""
         numbers, count = block.numbers if op != EVICTED else np.full(len(block), TOMBSTONE), len(block)
-        codes = owners.numbers_of(block.keys)[block.owner_numbers]
         picked, struct = pa.array(codes), self._schema.field(PREV).type
         nothing = [pa.nulls(count, column.field.type) for column in self._form.values.stored]
         prev = pa.nulls(count, struct)
@@ -99,7 +104,7 @@ class ChangeRows:
             OP.name: pa.repeat(pa.scalar(op, OP.type), count),
             KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),
         }  # fmt: skip
-        return codes, pa.table([columns[name] for name in self._schema.names], schema=self._schema)
+        return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _bound_row(self, txid: int, bound: int) -> pa.Table:
         """Return the change row of the bound of all collections."""
@@ -133,9 +138,8 @@ def _uncut(rows: SortedRows, tombstones: SortedRows) -> SortedRows:
     return rows.taken(~hidden) if hidden.any() else rows
 
 
-def _arranged(parts: Sequence[tuple[Numbers, pa.Table]]) -> pa.Table:
-    """Concatenate change rows in the order of their collections, then of order and sequence number."""
-    codes, table = np.concatenate([one for one, _ in parts]), pa.concat_tables([one for _, one in parts])
+def _arranged(codes: Numbers, table: pa.Table) -> pa.Table:
+    """Sort change rows by their collections, given by number, then by order and sequence number."""
     orders, numbers = (words(table[table.column_names.index(SEQUENCE.name) + i]) for i in (-1, 0))
-    turn = np.lexsort((numbers, orders, codes))
+    turn = sorted_places(codes, orders, numbers)
     return table if (turn[1:] > turn[:-1]).all() else table.take(pa.array(turn))

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
+from txstorm.row_order import order_of
 from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
 from txstorm.state.index.collection_index import CollectionIndex, PublishedLayers, PublishedRows, RowForm
 from txstorm.state.index.layers import Layers, Sources
@@ -229,15 +230,16 @@ class TaskCollection:
     def _numbers(self, owners: Owners, codes: Numbers) -> Numbers:
         """Number the appended rows of each collection in the order of arrival, after those of earlier calls."""
         known, counts = self._counts
-        at = np.searchsorted(known, owners.hashes)
-        there = at < len(known)
-        there[there] = known[at[there]] == owners.hashes[there]
         before = np.zeros(len(owners), np.int64)
-        before[there] = counts[at[there]]
-        turn = np.argsort(codes, kind="stable")
-        sizes = np.bincount(codes, minlength=len(owners))
-        within = np.empty(len(codes), np.int64)
-        within[turn] = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        if len(known):
+            at = np.searchsorted(known, owners.hashes)
+            there = at < len(known)
+            there[there] = known[at[there]] == owners.hashes[there]
+            before[there] = counts[at[there]]
+        sizes, within = np.bincount(codes, minlength=len(owners)), np.zeros(len(codes), np.int64)
+        if len(codes) > len(owners):
+            turn = order_of(codes)
+            within[turn] = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         after = before + sizes
         if (after > 1 << COUNT_BITS).any():
             (key,) = self._group.key_tuples(owners.taken(np.flatnonzero(after > 1 << COUNT_BITS)[:1]))

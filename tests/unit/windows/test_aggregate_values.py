@@ -205,7 +205,7 @@ def test_sessions_of_many_keys_are_those_of_a_loop(part):
             "k": pa.array(keys, pa.string()), TUPLES: pa.array([1] * len(rows), pa.int64()),
         })  # fmt: skip
         sessions = Sessions.of(cells, table)
-        found = sessions.table(cells, np.ones(len(sessions.starts), bool)).select(
+        found = sessions.table(cells).select(
             ["k", WINDOW_START, WINDOW_END, TUPLES]
         )
         assert sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected, f"SEED={seed}"

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.keys import groups_of, hash_rows
-from txstorm.storage.rows.eviction import Mask, Numbers, bisected, row_codes, whole
+from txstorm.row_order import order_of
+from txstorm.storage.rows.eviction import Mask, Numbers, bisected, row_codes, words
 from txstorm.storage.rows.schema import in_order
 
 Arrays = Sequence[pa.Array]
+_TURN = "_turn"
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -67,15 +69,27 @@ class Owners:
         """Return the collections that occur in any of `parts`, sorted by key, None first; `none`: empty key columns."""
         columns = [pa.concat_arrays([part.keys[i] for part in parts] or [one]) for i, one in enumerate(none)]
         owners, _ = cls.distinct(columns, sum(map(len, parts)))
-        if not names or len(owners) < 2:
-            return owners
-        table = pa.table(list(owners.keys), names=list(names))
-        keys = [whole(column) for column in in_order(table, names).columns]
-        return cls.of(keys, len(owners))
+        return owners.taken(owners.by_key(names))
+
+    def by_key(self, names: Sequence[str]) -> Numbers:
+        """Return the order of the collections by key, None first; `names`: the key columns."""
+        if not names or len(self) < 2:
+            return np.arange(len(self))
+        first = self.keys[0]
+        if len(names) == 1 and pa.types.is_int64(first.type) and not first.null_count:
+            return np.argsort(np.asarray(first))
+        table = pa.table([*self.keys, pa.array(np.arange(len(self)))], names=[*names, _TURN])
+        return words(in_order(table, names)[_TURN])
+
+    def sorted(self, names: Sequence[str]) -> Numbers:
+        """Return the order of the collections by key group, so that few row groups have a key, then by key."""
+        turn = self.by_key(names)
+        groups = groups_of(self.hashes).astype(np.uint16)
+        return turn[np.argsort(groups[turn], kind="stable")]
 
     def numbers_of(self, others: Owners) -> Numbers:
         """Return the number of each of `others`, all of which must be among these collections."""
-        turn = np.argsort(self.hashes, kind="stable")
+        turn = np.argsort(self.hashes)
         return turn[located(self.taken(turn), others)]
 
     def taken(self, which: Any) -> Owners:
@@ -145,7 +159,7 @@ class Found:
         both = cls(owners, orders, numbers, values)
         if _is_sorted(owners, orders, numbers):
             return both
-        turn = np.lexsort((numbers, orders, owners))
+        turn = sorted_places(owners, orders, numbers)
         return both.taken(turn[~_repeated(owners[turn], orders[turn], numbers[turn])])
 
     def without(self, others: Found) -> Found:
@@ -155,7 +169,7 @@ class Found:
         owners, orders, numbers = (
             np.concatenate([getattr(others, name), getattr(self, name)]) for name in ("owners", "orders", "numbers")
         )
-        turn = np.lexsort((numbers, orders, owners))  # stable: of two equal rows that of `others` is first
+        turn = sorted_places(owners, orders, numbers)  # stable: of two equal rows that of `others` is first
         twice = np.zeros(len(owners), bool)
         twice[turn[_repeated(owners[turn], orders[turn], numbers[turn])]] = True
         return self.taken(~twice[len(others) :])
@@ -171,6 +185,14 @@ class Found:
     def counts(self, owners: int) -> Numbers:
         """Return the number of rows of each of the collections, of which there are `owners`."""
         return np.bincount(self.owners, minlength=owners)
+
+
+def sorted_places(owners: Numbers, orders: Numbers, numbers: Numbers) -> Numbers:
+    """Return the order of rows by collection, order and sequence number; rows that are equal stay as they are."""
+    turn = order_of(owners, orders)
+    tie = (owners[turn[1:]] == owners[turn[:-1]]) & (orders[turn[1:]] == orders[turn[:-1]])
+    # Nearly all rows come in the order of their sequence numbers.
+    return order_of(owners, orders, numbers) if (tie & (numbers[turn[1:]] < numbers[turn[:-1]])).any() else turn
 
 
 def _repeated(*columns: npt.NDArray[Any]) -> Mask:
@@ -215,7 +237,7 @@ class SortedRows:
         owners, places = _by_hash(owners, rows.owners)
         rows = Found(places[rows.owners], rows.orders, rows.numbers, rows.values)
         if not _is_sorted(*rows.places):
-            rows = rows.taken(np.lexsort((rows.numbers, rows.orders, rows.owners)))
+            rows = rows.taken(sorted_places(*rows.places))
         return cls._of_sorted(owners, rows)
 
     @classmethod
@@ -241,12 +263,23 @@ class SortedRows:
     @property
     def owner_numbers(self) -> Numbers:
         """The number of each row's collection among `keys`."""
-        return np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+        return np.repeat(np.arange(len(self.keys)), self.sizes)
+
+    @property
+    def sizes(self) -> Numbers:
+        """The number of rows of each of the collections in `keys`."""
+        return np.diff(self.starts)
 
     @property
     def rows(self) -> Found:
         """All rows, with the numbers of their collections among `keys`."""
         return Found(self.owner_numbers, self.orders, self.numbers, self.values)
+
+    def by_owner(self, turn: Numbers) -> Found:
+        """Return all rows in another order of their collections, `turn`: some numbers of `keys`, each at most once."""
+        sizes = self.sizes[turn]
+        at = np.repeat(self.starts[turn] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+        return self.rows.taken(at)
 
     @property
     def nbytes(self) -> int:
@@ -326,7 +359,7 @@ def _by_hash(owners: Owners, used: Numbers) -> tuple[Owners, Numbers]:
     """Return those of `owners` that are `used`, sorted by hash, and the new number of each."""
     there = np.zeros(len(owners), bool)
     there[used] = True
-    turn = np.argsort(owners.hashes, kind="stable")
+    turn = np.argsort(owners.hashes)
     turn = turn[there[turn]]
     places = np.zeros(len(owners), np.int64)
     places[turn] = np.arange(len(turn))

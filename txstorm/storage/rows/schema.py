@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import StateError
+from txstorm.row_order import order_of
 
 UPDATED, REMOVED = "u", "d"
 EVICTED, EVICTED_ALL = "e", "a"
@@ -48,7 +49,6 @@ _SCALARS = (
 )
 _FLOATS = (pa.types.is_float32, pa.types.is_float64)
 _LAYOUTS = {"large_string": "string", "string_view": "string", "large_binary": "binary", "binary_view": "binary"}
-_MOST_RANKS = 1 << 62
 _SUPPORTED = "str, int, float, bool, bytes, datetime, date, Decimal, or lists and structs of these as Arrow types"
 
 
@@ -201,9 +201,10 @@ def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
         return table
     if len(names) == 1 and not table[names[0]].null_count:
         return table.take(pc.sort_indices(table[names[0]]))
-    ranks = _ranks(table, names)
-    if ranks is not None:
-        return table.take(pa.array(np.argsort(ranks, kind="stable")))
+    ranks = [_ranks(table[name].combine_chunks()) for name in names]
+    known = [one for one in ranks if one is not None]
+    if len(known) == len(names):
+        return table.take(pa.array(order_of(*known)))
     order: dict[str, Any] = {}
     for i, name in enumerate(names):
         if table[name].null_count:
@@ -221,25 +222,19 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
     return bool((numbers == numbers[:1]).all())
 
 
-def _ranks(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """Return one number per row, such that the numbers sort like the columns `names`; None if that is not possible.
+def _ranks(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
+    """Return one number per value, such that the numbers sort like the values; None if that is not possible.
 
-    The rows of a group have few distinct keys and txids, and sorting these is cheaper than comparing all rows.
+    Few rows have different texts, and sorting these is cheaper than comparing all rows.
     """
-    result, size = np.zeros(table.num_rows, np.int64), 1
-    for name in names:
-        column = table[name].combine_chunks()
-        if (
-            isinstance(column, pa.ChunkedArray)
-            or column.null_count
-            or not (pa.types.is_string(column.type) or pa.types.is_int64(column.type))
-        ):
-            return None
-        encoded = column.dictionary_encode()
-        rank = np.empty(len(encoded.dictionary), np.int64)
-        rank[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(rank))
-        size *= max(1, len(rank))
-        if size > _MOST_RANKS:
-            return None
-        result = result * len(rank) + rank[np.asarray(encoded.indices)]
-    return result
+    if isinstance(column, pa.ChunkedArray) or column.null_count:
+        return None
+    kind = column.type
+    if pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind):
+        return np.asarray(column.cast(pa.int64()))
+    if not pa.types.is_string(kind):
+        return None
+    encoded = column.dictionary_encode()
+    rank = np.empty(len(encoded.dictionary), np.int64)
+    rank[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(rank))
+    return rank[np.asarray(encoded.indices)]

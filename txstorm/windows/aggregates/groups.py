@@ -47,6 +47,13 @@ class Groups:
         there = first >= 0
         return cls((np.cumsum(there) - 1)[codes], first[there])
 
+    @classmethod
+    def numbered(cls, of_row: Numbers, count: int) -> Groups:
+        """Return groups that are numbered already; each of the `count` groups has a row."""
+        first = np.empty(count, np.int64)
+        first[of_row[::-1]] = np.arange(len(of_row))[::-1]
+        return cls(of_row, first)
+
     def __len__(self) -> int:
         return len(self.first)
 

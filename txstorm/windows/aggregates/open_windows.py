@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from txstorm.api.context import TaskContext
 from txstorm.api.state import CollectionState
-from txstorm.windows.aggregates.groups import Mask, integers
+from txstorm.windows.aggregates.groups import Groups, Mask, integers
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.partials import GROUP, AggregatePlan
 from txstorm.windows.aggregates.result_rows import ResultRows, among, distinct, results_of
-from txstorm.windows.aggregates.sessions import Sessions
+from txstorm.windows.aggregates.sessions import Sessions, live
 from txstorm.windows.rules.event_time import END
 
 
@@ -143,7 +143,9 @@ class OpenPanes:
 class OpenSessions:
     """Open sessions, by key, and a queue of the keys by the ends of their sessions.
 
-    A session stays until it takes no tuples any more. An entry of the queue whose session has grown finds nothing.
+    A session that grows is stored again, and its earlier row is recognised by that; the bound evicts both. The queue has
+    an entry for each session at an end that it had at some time. When an entry is due and its session has grown, there
+    is a new entry for it, so a session costs one entry per gap, however often it grows.
     """
 
     def __init__(self, plan: AggregatePlan, context: TaskContext) -> None:
@@ -155,8 +157,9 @@ class OpenSessions:
 
     def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
         """Add partial aggregates, and fire the sessions that the watermark, now `reached`, has passed."""
-        cells, before = self._cells, self._looked_at(rows, passed, reached)
-        sessions = Sessions.of(cells, pa.concat_tables([before, rows]))
+        cells, due = self._cells, self._due_keys(passed, reached)
+        before, often = self._looked_at(pa.concat_tables([rows.select(cells.key_names), due]))
+        sessions = Sessions.of(cells, pa.concat_tables([before.select(rows.column_names), rows]))
         count = before.num_rows
         is_new = np.arange(count + rows.num_rows) >= count
         grown, known = sessions.having(is_new), sessions.having(~is_new)
@@ -168,49 +171,73 @@ class OpenSessions:
         if reached is not None:
             fires = ~late & (ends <= reached) & (grown | (ends > (-END if passed is None else passed)))
         changed = grown[sessions.groups.of_row[:count]]
-        was = np.zeros(count, bool) if passed is None else changed & (integers(before.column(WINDOW_END)) <= passed)
-        self._keep(before.filter(pa.array(changed)), sessions, grown, ~late, reached)
-        old = results_of(cells, before.filter(pa.array(was)))
-        new = results_of(cells, sessions.table(cells, fires))
+        fired = np.zeros(count, bool) if passed is None else integers(before.column(WINDOW_END)) <= passed
+        made = sessions.table(cells)
+        self._keep(made, grown & ~late, often, reached)
+        waits = sessions.having(np.r_[~fired, np.zeros(rows.num_rows, bool)])
+        self._wait(sessions, made, grown & ~late & ~waits, due, reached)
+        old = results_of(cells, before.select(made.column_names).filter(pa.array(changed & fired)))
+        new = results_of(cells, made.filter(pa.array(fires)))
         return Outcome(late[sessions.groups.of_row[count:]], old, new)
 
     def next_end(self, reached: int, newest: int | None) -> int | None:
-        """Return the first end of a session after `reached`; the queue may have ends of sessions that have grown."""
+        """Return the first end of a session after `reached`."""
         if reached == END:
             return None
-        waiting = self._stored.scan_table(None, reached + 1, None)
+        waiting, _ = self._live(self._stored.scan_table(None, reached + 1, None))
         return int(integers(waiting.column(WINDOW_END)).min()) if waiting.num_rows else None
 
-    def _looked_at(self, rows: pa.Table, passed: int | None, reached: int | None) -> pa.Table:
-        """Return the sessions of all keys that have new rows, or a session that ends."""
+    def _due_keys(self, passed: int | None, reached: int | None) -> pa.Table:
+        """Return the keys with an entry of the queue that the watermark, now `reached`, has passed."""
         names = self._cells.key_names
-        keys = rows.select(names)
-        if reached is not None and reached != passed:
-            due = self._due.scan_table(self._own, None if passed is None else passed + 1, reached)
-            keys = pa.concat_tables([keys, due.select(names)])
-        if not keys.num_rows:
-            return rows.slice(0, 0)
-        return self._stored.scan_table(distinct(keys, names)[0]).select(rows.column_names)
+        if reached is None or reached == passed:
+            return self._cells.empty().select(names)
+        return self._due.scan_table(self._own, None if passed is None else passed + 1, reached).select(names)
 
-    def _keep(self, changed: pa.Table, sessions: Sessions, grown: Mask, live: Mask, reached: int | None) -> None:
-        """Write the sessions of keys that have changed, and evict those that take no more tuples."""
-        names, cells = self._cells.key_names, self._cells
-        written = grown & live
-        if changed.num_rows:
-            keys, _ = distinct(changed, names)
-            self._stored.remove_many(keys)  # all sessions of these keys; those that stay are written again
-            of_session = pa.table(cells.keys_of(sessions.rows, sessions.groups.first))
-            written = live & (grown | among(of_session, keys, names))
+    def _looked_at(self, keys: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return the sessions of some keys, and those keys of which many rows are not live any more."""
+        found = self._stored.scan_table(keys) if keys.num_rows else self._stored.scan_table([])
+        return self._live(found)
+
+    def _live(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return those of stored rows that are live sessions, and the keys of which many are not."""
+        names = self._cells.key_names
+        codes, limit = self._cells.numbered(rows)
+        alive = live(codes, integers(rows.column(WINDOW_START)), integers(rows.column(WINDOW_END)))
+        if alive.all():
+            return rows, rows.select(names).slice(0, 0)
+        over = np.flatnonzero(~alive)
+        groups = Groups.of(codes[over], limit)
+        often = groups.first[np.bincount(groups.of_row) >= _REPLACED]
+        return rows.filter(pa.array(alive)), rows.select(names).take(pa.array(over[often]))
+
+    def _keep(self, made: pa.Table, written: Mask, often: pa.Table, reached: int | None) -> None:
+        """Write sessions that have changed, and evict those that take no more tuples."""
+        names = self._cells.key_names
+        if often.num_rows:
+            self._stored.remove_many(often)  # all rows of these keys; those that are live are written again
+            written = written | among(made, often, names)
         if reached is not None:
             over = min(reached - self._plan.lateness, END - 1)
-            written &= sessions.ends > over
+            written = written & (integers(made.column(WINDOW_END)) > over)
             self._stored.evict_before(over + 1)
-            self._due.evict_before(min(reached, END - 1) + 1)
-        if not written.any():
-            return
-        self._stored.append_batch(sessions.table(cells, written))
-        waiting = written & grown
+        if written.any():
+            self._stored.append_batch(made.filter(pa.array(written)))
+
+    def _wait(self, sessions: Sessions, made: pa.Table, new: Mask, due: pa.Table, reached: int | None) -> None:
+        """Add entries to the queue: for sessions that have none, and for those that have grown since theirs."""
         if reached is not None:
-            waiting &= sessions.ends > reached
-        due = sessions.table(cells, waiting).select([WINDOW_END, *names])
-        self._due.append_batch(due.append_column(GROUP, self._plan.groups(due)))
+            self._due.evict_before(min(reached, END - 1) + 1)
+            again = ~new & (sessions.starts < reached) & (sessions.ends > reached)
+            picked = np.flatnonzero(again)
+            if len(picked) and due.num_rows:
+                new = new.copy()
+                new[picked] = among(made.take(pa.array(picked)), due, self._cells.key_names)
+            new = new & (sessions.ends > reached)
+        if new.any():
+            entries = made.select([WINDOW_END, *self._cells.key_names]).filter(pa.array(new))
+            self._due.append_batch(entries.append_column(GROUP, self._plan.groups(entries)))
+
+
+_REPLACED = 16
+"""Number of rows of a key that are not live any more from which on they are removed before the bound evicts them."""

@@ -112,8 +112,7 @@ class AggregatePlan:
             return rows
         if self.panes is not None:
             return self.panes.combined(self.cells, rows)
-        sessions = Sessions.of(self.cells, rows)
-        return sessions.table(self.cells, np.ones(len(sessions.groups), bool))
+        return Sessions.of(self.cells, rows).table(self.cells)
 
 
 class PartialAggregates(BatchBolt):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from txstorm.row_order import order_of
 from txstorm.windows.aggregates.cells import Cells
 from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers
 from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START
@@ -33,7 +34,7 @@ class Sessions:
         starts, ends = integers(rows.column(WINDOW_START)), integers(rows.column(WINDOW_END))
         codes, _ = cells.numbered(rows)
         of_row = _overlapping(codes, starts, ends)
-        groups = Groups.of(of_row, int(of_row.max(initial=-1)) + 1)
+        groups = Groups.numbered(of_row, int(of_row.max(initial=-1)) + 1)
         lows, highs = np.full(len(groups), np.iinfo(np.int64).max), np.full(len(groups), np.iinfo(np.int64).min)
         np.minimum.at(lows, groups.of_row, starts)
         np.maximum.at(highs, groups.of_row, ends)
@@ -45,25 +46,49 @@ class Sessions:
         there[self.groups.of_row[rows]] = True
         return there
 
-    def table(self, cells: Cells, chosen: Mask) -> pa.Table:
-        """Return the partial aggregates of the chosen sessions."""
-        numbers = np.cumsum(chosen) - 1
-        inside = np.flatnonzero(chosen[self.groups.of_row])
-        rows = self.rows.take(pa.array(inside))
-        groups = Groups.of(numbers[self.groups.of_row[inside]], int(chosen.sum()))
-        bounds = {WINDOW_START: pa.array(self.starts[chosen]), WINDOW_END: pa.array(self.ends[chosen])}
-        return pa.table({**bounds, **cells.keys_of(rows, groups.first), **cells.combined(rows, groups)})
+    def table(self, cells: Cells) -> pa.Table:
+        """Return the partial aggregates of the sessions."""
+        bounds = {WINDOW_START: pa.array(self.starts), WINDOW_END: pa.array(self.ends)}
+        keys = cells.keys_of(self.rows, self.groups.first)
+        return pa.table({**bounds, **keys, **cells.combined(self.rows, self.groups)})
+
+
+def live(codes: Numbers, starts: Numbers, ends: Numbers) -> Mask:
+    """Return which stored sessions are live: the others have become part of one that was stored later.
+
+    Args:
+        codes: numbers for the keys; rows of a key are neighbours, in the order of their ends, then of arrival.
+        starts, ends: the intervals. A later session of the same key covers those that it has replaced, and no others.
+    """
+    if not len(codes):
+        return np.zeros(0, bool)
+    key = np.cumsum(np.r_[False, codes[1:] != codes[:-1]])
+    # From behind, with a high part that decreases with each key: the least start of all later rows of the same key.
+    least = int(starts.min())
+    width = int(ends.max()) - least + 1
+    if width > np.iinfo(np.int64).max // (int(key[-1]) + 2):
+        known, ranks = np.unique(np.r_[starts, ends], return_inverse=True)
+        return live(codes, ranks[: len(starts)], ranks[len(starts) :])
+    first = np.minimum.accumulate((key * width + starts - least)[::-1])[::-1]
+    alive = np.ones(len(codes), bool)
+    alive[:-1] = (key[1:] != key[:-1]) | (first[1:] >= key[:-1] * width + ends[:-1] - least)
+    return alive
 
 
 def _overlapping(codes: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
     """Number the sessions of intervals [start, end) per key; return the session of each interval."""
     if not len(codes):
         return codes
-    order = np.lexsort((starts, codes))
-    codes, starts = codes[order], starts[order]
-    known, ranks = np.unique(ends[order], return_inverse=True)
+    order = order_of(codes, starts)
+    codes, starts, ends = codes[order], starts[order], ends[order]
+    least = int(ends.min())
+    width = int(ends.max()) - least + 1
     # The key is the high part of what is accumulated, so that each key starts with its own latest end.
-    latest = known[np.maximum.accumulate(codes * len(known) + ranks) % len(known)]
+    if width <= np.iinfo(np.int64).max // (int(codes[-1]) + 1):
+        latest = np.maximum.accumulate(codes * width + (ends - least)) - codes * width + least
+    else:
+        known, ranks = np.unique(ends, return_inverse=True)
+        latest = known[np.maximum.accumulate(codes * len(known) + ranks) % len(known)]
     begins = np.ones(len(codes), bool)
     begins[1:] = (codes[1:] != codes[:-1]) | (starts[1:] >= latest[:-1])
     of_row = np.empty(len(codes), np.int64)
