@@ -23,7 +23,7 @@ PARTITIONS = 2
 def rows(partition: int) -> list[tuple[str, int, int, int]]:
     """Return the rows of a partition: (unit, time in microseconds, id, value), out of order, some of them late."""
     made = []
-    for i in range(partition, 32, PARTITIONS):
+    for i in range(partition, 20, PARTITIONS):
         back = 70 if i % 11 == 7 else (i * 7) % 13
         made.append(("abc"[i % 3], 12 * i - back, i, i * 5 % 7))
     return made
