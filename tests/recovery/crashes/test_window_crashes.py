@@ -7,15 +7,19 @@ source brings fewer of them after the fault.
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 from collections import Counter
 
 import pytest
 from aggregate_model import AggregateModel, AggregateRules
-from scenarios.windows import LAG, LATENESS, LENGTH, PARTITIONS, SLIDE, rows
-from stateful_cases import cells
+from scenarios.windows import LAG, LATENESS, LENGTH, PARTITIONS, SLIDE, Sums, rows, topology
+from servers.running import start_redis
+from stateful_cases import SPOUTS, StatefulRuns, cells
 from window_schedules import micros
 from windows_model import Model, Rules
 
+from txstorm import run
 from txstorm.results.read import read_sink, read_state
 from txstorm.storage.tables.history import read_history
 
@@ -119,3 +123,38 @@ def test_the_input_has_late_tuples_and_results_that_change(stateful_runs):
     check_windows(runs, "delta")
     sinks, _, _ = expected(runs.data_dir)
     assert all(sinks.values())
+
+
+SERVERS = []
+
+
+class KillsRedis(Sums):
+    """Kills its server in a hook, before the state is prepared or committed; the server comes back a little later."""
+
+    def called(self, method, txid):
+        super().called(method, txid)
+        if self.hook[0] == method and txid == 3 and SERVERS:
+            server = SERVERS.pop()
+            server.kill()
+            threading.Timer(0.4, server.restart).start()
+
+
+@pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="redis-server is not installed: scripts/redis --install"
+)
+@pytest.mark.parametrize("spout", SPOUTS)
+@pytest.mark.parametrize("method", ["pre_prepare", "pre_commit"])
+def test_every_window_fires_once_if_redis_is_killed_and_restarted(forks, place, tmp_path, method, spout):
+    server = start_redis(tmp_path)
+    try:
+        SERVERS[:] = [server]
+        runs = StatefulRuns(forks, place, "windows", "redis", server.conf(timeout=500))
+        bolt = KillsRedis(place / "hooks", f"{method}::0")
+        settings = {"state_provider": "redis", "state_provider_config": json.dumps(runs.conf), "retry_backoff_max": 0.2}
+        made = topology(spout, 2, bolt)
+        run(made, engine="local", data_dir=runs.data_dir, settings=settings, end_of_input=True).awaitTermination()
+        assert not SERVERS
+        check_windows(runs, "redis")
+        assert Counter(runs.hooks()["pre_commit"]) == dict.fromkeys(range(1, runs.decided()[0] + 1), 2)
+    finally:
+        server.close()

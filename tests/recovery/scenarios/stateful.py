@@ -221,7 +221,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def run_stateful(topology: Any, options: argparse.Namespace, **more: Any) -> dict[str, Any]:
     """Run a topology to the end of its input, with states of the provider of `options`; return its progress."""
-    settings = {"max_spout_pending": 3, "state_provider": PROVIDERS[options.provider]}
+    settings = {"max_spout_pending": 3, "max_group_txids": 2, "state_provider": PROVIDERS[options.provider]}
     settings |= {"state_provider_config": options.conf} | dict(one.split("=", 1) for one in options.set)
     return run_to_end(topology, options.data_dir, settings, "local", **more)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from scenarios.stateful import Hooked, arguments, run_stateful
@@ -24,7 +23,7 @@ PARTITIONS = 2
 def rows(partition: int) -> list[tuple[str, int, int, int]]:
     """Return the rows of a partition: (unit, time in microseconds, id, value), out of order, some of them late."""
     made = []
-    for i in range(partition, 32, PARTITIONS):
+    for i in range(partition, 20, PARTITIONS):
         back = 70 if i % 11 == 7 else (i * 7) % 13
         made.append(("abc"[i % 3], 12 * i - back, i, i * 5 % 7))
     return made
@@ -51,12 +50,12 @@ class Sums(Hooked, StatefulWindowedBolt):
 RESULT = {"unit": str, "start": datetime, "end": datetime, "n": int, "total": int, "last": int}
 
 
-def topology(data_dir: Path, spout: str, take: int, hook: str | None) -> Any:
+def topology(spout: str, take: int, bolt: Sums) -> Any:
     made = MemoryTransactionalSpout if spout == "transactional" else OpaqueMemoryTransactionalSpout
     source = made({number: rows(number) for number in range(PARTITIONS)}, FIELDS, take=take)
     builder = TransactionalTopologyBuilder("windows", "rows", source, PARTITIONS)
     length, slide, lag = Duration(LENGTH / 1000), Duration(SLIDE / 1000), Duration(LAG / 1000)
-    bolt = Sums(data_dir.with_name("hooks"), hook).with_window(length, slide).with_key("unit").with_persistence()
+    bolt.with_window(length, slide).with_key("unit").with_persistence()
     bolt.with_timestamp_field("at", unit="us").with_lag(lag).with_late_tuple_stream("late")
     builder.set_bolt("sums", bolt, 2).fields_grouping("rows", ["unit"])
     builder.set_bolt(
@@ -79,6 +78,5 @@ def topology(data_dir: Path, spout: str, take: int, hook: str | None) -> Any:
 def main(*argv: str) -> dict[str, Any]:
     """Run the topology once; return its progress."""
     options = arguments(argv)
-    return run_stateful(
-        topology(options.data_dir, options.spout, options.take, options.hook), options, end_of_input=True
-    )
+    bolt = Sums(options.data_dir.with_name("hooks"), options.hook)
+    return run_stateful(topology(options.spout, options.take, bolt), options, end_of_input=True)
