@@ -109,6 +109,11 @@ class WindowPlan:
         return self.time.is_event_time
 
     @property
+    def closed_by_time(self) -> bool:
+        """Whether windows fire as time passes, without a tuple: those of processing time with a time slide."""
+        return not self.event_time and (self.form.step is not None or self.form.is_session)
+
+    @property
     def reports_newest(self) -> bool:
         """Whether the tasks of the sources report newest timestamps, since no task sees all tuples."""
         return self.event_time and self.parallelism > 1
