@@ -16,7 +16,9 @@ from txstorm.runtime.run import run
 
 Command = Callable[..., tuple[int, str, str]]
 MODULE = """
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt
+from datetime import timedelta
+
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.spouts import MemoryTransactionalSpout
 
 
@@ -42,6 +44,14 @@ def topology(form="time", parallelism=1):
         bolt.with_window(Count(3), Count(4))
     elif form == "session":
         bolt.with_session_window(Duration.seconds(5))
+    elif form in ("panes", "sessions"):
+        bolt = WindowAggregate("id", table="counts", ttl=timedelta(days=1), n="count").with_timestamp_field("ts", unit="s")
+        if form == "panes":
+            bolt.with_window(Duration.seconds(20), Duration.seconds(10))
+        else:
+            bolt.with_session_window(Duration.seconds(5))
+    elif form == "arrival":
+        bolt = Sum().with_window(Count(4), Count(4))
     elif form == "key":
         bolt.with_tumbling_window(Duration.seconds(10)).with_key("id")
     builder.set_bolt("sum", bolt, parallelism).fields_grouping("numbers", ["id"])
@@ -119,6 +129,55 @@ def test_sessions_keys_and_counts(readings, shown):
     assert counts["frontier"] is None
 
 
+def test_windows_of_an_aggregate(readings, shown):
+    """Six tuples, of which the window of `a`, `b` and `late` that ends at 10 has fired before `late` came."""
+    found = shown(readings("panes"))
+    assert (found["watermark"], found["key"], found["late"]) == ("1970-01-01T00:00:27+00:00", ["id"], 0)
+    assert (found["inputs"][0]["component"], found["inputs"][0]["holds_back"]) == ("numbers", True)
+    assert [(row["key"], row["start"][14:19], row["end"][14:19], row["tuples"]) for row in found["open"]] == [
+        (["c"], "00:10", "00:30", 1),
+        (["d"], "00:10", "00:30", 1),
+        (["e"], "00:10", "00:30", 1),
+        (["e"], "00:20", "00:40", 1),
+    ]
+    assert found["buffered"] == 3
+    assert shown(readings("panes"), "--txid", 1)["open"][0]["key"] == ["a"]
+
+
+def test_sessions_of_an_aggregate(readings, shown):
+    found = shown(readings("sessions"))
+    assert [(row["key"], row["end"][14:19], row["tuples"]) for row in found["open"]] == [(["e"], "00:32", 1)]
+    assert found["late"] == 1
+
+
+def test_what_an_aggregate_cannot_show(readings, txstorm):
+    data_dir = readings("panes")
+    code, _, err = txstorm("windows", data_dir, "sum", "--window", "30000")
+    assert (code, "sum: an aggregate keeps no tuples" in err) == (2, True)
+    code, _, err = txstorm("replay", data_dir, "--window", "sum:20000", "--topology", "readings:topology('panes')")
+    assert code == 0, err
+    where = ["--window", "sum:20000", "--topology", "readings:topology('panes')", "--pdb"]
+    code, _, err = txstorm("replay", data_dir, *where)
+    assert (code, "stop at a bolt that reads its results, with --break" in " ".join(err.split())) == (2, True)
+
+
+def test_counts_of_arrivals_wait_for_further_tuples(readings, txstorm, shown):
+    data_dir = readings("arrival")
+    assert [(row["end"], row["tuples"]) for row in shown(data_dir)["open"]] == [(None, 2)]
+    code, out, _ = txstorm("windows", data_dir)
+    assert (code, "no data yet" in out) == (0, False)
+    rest = ["--engine", "local", "--data-dir", data_dir, "--until-txid", 2]
+    code, out, err = txstorm("run", "readings:topology('arrival')", *rest)
+    assert code == 0, err
+    assert "--end-of-input" not in out + err
+
+
+def test_before_the_first_transaction(readings, txstorm):
+    code, out, _ = txstorm("windows", readings(), "--txid", 0)
+    assert code == 0
+    assert "not recorded before the first transaction" in out
+
+
 def test_as_text(readings, txstorm):
     code, out, _ = txstorm("windows", readings(), "sum")
     assert code == 0
@@ -147,6 +206,8 @@ def test_the_tuples_of_a_window(readings, txstorm):
         (["other"], "no windows of a component 'other'; there are sum"),
         (["sum", "--window", "noon"], "expected a time with a zone"),
         (["sum", "--window", "1970-01-01T00:00:20"], "expected a time with a zone"),
+        (["sum", "--window", "15000"], "no window ends at 1970-01-01T00:00:15+00:00; the ends before and after are"),
+        (["sum", "--txid", "7"], "txid 7 is not committed; the last one is 2"),
         (["sum", "--window", "9000000"], "no tuple of a window that ends at"),
         (["--window", "20000"], "--window needs the COMPONENT"),
         (["sum", "--key", "a"], "--key needs --window"),
@@ -186,6 +247,7 @@ def test_the_debugger_stops_before_the_window(readings, txstorm):
     ("window", "message"),
     [
         ("sum:1970-01-01T00:00:40+00:00", "has not fired; its watermark is 1970-01-01T00:00:27+00:00"),
+        ("sum:15000", "no window ends at 1970-01-01T00:00:15+00:00"),
         ("other:20000", "no windows of a component 'other'"),
         ("sum", "expected COMPONENT:END"),
     ],

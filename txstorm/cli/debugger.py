@@ -65,6 +65,12 @@ class Debugger:
         self._pdb = _Pdb()
         self._stops = bool(breaks)
         for one in breaks:
+            if isinstance(one, WindowStop) and not hasattr(topology.component(one.component).object, "bolt"):
+                msg = (
+                    f"{one.component}: --pdb stops before execute(window) of a bolt; an aggregate has none: stop at a "
+                    "bolt that reads its results, with --break"
+                )
+                raise InputError(msg)
             name = f"{one.component}.execute" if isinstance(one, WindowStop) else one
             for code in _codes(topology, name):
                 condition = one.condition(code.co_varnames[1]) if isinstance(one, WindowStop) else None

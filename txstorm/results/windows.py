@@ -24,11 +24,11 @@ from txstorm.results.views import StateView, committed_txid, read_directory_hist
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT, VALUES
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
-from txstorm.windows.rules.event_time import END, Times, instant
+from txstorm.windows.rules.event_time import END, MICROSECOND, Times, instant
 from txstorm.windows.rules.firing import ARRIVAL_BITS, covering_ends
 
 MOST_COUNTED = 1000
-PROGRESS, TUPLES = "-progress", "-tuples"
+PROGRESS, TUPLES, PANES, SESSIONS = "-progress", "-tuples", "-panes", "-sessions"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class ComponentWindows:
     def open_windows(self) -> Iterator[OpenWindow]:
         """Yield the windows that have tuples and have not fired, by unit and end.
 
-        Of windows that slide by count, the tuples that no window has counted yet are shown as one.
+        Of windows that slide by count, the tuples that came after the last one fired are shown as one.
         """
         for name, rows in self._by_unit():
             unit = self._units.get(name, UnitRecord()).unit
@@ -165,7 +165,7 @@ class ComponentWindows:
                     count = int(np.searchsorted(times, end, "right") - np.searchsorted(times, end - span, "right"))
                     yield OpenWindow(key, task, instant(end - span), instant(end), count)
             else:
-                waiting = self._uncounted(rows, times, unit.covered)
+                waiting = unit.counted + self._uncounted(rows, times, unit.covered)
                 if waiting:
                     yield OpenWindow(key, task, None, None, waiting)
 
@@ -173,6 +173,15 @@ class ComponentWindows:
         arrivals = rows.column(ARRIVAL).to_numpy()
         after = (times > covered[0]) | ((times == covered[0]) & (arrivals >= covered[1]))
         return int(after.sum())
+
+    def check_end(self, end: datetime) -> int:
+        """Return the end of a window in microseconds; raise `InputError` if no window of the component ends there."""
+        micros, step = (end - instant(0)) // MICROSECOND, self._duration("slide")
+        if step is not None and micros % step:
+            near_by = " and ".join(instant(micros // step * step + of).isoformat() for of in (0, step))
+            msg = f"{self.component}: no window ends at {end.isoformat()}; the ends before and after are {near_by}"
+            raise InputError(msg)
+        return micros
 
     def tuples(self, end: datetime, key: Sequence[Any] | None = None) -> pa.Table:
         """Return the buffered tuples of one window, by unit, time and arrival.
@@ -184,7 +193,7 @@ class ComponentWindows:
         Raises:
             InputError: no tuple of such a window is buffered as of this txid, or it slides by count.
         """
-        micros = (end - instant(0)) // (instant(1) - instant(0))
+        micros = self.check_end(end)
         span, number = self._duration("length"), self.declared.get("windows", {}).get("length", {})
         parts = []
         for name, rows in self._by_unit():
@@ -205,7 +214,7 @@ class ComponentWindows:
         raise InputError(msg)
 
     def _range(self, name: str, times: Times, end: int, span: int | None, length: Mapping[str, Any]) -> tuple[int, int]:
-        if self._is_session:
+        if self.is_session:
             unit = self._units.get(name, UnitRecord()).unit
             for one in unit.open:
                 if one.end == end:
@@ -217,7 +226,13 @@ class ComponentWindows:
         return max(0, high - length.get("tuples", 0)), high
 
     @property
-    def _is_session(self) -> bool:
+    def slides_by_time(self) -> bool:
+        """Whether the windows slide by a duration."""
+        return self._duration("slide") is not None
+
+    @property
+    def is_session(self) -> bool:
+        """Whether the windows are sessions."""
         return "gap" in self.declared.get("windows", {})
 
     def _shown(self, name: str, rows: pa.Table) -> pa.Table:
@@ -305,20 +320,29 @@ def value_text(key: Sequence[Any]) -> str:
 def windowed_components(data_dir: Path) -> list[str]:
     """Return the ids of the windowed components that have tables in a data directory."""
     states = set(list_states(data_dir))
-    return sorted(
-        name.removesuffix(PROGRESS)
-        for name in states
-        if name.endswith(PROGRESS) and name.removesuffix(PROGRESS) + TUPLES in states
-    )
+    names = (name.removesuffix(PROGRESS) for name in states if name.endswith(PROGRESS))
+    return sorted(name for name in names if states & {name + TUPLES, name + PANES, name + SESSIONS})
+
+
+def component_windows(data_dir: Path, component: str, txid: int | None = None) -> ComponentWindows:
+    """Return the windows of a component, a bolt or an aggregate; errors as `ComponentWindows`."""
+    from txstorm.results.aggregate_windows import AggregateWindows
+
+    buffers = component + TUPLES in list_states(data_dir)
+    return (ComponentWindows if buffers else AggregateWindows)(data_dir, component, txid)
 
 
 def open_window_counts(data_dir: Path) -> dict[str, int]:
-    """Return windowed component → its number of open windows, at most `MOST_COUNTED`; omits those without any."""
+    """Return windowed component → number of open windows that the end of input closes, at most `MOST_COUNTED`.
+
+    Omits components without any: windows that slide by count wait for further tuples.
+    """
     found = {}
     for component in windowed_components(data_dir):
-        windows = ComponentWindows(data_dir, component)
+        windows = component_windows(data_dir, component)
         if windows.watermark != END:
-            found[component] = sum(1 for _ in islice(windows.open_windows(), MOST_COUNTED))
+            closing = (one for one in windows.open_windows() if one.end is not None or windows.slides_by_time)
+            found[component] = sum(1 for _ in islice(closing, MOST_COUNTED))
     return {component: count for component, count in found.items() if count}
 
 
@@ -338,7 +362,7 @@ def txid_that_fired(data_dir: Path, component: str, end: datetime) -> int:
         InputError: the watermark has not reached it, or that txid is no longer kept.
     """
     check_component(data_dir, component)
-    wanted = (end - instant(0)) // (instant(1) - instant(0))
+    wanted = ComponentWindows(data_dir, component).check_end(end)
     txids = read_directory_history(data_dir)["txid"].to_pylist()
     low, high = int(min(txids)), committed_txid(data_dir)
     if not _reached(data_dir, component, high, wanted):

@@ -47,7 +47,7 @@ class WindowCommitter(PartialCommitter):
         self.bolt = bolt
         self.tables = tables
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
-        self.processing_time = not plan.event_time
+        self.processing_time = plan.closed_by_time
         self.tuples = buffer_state(plan)
         self.progress = progress_state(plan, plan.fixed())
         self.queue = None if plan.key is None else queue_state(plan)

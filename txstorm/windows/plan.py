@@ -109,6 +109,11 @@ class WindowPlan:
         return self.time.is_event_time
 
     @property
+    def closed_by_time(self) -> bool:
+        """Whether windows fire as time passes, without a tuple: those of processing time with a time slide."""
+        return not self.event_time and (self.form.step is not None or self.form.is_session)
+
+    @property
     def union(self) -> tuple[str, ...]:
         """The fields of all inputs, each once."""
         return tuple(dict.fromkeys(name for one in self.inputs for name in one.fields))

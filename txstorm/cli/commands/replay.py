@@ -75,14 +75,18 @@ def replay(
         return _journal(journal, as_json=json)
     if data_dir is None or (txid is None) is (window is None):
         raise typer.BadParameter("expected DATA_DIR and --txid N (or --window), or --journal FILE")
+    if key is not None and window is None:
+        raise typer.BadParameter("--key needs --window COMPONENT:END")
     data_dir = at_ledger(data_dir, ledger)
     stops = [] if window is None else [fired_window(data_dir, window, key)]
     txid = stops[0].txid if txid is None else txid
-    words = [*(["--ledger", ledger] if ledger else []), *(word for one in breaks or [] for word in ("--break", one))]
+    words = ["--txid", str(txid)] if window is None else ["--window", window]
+    words += [word for one in key or [] for word in ("--key", one)]
+    words += [*(["--ledger", ledger] if ledger else []), *(word for one in breaks or [] for word in ("--break", one))]
     words += [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
     from txstorm.cli.replays import code_of
 
-    code = code_of(data_dir, topology, ["txstorm", "replay", data_dir, "--txid", str(txid), *words]).topology
+    code = code_of(data_dir, topology, ["txstorm", "replay", data_dir, *words]).topology
     breakpoints: list[str | WindowStop] = [*(breaks or []), *(stops if pdb else [])]
     return _conclude(code, _replayed(code, data_dir, txid, breakpoints, debug=pdb or bool(breaks)), as_json=json)
 

@@ -45,7 +45,7 @@ def windows(
     """
     from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import print_json, stdout
-    from txstorm.results.windows import ComponentWindows, check_component, windowed_components
+    from txstorm.results.windows import check_component, component_windows, windowed_components
 
     directory = check_readable(at_ledger(data_dir, ledger))
     if component is not None:
@@ -58,7 +58,7 @@ def windows(
     if key is not None:
         raise typer.BadParameter("--key needs --window END")
     names = windowed_components(directory) if component is None else [component]
-    found = [ComponentWindows(directory, name, txid).to_json(limit) for name in names]
+    found = [component_windows(directory, name, txid).to_json(limit) for name in names]
     if json:
         print_json({"components": found})
         return
@@ -73,10 +73,10 @@ def _list_tuples(
 ) -> None:
     from txstorm.cli.output import grid, print_json, stdout
     from txstorm.results.read import json_value
-    from txstorm.results.windows import ComponentWindows, parsed_end
+    from txstorm.results.windows import component_windows, parsed_end
 
     end = parsed_end(window)
-    rows = ComponentWindows(directory, component, txid).tuples(end, key)
+    rows = component_windows(directory, component, txid).tuples(end, key)
     if as_json:
         tuples = [json_value(row) for row in rows.to_pylist()]
         print_json({"component": component, "end": end.isoformat(), "tuples": tuples})
@@ -92,20 +92,20 @@ def _show(one: Mapping[str, Any], console: Console) -> None:
         ("windows", _form(one)),
         ("watermark", one["watermark"] or "none yet"),
         *([("fired up to", one["frontier"])] if one["frontier"] else []),
-        *_inputs(one["inputs"]),
+        *_inputs(one["inputs"], event_time=one["event_time"]),
         ("buffered", counted(one["buffered"], "tuple")),
         ("late", counted(one["late"], "tuple")),
     ]
     console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
     console.print(grid(None, facts))
     if not one["open"]:
-        console.print("no open window holds tuples; a run with --end-of-input would close none", soft_wrap=True)
+        console.print("no open window holds tuples", soft_wrap=True)
         return
     owner = "task" if one["key"] is None else "key"
     rows = [[_owner(row), row["start"] or "", row["end"] or "open", f"{row['tuples']:,}"] for row in one["open"]]
     console.print(grid([owner, "start", "end", "tuples"], rows, right=["tuples"]))
     if one["more_open"]:
-        console.print(f"{len(rows)} open windows shown; --limit shows more", style="dim", soft_wrap=True)
+        console.print(f"{counted(len(rows), 'open window')} shown; --limit shows more", style="dim", soft_wrap=True)
 
 
 def _owner(row: Mapping[str, Any]) -> str:
@@ -113,7 +113,9 @@ def _owner(row: Mapping[str, Any]) -> str:
 
 
 def _form(one: Mapping[str, Any]) -> str:
-    form = one["windows"] or {}
+    if not one["windows"]:
+        return "not recorded before the first transaction"
+    form = one["windows"]
     parts = [f"{name} {_length(value)}" for name, value in form.items()]
     owner = "per task" if one["key"] is None else f"per {', '.join(one['key'])}"
     return f"{', '.join(parts)}, {owner}, {'event time' if one['event_time'] else 'processing time'}"
@@ -125,8 +127,8 @@ def _length(value: Any) -> str:
     return counted(value["tuples"], "tuple") if "tuples" in value else f"{value['microseconds'] / 1_000_000:g} s"
 
 
-def _inputs(inputs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    for one in inputs:
+def _inputs(inputs: list[dict[str, Any]], *, event_time: bool) -> Iterator[tuple[str, str]]:
+    for one in inputs if event_time else ():
         name = one["component"] if one["stream"] == "default" else f"{one['component']}/{one['stream']}"
         text = f"newest {one['newest']}" if one["newest"] else "no data yet"
         if one["partitions"]:

@@ -63,6 +63,7 @@ class AggregateCommitter(BatchBolt, Committer):
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
         self.internal_states = {self.progress.name, *(one.name for one in states)}
+        self.processing_time = plan.windows.closed_by_time
         self.also_reads = plan.windows.also_reads
         final, retractions = not plan.lateness, RETRACTIONS if plan.retractions else None
         columns = {one.name: one.kind for one in plan.cells.keys}
@@ -170,7 +171,13 @@ class AggregateCommitter(BatchBolt, Committer):
         if context.task == 0:
             records.put(
                 COMPONENT,
-                replace(component, tasks=plan.windows.parallelism, declared=plan.declared(), progress=progress).text(),
+                replace(
+                    component,
+                    tasks=plan.windows.parallelism,
+                    declared=plan.declared(),
+                    progress=progress,
+                    about=plan.windows.about(),
+                ).text(),
             )
         self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
 

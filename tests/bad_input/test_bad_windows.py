@@ -1,0 +1,301 @@
+"""Bad input of windows and stateful bolts: one clear error with component, tuple and remedy, and nothing is lost.
+
+Another form of windows than at the last start is in `tests/windows/test_window_starts.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.running import start_redis
+
+from txstorm import (
+    BatchBolt,
+    Committer,
+    Count,
+    Duration,
+    SinkTable,
+    StatefulBolt,
+    TransactionalTopologyBuilder,
+    WindowAggregate,
+    WindowedBolt,
+    run,
+)
+from txstorm.errors import InputError, TopologyError, TxstormError
+from txstorm.results.read import read_letters, read_sink
+from txstorm.results.views import StateView
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.topology.graph import Topology
+
+TEN = Duration.seconds(10)
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that it is naive is the case
+EVER = timedelta(days=1)
+
+
+class Ids(WindowedBolt):
+    """Emits the ids that are new in a window, after reading all of it."""
+
+    fields = ("ids",)
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def execute(self, window: Any) -> None:
+        assert window.get()
+        self.collector.emit("".join(one["id"] for one in window.get_new()))
+
+
+class Keep(BatchBolt, Committer):
+    out = SinkTable("out", {"ids": str})
+
+    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
+        self.context, self.rows = context, []
+
+    def execute(self, tuple: Any) -> None:
+        self.rows.append(str(tuple[0]))
+
+    def finish_batch(self) -> None:
+        for row in self.rows:
+            self.context.sink("out").append(row)
+
+
+def topology(bolt: Any, bad: Any = 12, tasks: int = 1, name: str = "t", **settings: Any) -> Topology:
+    """Return a topology whose second transaction has the tuple `c` with the timestamp `bad`."""
+    rows = [("a", 1), ("b", 8), ("c", bad), ("d", 30)]
+    builder = TransactionalTopologyBuilder(name, "feed", MemoryTransactionalSpout([rows], ("id", "ts"), take=2))
+    builder.set_bolt("w", bolt, tasks).fields_grouping("feed", ["id"])
+    builder.set_bolt("keep", Keep()).global_grouping("w")
+    return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
+
+
+def tumbling() -> Any:
+    return Ids().with_tumbling_window(TEN)
+
+
+def timed() -> Any:
+    return tumbling().with_timestamp_field("ts", "s")
+
+
+def aggregate() -> Any:
+    return WindowAggregate("id", table="counts", ttl=EVER, n="count").with_tumbling_window(TEN)
+
+
+def on_c(wrong: Any, otherwise: Any) -> Any:
+    """Return a function of a tuple, or of a list of tuples, that returns garbage if there is a `c`."""
+
+    def function(given: Any) -> Any:
+        found = {one["id"] for one in given} if isinstance(given, list) else {given["id"]}
+        return wrong if "c" in found else otherwise(given)
+
+    return function
+
+
+DECLARATIONS = {
+    "a length of 0": (lambda: Ids().with_window(Duration(0)), "the window's length: expected a duration longer than 0"),
+    "a negative length": (lambda: Ids().with_window(timedelta(seconds=-1)), "expected a duration of at least 0"),
+    "a count of 0": (lambda: Ids().with_window(Count(0)), "Count.0.: expected a whole number of tuples, at least 1"),
+    "a slide of 0": (lambda: Ids().with_window(TEN, Duration(0)), "the window's slide: expected a duration longer"),
+    "a negative slide": (lambda: Ids().with_window(TEN, Count(-1)), "Count.-1.: expected a whole number of tuples"),
+    "no length": (lambda: topology(Ids()), "'w': it declares no windows; call with_window"),
+    "None as length": (lambda: Ids().with_window(None), "the window's length: expected a Duration.*write for example"),
+    "two timestamps": (
+        lambda: timed().with_timestamp_extractor(len),
+        "Ids: a second timestamp; give one field or one extractor",
+    ),
+    "a late stream without timestamp": (
+        lambda: topology(tumbling().with_late_tuple_stream("late")),
+        "'w': with_late_tuple_stream needs timestamps; call with_timestamp_field",
+    ),
+    "an undeclared field": (
+        lambda: topology(tumbling().with_timestamp_field("tss")),
+        "'w': with_timestamp_field: stream 'default' of 'feed' has no field 'tss' .did you mean 'ts'",
+    ),
+    "allowed lateness with counts": (
+        lambda: topology(
+            WindowAggregate("id", table="r", ttl=EVER, n="count").with_window(Count(2)).with_allowed_lateness(TEN)
+        ),
+        "'w': WindowAggregate needs a duration .*cannot have an allowed lateness.*use a WindowedBolt",
+    ),
+    "a key that two tasks may get": (
+        lambda: topology(timed().with_key("ts", ttl=EVER), tasks=2),
+        "'w': with_key: its input 'feed' is grouped by fields id, so two tasks may get tuples of one key; use fields_",
+    ),
+    "an unknown provider": (
+        lambda: topology(Numbers(), state_provider="redi"),
+        "setting state_provider: 'redi' is unknown .did you mean 'redis'.*use delta, memory, redis or MODULE:CLASS",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECLARATIONS)
+def test_a_wrong_declaration_is_refused(name: str) -> None:
+    make, message = DECLARATIONS[name]
+    with pytest.raises(InputError, match=message) as refused:
+        make()
+    assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
+
+
+TUPLE = r"id='c', ts={}\)"
+FIX = "correct the tuple upstream, or leave such tuples out with on_error='dead_letter'"
+TUPLES: dict[str, tuple[Any, Any, str]] = {
+    "None as timestamp": (timed, None, f"w: field 'ts' of .*{TUPLE.format(None)}: .*got None; {FIX}"),
+    "a naive timestamp": (timed, NAIVE, r"feed.*tuple \('c', .*: field 'ts': .* has no time zone; .* give it one"),
+    "a text timestamp": (timed, "soon", f"w: field 'ts' of .*{TUPLE.format(repr('soon'))}: .*got str 'soon'; {FIX}"),
+    "10,000 years off": (
+        timed,
+        316_000_000_000,
+        "w: field 'ts' of .*id='c'.* outside the years 1 to 9999; is its unit really 's'.;",
+    ),
+    "None for an aggregate": (
+        lambda: aggregate().with_timestamp_field("ts", "s"),
+        None,
+        f"w: field 'ts' of .*{TUPLE.format(None)}: .*got None; {FIX}",
+    ),
+    "an extractor's garbage": (
+        lambda: tumbling().with_timestamp_extractor(on_c("x", lambda one: one["ts"])),
+        12,
+        f"w: the timestamp extractor of .*id='c'.*got str 'x'; {FIX}",
+    ),
+    "a gap's garbage": (
+        lambda: Ids().with_session_window(on_c("x", lambda one: TEN)).with_timestamp_field("ts", "s"),
+        12,
+        "w: the function given to with_session_window .*id='c'.*expected a Duration .*got 'x'; write for example",
+    ),
+    "a gap of 0": (
+        lambda: Ids().with_session_window(on_c(Duration(0), lambda one: TEN)).with_timestamp_field("ts", "s"),
+        12,
+        "w: the function given to with_session_window .*id='c'.*expected a duration longer than 0",
+    ),
+    "a trigger's garbage": (
+        lambda: Ids().with_window(Count(2), on_c("x", lambda one: True)),
+        12,
+        "w: the trigger returned 'x' for .*id='c'.*expected True or False",
+    ),
+    "an evictor's garbage": (
+        lambda: Ids().with_window(Count(1)).with_evictor(on_c(["x"], lambda tuples: tuples)),
+        12,
+        r"w\[0\] raised ValueError .*the evictor returned \['x'\] for TupleWindow.*expected those of its tuples that",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tmp_path: Path) -> None:
+    make, bad, message = TUPLES[name]
+    with pytest.raises(TxstormError, match=message):
+        run(topology(make(), bad), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(120)
+    handle = run(topology(make(), bad, on_error="dead_letter"), engine="local", data_dir=tmp_path, end_of_input=True)
+    with pytest.warns(UserWarning, match="1 record is left out|left out"):
+        handle.awaitTermination(120)
+    kept = "".join(row["ids"] for row in read_sink(tmp_path, "out").to_pylist())
+    assert sorted(kept) == ["a", "b", "d"]
+    letters = read_letters(tmp_path)
+    assert letters is not None
+    assert letters.num_rows == 1
+
+
+# -- stateful bolts ----------------------------------------------------------------------------------------------------
+
+
+class Numbers(StatefulBolt):
+    """Counts tuples per id."""
+
+    fields = ("ids",)
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> None:
+        self.state.put(tuple["id"], self.state.get(tuple["id"], 0) + 1)
+
+
+class WritesWhileIterating(Numbers):
+    def execute(self, tuple: Any) -> None:
+        super().execute(tuple)
+        if tuple["id"] == "c":
+            for key, _ in self.state:
+                self.state.put(key + "!", 1)
+
+
+class Hook(Numbers):
+    """Raises in a hook of the second transaction."""
+
+    at = ""
+
+    def raises(self, hook: str, txid: int) -> None:
+        if (hook, txid) == (self.at, 2):
+            raise OSError("no mail")
+
+    def pre_prepare(self, txid: int) -> None:
+        self.raises("pre_prepare", txid)
+
+    def pre_commit(self, txid: int) -> None:
+        self.raises("pre_commit", txid)
+
+
+class PrePrepare(Hook):
+    at = "pre_prepare"
+
+
+class PreCommit(Hook):
+    at = "pre_commit"
+
+
+STATEFUL = {
+    "iteration while writing": (
+        WritesWhileIterating,
+        r"w\[0\] raised StateError .*changed while it was iterated; iterate over list\(state\); it was given .*id='c'",
+    ),
+    "pre_prepare raises": (PrePrepare, r"(?s)w\[0\] raised OSError at .*: no mail.*in pre_prepare"),
+    "pre_commit raises": (PreCommit, r"w\[0\]: pre_commit\(2\) raised OSError: no mail"),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_stateful_bolt_that_fails_loses_nothing(name: str, tmp_path: Path) -> None:
+    make, message = STATEFUL[name]
+    with pytest.raises(TxstormError, match=message):
+        run(topology(make()), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(120)
+    run(topology(Numbers()), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(120)
+    rows = {json.loads(row["key"]): int(row["value"]) for row in StateView(tmp_path, "w").to_pylist()}
+    assert rows == dict.fromkeys("abcd", 1)
+
+
+needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
+
+
+def in_redis(server: Any, **more: Any) -> dict[str, Any]:
+    return {"state_provider": "redis", "state_provider_config": json.dumps(server.conf(**more))}
+
+
+@needs_redis
+@pytest.mark.integration
+def test_a_redis_that_cannot_be_used_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Wrong password, a namespace of another topology, and a server that disappears while it is needed."""
+    server = start_redis(tmp_path / "redis", password="hunter2")
+    data_dir = tmp_path / "data"
+    try:
+        with pytest.raises(InputError, match=r"state 'w-0'.*rejects the credentials") as refused:
+            run(topology(Numbers(), **in_redis(server, password="hunter3")), engine="local", data_dir=data_dir)
+        assert "hunter" not in str(refused.value)
+        made = topology(Numbers(), **in_redis(server))
+        run(made, engine="local", data_dir=data_dir, until_txid=1).awaitTermination(120)
+        other = topology(Numbers(), name="other", **in_redis(server))
+        with pytest.raises(InputError, match=r"state 'w-0'.*expected that of topology 'other'.*found that of"):
+            run(other, engine="local", data_dir=tmp_path / "other")
+        server.kill()
+        short = topology(Numbers(), **in_redis(server, timeout=200))
+        with pytest.raises(TxstormError, match=r"state 'w-0': cannot be opened: .*start again when it is available"):
+            run(short, engine="local", data_dir=data_dir, available_now=True)
+        server.restart()
+        run(made, engine="local", data_dir=data_dir, available_now=True).awaitTermination(120)
+        from txstorm.stateful import RedisStateProvider
+
+        assert dict(RedisStateProvider().new_state("w-0", server.conf(), None)) == dict.fromkeys("abcd", 1)
+    finally:
+        server.close()
