@@ -8,6 +8,7 @@ import pytest
 WANTED = [
     *(f"T{row}" for row in range(1, 51)),
     *(f"W{row}" for row in range(1, 45)),
+    *(f"U{row}" for row in (1, 2, 3, 4, 5, 8, 23, 24, 26)),
     *(str(item) for item in range(1, 84)),
 ]
 
@@ -35,6 +36,7 @@ def test_the_page_names_the_tests_there_are():
         ("test items 63 and 64 stored", {"63", "64"}),
         ("Rows T1, T12. Items 15–17.", {"T1", "T12", "15", "16", "17"}),
         ("W2–W4, W12.", {"W2", "W3", "W4", "W12"}),
+        ("U1 to U3, U8.", {"U1", "U3", "U8"}),
         ("test txid 5 of 8", set()),
     ],
 )

@@ -245,6 +245,7 @@ class Iterates(WordCount):
 
 @pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
 def test_iteration_sees_own_writes_and_deletions_and_the_states_of_no_other_task(settings):
+    """U24."""
     with TopologyTestDriver(net(Iterates(), tasks=3, **settings)) as driver:
         expected = {}
         for txid, line in enumerate(LINES, 1):

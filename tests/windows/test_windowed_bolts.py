@@ -255,7 +255,7 @@ def test_a_tuple_without_a_usable_timestamp_is_an_error_of_that_tuple(value, par
 def test_a_naive_datetime_cannot_even_be_fed():
     bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
     with driver(topology(bolt)) as running:
-        with pytest.raises(TopologyFailed, match="field 'ts'.*has no time zone") as error:
+        with pytest.raises(TopologyFailed, match=r"field 'ts'.*has no time zone") as error:
             running.feed({"s1": [("bad", NAIVE)]})
         assert isinstance(error.value, EmitError)
 

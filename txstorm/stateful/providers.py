@@ -1,11 +1,11 @@
-"""The setting ``topology.state.provider``: which provider it names."""
+"""State providers: the one that a setting names, and the states it opens, even if they are not derived from ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from txstorm.api.external import StateProvider
+from txstorm.api.external import KeyValueState, State, StateContext, StateProvider
 from txstorm.api.names import near
 from txstorm.errors import InputError
 from txstorm.stateful.classes import known_class
@@ -48,3 +48,87 @@ def configured_provider(name: str, conf: Mapping[str, Any]) -> tuple[StateProvid
     if make is RedisStateProvider:
         checked_conf(conf)
     return make(), conf
+
+
+def open_state(provider: Any, namespace: str, conf: Mapping[str, Any], context: StateContext | None) -> State:
+    """Open a state; one that has the methods of the ports without being derived from them is adapted.
+
+    Raises:
+        InputError: the state lacks methods.
+    """
+    state = _method(provider, "new_state", "newState")(namespace, dict(conf), context)
+    return state if isinstance(state, State) else AdaptedState(f"state {namespace!r}", state)
+
+
+class AdaptedState(KeyValueState):
+    """A user's key-value state that is not derived from `KeyValueState`; methods may have Storm's names.
+
+    Args:
+        label: its name, for messages.
+        state: the object.
+
+    Raises:
+        InputError: it lacks methods.
+    """
+
+    def __init__(self, label: str, state: Any) -> None:
+        spellings = {"prepare_commit": "prepareCommit", "last_committed": "lastCommitted"}
+        names = ("put", "get", "delete", "__iter__", "prepare_commit", "commit", "rollback", "last_committed")
+        found = {name: _method(state, name, spellings.get(name, name)) for name in names}
+        missing = [name for name, method in found.items() if method is None]
+        if missing:
+            msg = (
+                f"{label}: the provider has returned an object of {type(state).__name__}, which has no "
+                f"{', '.join(missing)}; derive its class from txstorm.KeyValueState"
+            )
+            raise InputError(msg)
+        self._call = found
+        self._state = state
+
+    def put(self, key: Any, value: Any) -> None:
+        """See `KeyValueState`."""
+        self._call["put"](key, value)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """See `KeyValueState`."""
+        return self._call["get"](key, default)
+
+    def delete(self, key: Any) -> Any:
+        """See `KeyValueState`."""
+        return self._call["delete"](key)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter(self._state)
+
+    def prepare_commit(self, txid: int) -> None:
+        """See `State`."""
+        self._call["prepare_commit"](txid)
+
+    def commit(self, txid: int | None = None) -> None:
+        """See `State`."""
+        self._call["commit"](*() if txid is None else (txid,))
+
+    def rollback(self) -> None:
+        """See `State`."""
+        self._call["rollback"]()
+
+    def last_committed(self) -> int | None:
+        """See `State`."""
+        last: int | None = self._call["last_committed"]()
+        return last
+
+    def prepared(self) -> int | None:
+        """See `State`; None if the object cannot tell."""
+        known = _method(self._state, "prepared")
+        return None if known is None else known()
+
+    def close(self) -> None:
+        """See `State`."""
+        end = _method(self._state, "close")
+        if end is not None:
+            end()
+
+
+def _method(of: Any, *names: str) -> Any:
+    """Return the first of the methods that an object has; None if it has none of them."""
+    return next((method for name in names if callable(method := getattr(of, name, None))), None)

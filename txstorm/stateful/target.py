@@ -35,6 +35,7 @@ from txstorm.state.external.mark_rules import reached
 from txstorm.state.external.targets import ExternalTarget
 from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, StatefulHooks
 from txstorm.stateful.checkpoints import COMMIT, COMMITTING, INITSTATE, PREPARING, CheckpointMachine, Stored
+from txstorm.stateful.providers import open_state
 from txstorm.stateful.turns import SCHEMA, TaskTurn, TurnGroup
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -168,7 +169,7 @@ class StatefulTarget(ExternalTarget):
         assert provider is not None
         context = StateContext(owner.topology, owner.incarnation, self.component, task, owner.timeline, self._epoch)
         with reached(self.where(task), "be opened"):
-            self._states[task] = provider.new_state(self._namespace(task), dict(self.managed.conf), context)
+            self._states[task] = open_state(provider, self._namespace(task), self.managed.conf, context)
 
     def _namespace(self, task: int) -> str:
         return self.component if self.managed.shared else f"{self.component}-{task}"

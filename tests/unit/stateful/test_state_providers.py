@@ -11,7 +11,7 @@ from txstorm.api.external import StateContext
 from txstorm.errors import FencedError, InputError, StateError
 from txstorm.stateful import MemoryStateProvider, RedisStateProvider
 from txstorm.stateful.key_values import StoredKeyValueState
-from txstorm.stateful.providers import configured_provider
+from txstorm.stateful.providers import configured_provider, open_state
 from txstorm.testing import CheckFailed, check_state_provider
 
 
@@ -131,7 +131,78 @@ class ForgetsWithTheObject(MemoryStateProvider):
         return MemoryStateProvider().new_state(namespace, conf, context)
 
 
+class ForgetsPreparedContent(StoredKeyValueState):
+    def prepare_commit(self, txid):
+        super().prepare_commit(txid)
+        self._store.prepare(self._prepared_place(txid), {})
+
+    def _prepared_place(self, txid):
+        return self._store.places()[1]
+
+
+class CommitsAgain(StoredKeyValueState):
+    def commit(self, txid=None):
+        if txid != self.last_committed():
+            super().commit(txid)
+
+
+class RollsBackTheCommit(StoredKeyValueState):
+    def rollback(self):
+        super().rollback()
+        self._store.write({key: None for key, _ in self._store.items()})
+
+
+class PreparesSeveral(StoredKeyValueState):
+    def prepare_commit(self, txid):
+        if self.prepared() not in (None, txid):
+            super().rollback()
+        super().prepare_commit(txid)
+
+
+class CountsPreparedAsCommitted(StoredKeyValueState):
+    def last_committed(self):
+        prepared = self.prepared()
+        return super().last_committed() if prepared is None else prepared
+
+
+class IteratesOverTheCommit(StoredKeyValueState):
+    def __iter__(self):
+        for key, _ in super().__iter__():
+            found = self._store.get(self._form.keys.serialize(key))
+            if found is not None:
+                yield key, self._form.values.deserialize(found)
+
+
+class RollsBackOnTakeover(MemoryStateProvider):
+    def __init__(self):
+        super().__init__()
+        self.epochs = {}
+
+    def new_state(self, namespace, conf=None, context=None):
+        state = super().new_state(namespace, conf, context)
+        if context is not None and context.epoch > self.epochs.setdefault(namespace, context.epoch):
+            self.epochs[namespace] = context.epoch
+            state.rollback()
+        return state
+
+
+class CommitsOnTakeover(MemoryStateProvider):
+    def new_state(self, namespace, conf=None, context=None):
+        state = super().new_state(namespace, conf, context)
+        if context is not None and context.epoch > 2 and state.prepared() is not None:
+            state.commit(state.prepared())
+        return state
+
+
 BROKEN = {
+    ForgetsPreparedContent: "a committed value, for another object, while the next one is prepared: expected 1, got N",
+    CommitsAgain: "txids out of order are errors: a second commit of a txid: expected a Exception, got no error",
+    RollsBackTheCommit: "another process rolls back what is prepared: the content: expected {'a': 1}, got {}",
+    PreparesSeveral: "txids out of order are errors: prepare_commit while another txid is prepared",
+    CountsPreparedAsCommitted: "the last committed txid while the next one is prepared: expected 1, got 2",
+    IteratesOverTheCommit: "writes are read before they are saved",
+    RollsBackOnTakeover: r"in a topology, a crash at p6.after \(decide: the intent is decided\), and another start",
+    CommitsOnTakeover: r"in a topology, a crash at p[56].* and another start",
     StoresDefaults: "unknown keys have the default",
     ForgetsDeletions: "writes are read before they are saved",
     SharesValues: "values keep their types",
@@ -147,7 +218,7 @@ BROKEN = {
     RollsBackOnOpening: "prepared content is invisible until it is committed",
     AcceptsAnyEpoch: "a stale epoch is rejected",
     OneNamespace: "",
-    ForgetsWithTheObject: "values keep their types",
+    ForgetsWithTheObject: "a committed value, for another object, while the next one is prepared: expected 1, got None",
 }
 
 
@@ -159,6 +230,60 @@ def test_a_broken_provider_is_found(broken):
     make = broken if issubclass(broken, MemoryStateProvider) else Provider
     with pytest.raises(CheckFailed, match=f"state provider: .*{BROKEN[broken]}"):
         check_state_provider(make)
+
+
+class PlainState:
+    """A state with Storm's methods that is derived from nothing."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def put(self, key, value):
+        self.kept.put(key, value)
+
+    def get(self, key, default=None):
+        return self.kept.get(key, default)
+
+    def delete(self, key):
+        return self.kept.delete(key)
+
+    def __iter__(self):
+        return iter(self.kept)
+
+    def prepareCommit(self, txid):
+        self.kept.prepare_commit(txid)
+
+    def commit(self, txid=None):
+        self.kept.commit(txid)
+
+    def rollback(self):
+        self.kept.rollback()
+
+    def last_committed(self):
+        return self.kept.last_committed()
+
+
+class PlainProvider:
+    def __init__(self):
+        self.kept = MemoryStateProvider()
+
+    def newState(self, namespace, conf, context):
+        return PlainState(self.kept.new_state(namespace, conf, context))
+
+
+def test_a_provider_need_not_be_derived_from_ours():
+    check_state_provider(PlainProvider, seeds=range(3))
+
+
+def test_a_state_without_the_methods_is_refused():
+    class Provider(PlainProvider):
+        def newState(self, namespace, conf, context):
+            return {}
+
+    with pytest.raises(
+        InputError, match=r"state 'n': .* object of dict, which has no put, delete, prepare_commit, com"
+    ):
+        open_state(Provider(), "n", {}, None)
 
 
 KEYS = [1, "1", True, None, b"1", Decimal(1), date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC), (1, "1"), ("1", (1,))]

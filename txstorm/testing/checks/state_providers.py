@@ -1,4 +1,4 @@
-"""Checks for a user-defined provider of states of stateful bolts: calls, crashes, epochs, and random schedules."""
+"""Checks for a user-defined provider of states of stateful bolts: calls, epochs, crashes of a run, random schedules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from txstorm.api.external import KeyValueState, StateContext, StateProvider
 from txstorm.errors import FencedError
+from txstorm.stateful.providers import open_state
+from txstorm.testing.checks.provider_runs import check_runs
 from txstorm.testing.checks.rules import checking, expect, refused
 
 Make = Callable[[], StateProvider]
@@ -98,7 +100,9 @@ def prepared_content_is_invisible_until_it_is_committed(another: Open) -> None:
     saved(state, 1, {"a": 1})
     state.put("a", 2)
     state.prepare_commit(2)
-    expect("a prepared value for another object", 1, another().get("a"))
+    expect("a committed value, for another object, while the next one is prepared", 1, another().get("a"))
+    for found in (state, another()):
+        expect("the last committed txid while the next one is prepared", 1, found.last_committed())
     state.commit(2)
     expect("the value after the commit", 2, another().get("a"))
     expect("the last committed txid", 2, another().last_committed())
@@ -238,7 +242,6 @@ RULES: dict[str, Callable[[Open], None]] = {
     for rule in (
         unknown_keys_have_the_default,
         writes_are_read_before_they_are_saved,
-        values_keep_their_types,
         prepared_content_is_invisible_until_it_is_committed,
         another_process_commits_what_is_prepared,
         another_process_rolls_back_what_is_prepared,
@@ -246,6 +249,7 @@ RULES: dict[str, Callable[[Open], None]] = {
         later_writes_belong_to_the_next_transaction,
         the_later_preparation_counts,
         txids_out_of_order_are_errors,
+        values_keep_their_types,
         many_keys_at_once,
         a_stale_epoch_is_rejected,
         txids_begin_again_after_a_rewind,
@@ -257,6 +261,8 @@ def check_state_provider(
     make: Make, *, conf: Mapping[str, Any] | None = None, seeds: Iterable[int] = range(20)
 ) -> None:
     """Raise `CheckFailed` unless the provider and its key-value states satisfy the ports in `txstorm.api.external`.
+
+    Calls every method, then runs a topology with a stateful bolt that crashes at each step around the commit.
 
     Args:
         make: makes a provider. Its namespaces, which are new in every check, may remain.
@@ -273,7 +279,7 @@ def check_state_provider(
 
         def another(epoch: int = 1, timeline: int = 0) -> KeyValueState:
             context = StateContext("check", prefix, namespace, 0, timeline, epoch)
-            return cast("KeyValueState", provider.new_state(namespace, dict(conf or {}), context))
+            return cast("KeyValueState", open_state(provider, namespace, conf or {}, context))
 
         return another
 
@@ -282,6 +288,7 @@ def check_state_provider(
             function(opener())
     with checking("state provider: namespaces are separate"):
         _separate(make(), prefix, conf or {})
+    check_runs(make(), f"{prefix}-run", conf or {})
     for seed in seeds:
         with checking(f"state provider: a random schedule (seed {seed})"):
             _play(opener(), random.Random(seed))  # noqa: S311 - a schedule
@@ -289,7 +296,7 @@ def check_state_provider(
 
 def _separate(provider: StateProvider, prefix: str, conf: Mapping[str, Any]) -> None:
     first, second = (
-        cast("KeyValueState", provider.new_state(f"{prefix}-{name}", dict(conf), None)) for name in ("one", "two")
+        cast("KeyValueState", open_state(provider, f"{prefix}-{name}", conf, None)) for name in ("one", "two")
     )
     saved(first, 1, {"a": 1})
     expect("the content of another namespace", {}, content(second))
