@@ -41,27 +41,25 @@ def worker(form: str, home: Path) -> Work:
     return work
 
 
-def _command(form: str, home: Path, job: Job) -> list[str]:
-    java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"
-    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
-    place = Path(job.directory)
-    pending = str(job.settings.get("max_spout_pending", 4))
-    numbers = [str(number) for number in (job.tuples, job.keys, job.loads, job.start, job.last)]
+def java(home: Path, place: Path, memory: str) -> list[str]:
+    """Return the command of a JVM with Storm in its class path; `place` has the file ``hosts`` with `NAMES`."""
+    program = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"
     return [
-        java,
-        *opened,
-        "-Xmx3g",
+        program,
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
+        f"-Xmx{memory}",
         f"-Djdk.net.hosts.file={place / 'hosts'}",
         f"-Djava.io.tmpdir={place}",
         "-cp",
         f"{home / 'storm-classes'}:{home / 'storm'}/*",
-        "Bench",
-        form,
-        job.kind,
-        *numbers,
-        pending,
-        str(place),
     ]
+
+
+def _command(form: str, home: Path, job: Job) -> list[str]:
+    place = Path(job.directory)
+    pending = str(job.settings.get("max_spout_pending", 4))
+    numbers = [str(number) for number in (job.tuples, job.keys, job.loads, job.start, job.last)]
+    return [*java(home, place, "3g"), "Bench", form, job.kind, *numbers, pending, str(place)]
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ def word_count(options: Mapping[str, Any]) -> dict[str, Any]:
 def heartbeats(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the milliseconds of heartbeat transactions that fire windows, from their begin to the end of the commit."""
     settings = {"heartbeat_interval": 0.05}
-    handle, marks = _begun(options, heartbeat_topology([0, 1_000]), settings=settings)
+    handle, marks = _begun(options, heartbeat_topology([0, 100]), settings=settings)
     marks.wait(handle, options["count"])
     handle.stop()
     return {"ms": [marks.latencies[txid] for txid in range(10, options["count"] + 1)]}

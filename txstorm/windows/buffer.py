@@ -155,6 +155,13 @@ class TupleBuffer:
                 return Rows(found.times[first : first + number], found.arrivals[first : first + number])
             limit *= 2
 
+    def has(self, unit: str, low: Place, high: Place) -> bool:
+        """Return whether `unit` has tuples from the time of `low` on, up to but without the time of `high`."""
+        start = None if low.time <= -END else low.time
+        if high.time <= -END or low.time >= high.time:
+            return False
+        return bool(self._handle.scan(unit, start, high.time - 1, limit=1))
+
     def evict(self, needed: Mapping[str, Place]) -> None:
         """Evict the tuples of units that come before a place, but for those of its time; unit → place."""
         if needed:

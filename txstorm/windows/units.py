@@ -86,6 +86,7 @@ class Units:
         self._stores = stores
         self._known: dict[str, UnitRecord] = {}
         self._needed: dict[str, Place] = {}
+        self._adds = False
         self.records: dict[str, UnitRecord] = {}
 
     def evaluate(self, rows: pa.Table, gaps: Times) -> list[Fired]:
@@ -95,6 +96,7 @@ class Units:
         self._known = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(names).items()}
         self._drop_expired(names)
         self._stores.buffer.append(rows)
+        self._adds = rows.num_rows > 0
         self.records = {name: self._known.get(name, UnitRecord(self._new_unit(), self._stamp)) for name in names}
         self.records.update({name: replace(self.records[name], stamp=self._stamp) for name in added})
         if self._form.is_session:
@@ -145,9 +147,22 @@ class Units:
 
     def save(self) -> None:
         """Write the records that have changed, and evict what no later window needs; call when windows are read."""
-        self._stores.buffer.evict(self._needed)
+        if self._adds or self._plan.key is not None or self._has_expired():
+            self._stores.buffer.evict(self._needed)
         changed = {name: record.text() for name, record in self.records.items() if record != self._known.get(name)}
         self._stores.records.put_many(changed)
+
+    def _has_expired(self) -> bool:
+        """Whether any tuple of the task is to be evicted; if not, a transaction without tuples leaves the buffer alone.
+
+        Nothing is left before the place up to which earlier transactions have evicted.
+        """
+        name = unit_of_task(self._task)
+        known, needed = self._known.get(name), self._needed.get(name)
+        if needed is None:
+            return False
+        low = START if known is None else known.unit.low
+        return self._stores.buffer.has(name, low, needed)
 
     def next_end(self) -> int | None:
         """Return the next time at which a window may fire without further tuples; None if there is none."""

@@ -31,6 +31,7 @@ public final class SlidingSum {
     static int count;
     static int warm;
     static int pending;
+    static int slide;
     static long last;
     static final Map<Long, AtomicLong> sums = new ConcurrentHashMap<>();
     static final CountDownLatch over = new CountDownLatch(TASKS);
@@ -43,7 +44,7 @@ public final class SlidingSum {
         events = bytes.order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
         count = events.capacity() / 3;
         int length = Integer.parseInt(arguments[1]);
-        int slide = Integer.parseInt(arguments[2]);
+        slide = Integer.parseInt(arguments[2]);
         int lag = Integer.parseInt(arguments[3]);
         pending = Integer.parseInt(arguments[4]);
         warm = Integer.parseInt(arguments[5]);
@@ -117,13 +118,15 @@ public final class SlidingSum {
 
         @Override
         public void execute(TupleWindow window) {
+            long newest = 0;
             for (Tuple tuple : window.getNew()) {
                 sum += tuple.getLongByField("value");
+                newest = Math.max(newest, tuple.getLongByField("ts"));
             }
             for (Tuple tuple : window.getExpired()) {
                 sum -= tuple.getLongByField("value");
             }
-            long end = window.getEndTimestamp();
+            long end = (newest + slide - 1) / slide * slide; // Storm 1.2 does not tell a window's end
             sums.computeIfAbsent(end, key -> new AtomicLong()).addAndGet(sum);
             if (end >= last && !ended) {
                 ended = true;

@@ -27,7 +27,8 @@ from txstorm.storage.rows.schema import OP, PLACE, REMOVED, TXID
 
 A = TypeVar("A")
 MEMORY = 256 << 20
-"""Maximum memory for the rows of one collection state, in bytes, of which half is for rows not read from files."""
+"""Maximum memory for the rows of one collection state, in bytes: half of it for rows read from files, a quarter for rows
+not read from files, of which a refresh briefly needs twice as much."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ _MERGED_ROWS = 1 << 16
 
 
 def memory_share(bounds: Bounds) -> int:
-    """Return the maximum memory, in bytes, for the rows not read from files, and also for those read from them."""
+    """Return the maximum memory, in bytes, for the rows read from files; rows not read from files get half of it."""
     return min(MEMORY, bounds.memory) // 2
 
 
@@ -188,7 +189,7 @@ class CollectionIndex:
         self.form = RowForm(state)
         self.last_txid = 0
         self._tables = tables
-        self._most = memory_share(bounds or Bounds())
+        self._most = memory_share(bounds or Bounds()) // 2
         self._published = PublishedLayers()
         self._lock = Lock()
         if tables is not None:

@@ -29,7 +29,7 @@ from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.tables.rewrite import folded
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
 
-FILE_ROWS = 500_000
+FILE_ROWS = 250_000
 """Number of rows of a new file; a file with fewer rows than half of it is small."""
 
 Changes = Callable[[], Iterable[pa.Table]]
