@@ -159,6 +159,23 @@ def test_sessions_of_processing_time_fire_by_heartbeats():
         assert [(end - EPOCH, n) for *_, end, n in driver.emitted("w")] == [(timedelta(seconds=1.9), 2)]
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_timestamp_field("ts")
+    bolt = bolt.with_session_window(Duration(2)) if sessions else bolt.with_tumbling_window(Duration(10))
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        driver.commit(driver.feed({"s1": [("a", "x", 25), ("b", "x", 24)]}))
+        failed = driver.feed({"s1": [("a", "y", 3), ("a", "z", 26), ("b", "v", 4)]})
+        driver.fail(failed)
+        assert driver.late("w") == []
+        driver.commit(failed)
+        instants = [EPOCH + timedelta(milliseconds=at) for at in (3, 4, 25)]
+        assert driver.late("w") == [
+            (2, ("feed", "s1"), instants[0], instants[2], ("a", "y", 3)),
+            (2, ("feed", "s1"), instants[1], instants[2], ("b", "v", 4)),
+        ]
+
+
 def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
     bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
     bolt.with_timestamp_field("ts").with_late_tuple_stream("late")
@@ -205,9 +222,7 @@ def test_sessions_of_many_keys_are_those_of_a_loop(part):
             "k": pa.array(keys, pa.string()), TUPLES: pa.array([1] * len(rows), pa.int64()),
         })  # fmt: skip
         sessions = Sessions.of(cells, table)
-        found = sessions.table(cells).select(
-            ["k", WINDOW_START, WINDOW_END, TUPLES]
-        )
+        found = sessions.table(cells).select(["k", WINDOW_START, WINDOW_END, TUPLES])
         assert sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected, f"SEED={seed}"
 
 
