@@ -19,7 +19,7 @@ def order_of(*columns: Numbers) -> Numbers:
     64 bits, values are replaced by their ranks.
     """
     rows = len(columns[0])
-    if rows < 2:  # noqa: PLR2004 - there is nothing to sort
+    if rows < 2:
         return np.arange(rows)
     parts = [_above_least(column) for column in columns]
     bits = rows.bit_length()
@@ -41,6 +41,6 @@ def order_of(*columns: Numbers) -> Numbers:
 
 
 def _above_least(column: Numbers) -> tuple[Numbers, int]:
-    """Return values minus the least one, and the bits that they need, which is more than a number has if it overflows."""
+    """Return values minus the least one, and the bits that they need: more than 63 if a difference overflows."""
     least = int(column.min())
     return column - least, (int(column.max()) - least).bit_length()

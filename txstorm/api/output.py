@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,8 +67,8 @@ class Collector(Protocol):
     def report_error(self, error: BaseException) -> None:
         """Report `error` in the log and the status without failing the batch."""
 
-    def note(self, topic: str, batch: Any) -> None:
-        """Show rows of a record batch to the test driver; they belong to no stream, and nothing else sees them."""
+    def note(self, topic: str, rows: Callable[[], Any]) -> None:
+        """Show rows to the test driver, which alone calls `rows`, for a record batch; they belong to no stream."""
 
     def digest(self, partition: str, digest: str) -> None:
         """For spouts: record a digest of the data read from `partition` for this batch; replays are verified by it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
@@ -124,9 +124,9 @@ class AnchoringCollector:
         """Report `error` without failing the transaction."""
         self._collector.report_error(error)
 
-    def note(self, topic: str, batch: Any) -> None:
+    def note(self, topic: str, rows: Callable[[], Any]) -> None:
         """Show rows to the test driver."""
-        self._collector.note(topic, batch)
+        self._collector.note(topic, rows)
 
     def digest(self, partition: str, digest: str) -> None:
         """Record a digest, as spouts do."""

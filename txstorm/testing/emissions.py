@@ -9,7 +9,7 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.task.collector import Emitted
-from txstorm.windows.late import LATE
+from txstorm.windows.late import AGGREGATED, LATE, LATE_PARTIALS
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Emissions:
 
     def __init__(self) -> None:
         self.log: list[Emission] = []
-        self.notes: dict[str, list[Emission]] = {LATE: []}
+        self.notes: dict[str, list[Emission]] = {topic: [] for topic in (LATE, AGGREGATED, LATE_PARTIALS)}
         self.attempts: list[TransactionAttempt] = []
         self.partial: set[TransactionAttempt] = set()
 

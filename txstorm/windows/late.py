@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,13 @@ from txstorm.windows.rules.event_time import Times, instant
 log = logging.getLogger(__name__)
 LATE = "late tuples"
 """Topic under which late tuples are shown to the test driver: component, stream, time, watermark, values as text."""
+AGGREGATED = "aggregated tuples"
+"""Topic for tuples that are aggregated in the tasks of their source: aggregate, component, stream, key, time, values.
+
+The commit, which knows what is late, does not get these tuples; so the test driver finds the late ones among them.
+"""
+LATE_PARTIALS = "late partial aggregates"
+"""Topic for late partial aggregates: component, stream, key, first and last time of their tuples, watermark."""
 SHOWN = 3
 """Number of late tuples in the log line of a transaction."""
 
@@ -46,7 +54,7 @@ def report_late(plan: WindowPlan, context: TaskContext, collector: Collector, la
     for one in lates:
         source, found = plan.inputs[one.chunk.number], one.listed()
         shown += [f"{values} of {source.component!r} at {instant(time)}" for time, values in found[:SHOWN]]
-        collector.note(LATE, _note(plan, one, found))
+        collector.note(LATE, partial(_note, plan, one, found))
         if plan.late_stream is not None:
             for _, values in found:
                 given = dict(zip(source.fields, values, strict=True))

@@ -14,7 +14,7 @@ from txstorm.errors import TopologyFailed
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START, Panes
-from txstorm.windows.aggregates.sessions import Sessions
+from txstorm.windows.aggregates.sessions import Sessions, live
 
 FIRST = int(os.environ.get("SEED", "0"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -137,6 +137,41 @@ def test_session_rows_and_their_queue_do_not_grow_with_closed_sessions():
         assert driver.state("w-due").to_arrow().num_rows == 2
 
 
+def test_rows_of_a_session_that_grows_for_long_are_few():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_session_window(Duration.hours(1))
+    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+        most = 0
+        for second in range(100):
+            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * (second // 50))]}))
+            most = max(most, driver.state("w-sessions").to_arrow().num_rows)
+        assert most < 40
+        assert driver.state("w-due").to_arrow().num_rows == 2
+        driver.commit(driver.end_of_input())
+        assert sorted(row[-1] for row in driver.emitted("w")) == [100, 100]
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 100))
+def test_sessions_that_have_become_part_of_others_are_not_live(seed):
+    draw = random.Random(seed)
+    stored, live_now = [], {}
+    for arrival in range(draw.randint(1, 30)):
+        key, start = draw.randint(0, 2), draw.randint(0, 40)
+        low, high = start, start + draw.randint(1, 6)
+        joined = [one for one in live_now.get(key, []) if one[0] < high and low < one[1]]
+        while joined:
+            low, high = min(low, *(one[0] for one in joined)), max(high, *(one[1] for one in joined))
+            live_now[key] = [one for one in live_now[key] if one not in joined]
+            joined = [one for one in live_now[key] if one[0] < high and low < one[1]]
+        live_now.setdefault(key, []).append((low, high, arrival))
+        stored.append((key, high, arrival, low))
+    stored.sort()
+    keys, ends, arrivals, starts = (np.array(column) for column in zip(*stored, strict=True))
+    wide = draw.choice([1, 1 << 55])
+    alive = live(keys, starts * wide, ends * wide)
+    expected = {one[2] for sessions in live_now.values() for one in sessions}
+    assert set(arrivals[alive].tolist()) == expected, f"SEED={seed}"
+
+
 def test_windows_of_processing_time_fire_by_heartbeats():
     bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(1000))
     with driver_of(bolt, ("k",), settings={"heartbeat_interval": 0.1}) as driver:
@@ -157,6 +192,23 @@ def test_sessions_of_processing_time_fire_by_heartbeats():
         driver.advance(2)
         driver.commit()
         assert [(end - EPOCH, n) for *_, end, n in driver.emitted("w")] == [(timedelta(seconds=1.9), 2)]
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_timestamp_field("ts")
+    bolt = bolt.with_session_window(Duration(2)) if sessions else bolt.with_tumbling_window(Duration(10))
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        driver.commit(driver.feed({"s1": [("a", "x", 25), ("b", "x", 24)]}))
+        failed = driver.feed({"s1": [("a", "y", 3), ("a", "z", 26), ("b", "v", 4)]})
+        driver.fail(failed)
+        assert driver.late("w") == []
+        driver.commit(failed)
+        instants = [EPOCH + timedelta(milliseconds=at) for at in (3, 4, 25)]
+        assert driver.late("w") == [
+            (2, ("feed", "s1"), instants[0], instants[2], ("a", "y", 3)),
+            (2, ("feed", "s1"), instants[1], instants[2], ("b", "v", 4)),
+        ]
 
 
 def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
@@ -205,9 +257,7 @@ def test_sessions_of_many_keys_are_those_of_a_loop(part):
             "k": pa.array(keys, pa.string()), TUPLES: pa.array([1] * len(rows), pa.int64()),
         })  # fmt: skip
         sessions = Sessions.of(cells, table)
-        found = sessions.table(cells).select(
-            ["k", WINDOW_START, WINDOW_END, TUPLES]
-        )
+        found = sessions.table(cells).select(["k", WINDOW_START, WINDOW_END, TUPLES])
         assert sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected, f"SEED={seed}"
 
 

@@ -141,7 +141,7 @@ class OutputCollector:
         """Report `error` to the driver without failing the batch."""
         self.errors.append(error)
 
-    def note(self, topic: str, batch: Any) -> None:
+    def note(self, topic: str, rows: Callable[[], Any]) -> None:
         """Ignore rows for the test driver, whose collector keeps them."""
 
     def digest(self, partition: str, digest: str) -> None:

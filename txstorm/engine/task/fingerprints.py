@@ -56,9 +56,9 @@ class CheckedCollector(OutputCollector):
             self._given.append(_Given(stream, batch, _bytes_of(batch)))
         super().emit_batch(batch, stream=stream)
 
-    def note(self, topic: str, batch: Any) -> None:
+    def note(self, topic: str, rows: Callable[[], Any]) -> None:
         """Keep rows for the observer."""
-        self._out.append(Emitted(topic, batch))
+        self._out.append(Emitted(topic, rows()))
 
     emitDirect = emit_direct  # noqa: N815 - Storm's names
     emitBatch = emit_batch  # noqa: N815

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from itertools import takewhile
 from threading import Lock
 from typing import Protocol, TypeVar
 
@@ -147,8 +148,8 @@ class PublishedLayers:
         blocks = [one for one in self.blocks if one.most >= bound]
         if later.rows is not None:
             blocks.append(later.rows)
-        while len(blocks) > 1 and len(blocks[-2]) <= 2 * len(blocks[-1]) and len(blocks[-1]) < _MERGED_ROWS:
-            blocks[-2:] = [SortedRows.joined(blocks[-2:])]
+        while (count := _similar(blocks)) >= _AT_ONCE:
+            blocks[-count:] = [SortedRows.joined(blocks[-count:])]
         removed = [*self.removed, *([] if later.removed is None else [replace(later.removed, values=())])]
         tombstones = [*self.tombstones, *([] if later.tombstones is None else [later.tombstones])]
         return replace(
@@ -163,6 +164,35 @@ class PublishedLayers:
 
 _MERGED_ROWS = 1 << 16
 """Number of rows from which on a block in memory is not merged with others."""
+
+
+def _united(changes: Sequence[PublishedRows]) -> PublishedRows:
+    """Return the changes of consecutive txids as one."""
+    if len(changes) == 1:
+        return changes[0]
+    bound = max((one.bound for one in changes), default=NO_BOUND)
+    rows, removed, tombstones = (
+        [one for one in (getattr(change, name) for change in changes) if one is not None and one.most >= bound]
+        for name in ("rows", "removed", "tombstones")
+    )
+    return PublishedRows(
+        SortedRows.joined(rows) if rows else None,
+        SortedRows.joined(removed) if removed else None,
+        SortedRows.joined(tombstones) if tombstones else None,
+        bound,
+    )
+
+
+_AT_ONCE = 8
+"""Number of blocks in memory that are merged at once; merging two whenever there are two costs several times more."""
+
+
+def _similar(blocks: Sequence[SortedRows]) -> int:
+    """Return how many of the newest blocks are to be merged together once they are enough."""
+    if not blocks or len(blocks[-1]) >= _MERGED_ROWS:
+        return 0
+    most = min(_AT_ONCE * len(blocks[-1]), _MERGED_ROWS)
+    return len(list(takewhile(lambda one: len(one) <= most, reversed(blocks))))
 
 
 def memory_share(bounds: Bounds) -> int:
@@ -215,8 +245,7 @@ class CollectionIndex:
 
     def apply(self, published: Sequence[PublishedRows], last: int) -> None:
         """Add published rows; `last` is their highest txid."""
-        for one in published:
-            self._add(one, last)
+        self._add(_united(published), last)
         if self._tables is not None and self._published.nbytes > self._most:
             self.refresh()
 

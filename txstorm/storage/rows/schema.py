@@ -237,4 +237,5 @@ def _ranks(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
     encoded = column.dictionary_encode()
     rank = np.empty(len(encoded.dictionary), np.int64)
     rank[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(rank))
-    return rank[np.asarray(encoded.indices)]
+    ranks: npt.NDArray[np.int64] = rank[np.asarray(encoded.indices)]
+    return ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from txstorm.windows.aggregates.panes import PANE
 from txstorm.windows.aggregates.partials import AggregatePlan, PartialAggregates
 from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows, result_state
 from txstorm.windows.intake import Chunk, Intake
-from txstorm.windows.late import SHOWN, LateTuples, report_late
+from txstorm.windows.late import LATE_PARTIALS, SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
 from txstorm.windows.rules.event_time import END, Progress, instant
@@ -218,7 +219,10 @@ class AggregateCommitter(BatchBolt, Committer):
             if here.any():
                 tuples = int(integers(one.rows.column(TUPLES))[here].sum())
                 numbers[one.number] = numbers.get(one.number, 0) + tuples
-                if one.chunk is not None:
+                if one.chunk is None:
+                    at = one.rows.filter(pa.array(here))
+                    self._collector.note(LATE_PARTIALS, partial(plan.late_partials, one.number, at, watermark))
+                else:
                     found.append(LateTuples(one.chunk, np.flatnonzero(here), watermark))
         if found:
             report_late(plan.windows, self._context, self._collector, found)

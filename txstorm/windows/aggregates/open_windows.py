@@ -143,9 +143,9 @@ class OpenPanes:
 class OpenSessions:
     """Open sessions, by key, and a queue of the keys by the ends of their sessions.
 
-    A session that grows is stored again, and its earlier row is recognised by that; the bound evicts both. The queue has
-    an entry for each session at an end that it had at some time. When an entry is due and its session has grown, there
-    is a new entry for it, so a session costs one entry per gap, however often it grows.
+    A session that grows is stored again, which shows that its earlier row does not count any more; the bound evicts
+    both. The queue has an entry for each session at an end that it had at some time. When an entry is due and its
+    session has grown, there is a new entry for it, so a session costs one entry per gap, however often it grows.
     """
 
     def __init__(self, plan: AggregatePlan, context: TaskContext) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, tasks_of
+from txstorm.tagged import text_of
 from txstorm.windows.aggregates.cells import Cells
-from txstorm.windows.aggregates.groups import Numbers, whole
+from txstorm.windows.aggregates.groups import Numbers, integers, whole
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions
 from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.late import AGGREGATED
 from txstorm.windows.plan import WindowPlan
 
 GROUP = "window_group"
@@ -106,6 +108,52 @@ class AggregatePlan:
             places = {PANE: self.panes.of(times)}
         return pa.table({**{name: pa.array(of) for name, of in places.items()}, **_columns(made)}, self.schema)
 
+    def aggregated(self, chunk: Chunk, rows: pa.Table) -> pa.RecordBatch:
+        """Return tuples as the test driver finds late ones among them; `rows`: their partial aggregates."""
+        one, times = self.windows.inputs[chunk.number], chunk.times
+        assert times is not None
+        given = zip(self.key_texts(rows), times.tolist(), chunk.rows(), strict=True)
+        return pa.RecordBatch.from_pylist(
+            [
+                {
+                    "aggregate": self.windows.id,
+                    "component": one.component,
+                    "stream": one.stream,
+                    "key": key,
+                    "time": time,
+                    "values": text_of(list(values), "of an aggregated tuple"),
+                }
+                for key, time, values in given
+            ]
+        )
+
+    def late_partials(self, number: int, rows: pa.Table, watermark: int) -> pa.RecordBatch:
+        """Return late partial aggregates of one input as the test driver finds late tuples by them."""
+        one = self.windows.inputs[number]
+        first, last = (integers(rows.column(name)) for name in (self.places[0], self.places[-1]))
+        if self.panes is None:
+            last = last - 1
+        else:
+            first = first - self.panes.size + 1
+        return pa.RecordBatch.from_pylist(
+            [
+                {
+                    "component": one.component,
+                    "stream": one.stream,
+                    "key": key,
+                    "first": low,
+                    "last": high,
+                    "watermark": watermark,
+                }
+                for key, low, high in zip(self.key_texts(rows), first.tolist(), last.tolist(), strict=True)
+            ]
+        )
+
+    def key_texts(self, rows: pa.Table) -> list[str]:
+        """Return the key of each row as text."""
+        columns = [rows.column(name).to_pylist() for name in self.cells.key_names]
+        return [text_of(list(key), "key") for key in zip(*columns, strict=True)]
+
     def combined(self, rows: pa.Table) -> pa.Table:
         """Return one partial aggregate per key and pane, or per key and session, of `rows`."""
         if not rows.num_rows:
@@ -142,7 +190,10 @@ class PartialAggregates(BatchBolt):
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
         chunk = self._intake.batch(self._number, 0, batch)
-        self._rows.append(self._plan.rows_of(chunk, self._stamp))
+        rows = self._plan.rows_of(chunk, self._stamp)
+        self._rows.append(rows)
+        if chunk.times is not None:
+            self._collector.note(AGGREGATED, partial(self._plan.aggregated, chunk, rows))
         for part, time in chunk.newest.items():
             self._newest[part] = max(time, self._newest.get(part, time))
 

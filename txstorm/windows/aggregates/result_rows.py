@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionHandle, CollectionState
+from txstorm.row_order import order_of
 from txstorm.windows.aggregates.cells import Cells
 from txstorm.windows.aggregates.groups import Mask, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START
@@ -65,8 +66,8 @@ class ResultRows:
     def _sorted(self, rows: pa.Table) -> pa.Table:
         if rows.num_rows < 2:
             return rows
-        keys = [_order(whole(rows.column(name))) for name in reversed(self._cells.key_names)]
-        return rows.take(pa.array(np.lexsort((*keys, integers(rows.column(END_FIELD))))))
+        keys = [_order(whole(rows.column(name))) for name in self._cells.key_names]
+        return rows.take(pa.array(order_of(integers(rows.column(END_FIELD)), *keys)))
 
     def _distinct_keys(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
         """Return the distinct keys of rows, and the number of each row's key."""

@@ -58,7 +58,8 @@ def live(codes: Numbers, starts: Numbers, ends: Numbers) -> Mask:
 
     Args:
         codes: numbers for the keys; rows of a key are neighbours, in the order of their ends, then of arrival.
-        starts, ends: the intervals. A later session of the same key covers those that it has replaced, and no others.
+        starts: their starts.
+        ends: their ends. A later session of the same key covers those that have become part of it, and no others.
     """
     if not len(codes):
         return np.zeros(0, bool)
@@ -67,7 +68,7 @@ def live(codes: Numbers, starts: Numbers, ends: Numbers) -> Mask:
     least = int(starts.min())
     width = int(ends.max()) - least + 1
     if width > np.iinfo(np.int64).max // (int(key[-1]) + 2):
-        known, ranks = np.unique(np.r_[starts, ends], return_inverse=True)
+        _, ranks = np.unique(np.r_[starts, ends], return_inverse=True)
         return live(codes, ranks[: len(starts)], ranks[len(starts) :])
     first = np.minimum.accumulate((key * width + starts - least)[::-1])[::-1]
     alive = np.ones(len(codes), bool)

@@ -19,6 +19,7 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import CollectionState
 from txstorm.errors import InputError
 from txstorm.keys import groups_of, hash_rows, tasks_of
+from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END
 from txstorm.windows.aggregates.partials import GROUP
@@ -119,9 +120,9 @@ class RankPlan:
     def top(self, rows: pa.Table) -> pa.Table:
         """Return the rows with the lowest ranks in their windows, by end and rank, with their rank."""
         ranks = window_ranks(rows, self.by)
-        order = np.lexsort((ranks, integers(rows.column(END_FIELD))))
-        order = order[(ranks[order] > 0) & (ranks[order] <= self.n)]
-        return rows.take(pa.array(order)).append_column(RANK, pa.array(ranks[order]))
+        chosen = np.flatnonzero((ranks > 0) & (ranks <= self.n))
+        chosen = chosen[order_of(integers(rows.column(END_FIELD))[chosen], ranks[chosen])]
+        return rows.take(pa.array(chosen)).append_column(RANK, pa.array(ranks[chosen]))
 
 
 class RankPerWindow(BatchBolt, Committer):
@@ -257,7 +258,7 @@ def window_ranks(rows: pa.Table, by: str) -> Numbers:
     """Return the rank of each row in its window: 1 for the greatest value, equal ranks for equal ones; 0 for None."""
     codes, _ = numbered([whole(rows.column(name)) for name in (START, END_FIELD)], rows.num_rows)
     values = ranked(whole(rows.column(by)))
-    order = np.lexsort((-values, codes))
+    order = order_of(codes, -values)
     codes, values = codes[order], values[order]
     places = np.arange(len(order))
     window = np.r_[True, codes[1:] != codes[:-1]]
