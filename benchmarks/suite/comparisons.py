@@ -72,7 +72,7 @@ class Comparison:
         job: the work; the number of transactions is chosen by each entry.
         quick: whether it is part of a quick run when no names are given.
         source: creates a source with the given number of tuples, for the whole comparison.
-        rounds: maximum number of rounds; None: as many as the run has.
+        rounds: maximum number of rounds of a full and of a quick run; None: as many as the run has.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Comparison:
     title: str
     quick: bool = False
     source: Callable[[int], AbstractContextManager[Mapping[str, Any]]] | None = None
-    rounds: int | None = None
+    rounds: Count | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ def _windows() -> Iterator[Comparison]:
     few, small = Entry("flink", (20, 0), (5, 0)), [replace(one, full=(20, 0), quick=(5, 0)) for one in ours]
     long = [replace(one, full=(80, 0), quick=(20, 0)) for one in (*ours, flink)]
     loop, bytewax = Entry("nexmark-loop", (10, 0), (3, 0)), Entry("nexmark-bytewax", (5, 0), (2, 0))
-    tiny = [replace(ours[0], full=(600, 0), quick=(200, 0)), Entry("structured", (6, 3), (2, 2))]
+    tiny = [replace(ours[0], full=(600, 0), quick=(200, 0), pending=PENDING), Entry("structured", (6, 3), (2, 2))]
     stages = [
         Entry("txstorm", (80, 0), (20, 0), form=form, label=label)
         for form, label in (("recorded", "txstorm"), ("jobs", JOBS))
@@ -350,7 +350,7 @@ def _windows() -> Iterator[Comparison]:
         title = f"{query}: {about.title}; {tuples:,} events a transaction"
         sort = "txids" if tuples < batch else "tuples"
         job, source = Job(query, tuples, 1, loaded=False), partial(stored, about.events)
-        yield Comparison(name, "windows", sort, job, entries, title, source=source, rounds=3)
+        yield Comparison(name, "windows", sort, job, entries, title, source=source, rounds=(3, 2))
 
 
 def _windows_on(peer: str) -> Entry:

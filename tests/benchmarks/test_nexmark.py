@@ -169,7 +169,7 @@ def test_a_wrong_side_has_no_figures(tmp_path: Path):
     peers = {"drifting": Peer("drifting", "none", [sys.executable, "-c", program], lambda say: None)}
     small = Comparison(
         "small", "windows", "tuples", Job("q7", 130_000, 1, loaded=False), [Entry("drifting", (1, 0), (1, 0))],
-        "Small", source=lambda count: stored("nexmark", count), rounds=2,
+        "Small", source=lambda count: stored("nexmark", count), rounds=(3, 2),
     )  # fmt: skip
     results = Results()
     run_comparisons([small], Setting(5, True, lambda text: None, results, tmp_path, "local", peers))
