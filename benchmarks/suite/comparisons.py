@@ -72,7 +72,7 @@ class Comparison:
         job: the work; the number of transactions is chosen by each entry.
         quick: whether it is part of a quick run when no names are given.
         source: creates a source with the given number of tuples, for the whole comparison.
-        rounds: maximum number of rounds; None: as many as the run has.
+        rounds: maximum number of rounds of a full and of a quick run; None: as many as the run has.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Comparison:
     title: str
     quick: bool = False
     source: Callable[[int], AbstractContextManager[Mapping[str, Any]]] | None = None
-    rounds: int | None = None
+    rounds: Count | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -322,39 +322,40 @@ def _kafka() -> Iterator[Comparison]:
         yield Comparison(f"kafka-{tuples}", "kafka", "tuples", job, entries, title, source=topic)
 
 
+QUERY_EVENTS = 200_000
+"""Events in a transaction of queries on windows, except where transactions are small."""
+
+
 def _windows() -> Iterator[Comparison]:
-    """Return the comparisons of queries on windows; a warm-up transaction is one of Structured Streaming's."""
-    batch = 200_000
-    ours, flink = [_windows_on(engine) for engine in ("txstorm", "txstorm-local")], Entry("flink", (40, 0), (10, 0))
-    slow = Entry("flink", (5, 0), settings={"state.backend.type": "rocksdb"}, label="flink, RocksDB")
+    """Return the comparisons of queries on windows; only Structured Streaming has transactions for the warm-up."""
     structured = Entry("structured", (8, 3), (2, 2))
-    few, small = Entry("flink", (20, 0), (5, 0)), [replace(one, full=(20, 0), quick=(5, 0)) for one in ours]
-    long = [replace(one, full=(80, 0), quick=(20, 0)) for one in (*ours, flink)]
-    loop, bytewax = Entry("nexmark-loop", (10, 0), (3, 0)), Entry("nexmark-bytewax", (5, 0), (2, 0))
-    tiny = [replace(ours[0], full=(600, 0), quick=(200, 0)), Entry("structured", (6, 3), (2, 2))]
+    rocksdb = Entry("flink", (5, 0), settings={"state.backend.type": "rocksdb"}, label="flink, RocksDB")
+    grouped = Entry("txstorm", (600, 0), (200, 0), pending=PENDING)
     stages = [
         Entry("txstorm", (80, 0), (20, 0), form=form, label=label)
         for form, label in (("recorded", "txstorm"), ("jobs", JOBS))
     ]
+    few, many, most = ((20, 0), (5, 0)), ((40, 0), (10, 0)), ((80, 0), (20, 0))
+    loop, bytewax = Entry("nexmark-loop", (10, 0), (3, 0)), Entry("nexmark-bytewax", (5, 0), (2, 0))
     for name, query, tuples, entries in (
-        ("q5", "q5", batch, [*small, few, slow, structured, loop]),
-        ("q5-hot", "q5-hot", batch, [*small, bytewax]),
-        ("q5-1000", "q5", 1_000, tiny),
-        ("q7", "q7", batch, long),
-        ("q11", "q11", batch, [*small, few]),
-        ("q12", "q12", batch, [*small, few]),
-        ("w3", "w3", batch, [*long, structured]),
-        ("w3-stages", "w3", batch, stages),
+        ("q5", "q5", QUERY_EVENTS, [*_on_engines(*few), Entry("flink", *few), rocksdb, structured, loop]),
+        ("q5-hot", "q5-hot", QUERY_EVENTS, [*_on_engines(*few), bytewax]),
+        ("q5-1000", "q5", 1_000, [grouped, Entry("structured", (6, 3), (2, 2))]),
+        ("q7", "q7", QUERY_EVENTS, [*_on_engines(*many), Entry("flink", *many)]),
+        ("q11", "q11", QUERY_EVENTS, [*_on_engines(*few), Entry("flink", *few)]),
+        ("q12", "q12", QUERY_EVENTS, [*_on_engines(*few), Entry("flink", *few)]),
+        ("w3", "w3", QUERY_EVENTS, [*_on_engines(*most), Entry("flink", *most), structured]),
+        ("w3-stages", "w3", QUERY_EVENTS, stages),
     ):
         about = QUERIES[query]
         title = f"{query}: {about.title}; {tuples:,} events a transaction"
-        sort = "txids" if tuples < batch else "tuples"
+        sort = "txids" if tuples < QUERY_EVENTS else "tuples"
         job, source = Job(query, tuples, 1, loaded=False), partial(stored, about.events)
-        yield Comparison(name, "windows", sort, job, entries, title, source=source, rounds=3)
+        yield Comparison(name, "windows", sort, job, entries, title, source=source, rounds=(3, 2))
 
 
-def _windows_on(peer: str) -> Entry:
-    return Entry(peer, (40, 0), (10, 0))
+def _on_engines(full: Count, quick: Count) -> list[Entry]:
+    return [Entry(name, full, quick) for name in ("txstorm", "txstorm-local")]
 
 
 COMPARISONS: Sequence[Comparison] = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from benchmarks.machine import Spread
 from benchmarks.suite.comparisons import JOBS, STAGES
@@ -270,18 +271,31 @@ def _windows() -> list[Figure]:
     ]
 
 
-def line_of(row: Mapping[str, Any], source: str) -> Line:
-    """Return the report line of a figure that the measurement `source` has judged itself.
+class Judged(Protocol):
+    """A figure that another benchmark has measured, with its limit and goal.
 
-    `row` has ``name``, ``ours``, ``peer``, ``ratio`` (None: `ours` is compared), ``at_least`` and ``goal``; if the goal
-    is less than the limit, the limit is a maximum.
+    Attributes:
+        ours, peer: what was measured; `peer` is None for a figure without one.
+        ratio: the value that is compared.
+        at_most: whether `limit` is a maximum.
     """
-    limit, goal = float(row["at_least"]), float(row["goal"])
-    value = Spread.of([float(row["ours"] if row["ratio"] is None else row["ratio"])])
-    unit = row.get("unit", "×" if row["ratio"] is not None else "")
-    text = row["name"] if row["ratio"] is None else f"{row['name']}: {row['ours']:,.4g} against {row['peer']:,.4g}"
-    name = "-".join(row["name"].replace(",", "").split())
-    figure = Figure(name, text, (source,), lambda _: value, limit, goal, at_most=goal < limit, unit=unit)
+
+    name: str
+    ours: float
+    peer: float | None
+    ratio: float
+    limit: float
+    goal: float
+    at_most: bool
+
+
+def line_of(row: Judged, source: str) -> Line:
+    """Return the report line of a figure that the measurement `source` has judged."""
+    value = Spread.of([row.ratio])
+    text = row.name if row.peer is None else f"{row.name}: {row.ours:,.4g} against {row.peer:,.4g}"
+    name = "-".join(re.findall(r"\w+", row.name.lower()))
+    unit = "" if row.peer is None else "×"
+    figure = Figure(name, text, (source,), lambda _: value, row.limit, row.goal, at_most=row.at_most, unit=unit)
     return Line(figure, value, REACHED if figure.reached(value.median) else MISSED)
 
 

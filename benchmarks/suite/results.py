@@ -26,7 +26,7 @@ class Results:
         chosen: (comparison, entry) → the best `max_spout_pending` found.
         missing: peer, or comparison and peer → why it was not measured.
         values: measurements without peers: figure → value.
-        judged: measurement → figures with limits of their own, see `benchmarks.suite.figures.line_of`.
+        judged: measurement → rows that it has judged itself, see `benchmarks.suite.figures.Judged`.
         drifts: how far a fixed piece of work drifted over each round.
         seconds: comparison or measurement → part → seconds of the run, all rounds and loads included.
     """
@@ -35,7 +35,7 @@ class Results:
     chosen: dict[tuple[str, str], Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     values: dict[str, Spread] = field(default_factory=dict)
-    judged: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    judged: dict[str, list[Any]] = field(default_factory=dict)
     drifts: list[float] = field(default_factory=list)
     seconds: dict[str, Counter[str]] = field(default_factory=dict)
 

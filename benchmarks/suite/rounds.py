@@ -94,7 +94,7 @@ class _Comparing:
             if not setting.quick:
                 for entry in entries:
                     self._choose(entry, source)
-            rounds = min(setting.rounds, one.rounds or setting.rounds)
+            rounds = setting.rounds if one.rounds is None else min(setting.rounds, one.rounds[setting.quick])
             for number in range(1, rounds + 1):
                 with self._results.round():
                     for entry in entries:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from benchmarks.peers import nexmark_loop
 from benchmarks.peers.ours import worker
 from benchmarks.suite.comparisons import COMPARISONS, Comparison, Entry
 from benchmarks.suite.exact import check
-from benchmarks.suite.figures import MISSED, REACHED, line_of
+from benchmarks.suite.figures import MISSED, line_of
 from benchmarks.suite.job import Job
 from benchmarks.suite.peers import Peer
 from benchmarks.suite.results import Results, Setting
@@ -168,7 +169,7 @@ def test_a_wrong_side_has_no_figures(tmp_path: Path):
     peers = {"drifting": Peer("drifting", "none", [sys.executable, "-c", program], lambda say: None)}
     small = Comparison(
         "small", "windows", "tuples", Job("q7", 130_000, 1, loaded=False), [Entry("drifting", (1, 0), (1, 0))],
-        "Small", source=lambda count: stored("nexmark", count), rounds=2,
+        "Small", source=lambda count: stored("nexmark", count), rounds=(3, 2),
     )  # fmt: skip
     results = Results()
     run_comparisons([small], Setting(5, True, lambda text: None, results, tmp_path, "local", peers))
@@ -190,12 +191,15 @@ def test_every_window_query_is_compared():
 
 
 def test_figures_of_another_benchmark_are_judged():
-    more = {"name": "heartbeat, p50", "ours": 9.0, "peer": None, "ratio": None, "at_least": 20, "goal": 8, "unit": "ms"}
-    assert str(line_of(more, "window-tuples")) == "heartbeat-p50 9(9–9) ≤20ms reached"
-    ratio = {"name": "sum storm", "ours": 200.0, "peer": 100.0, "ratio": 2.0, "at_least": 3, "goal": 8}
+    alone = SimpleNamespace(name="ms to fire, p50", ours=9.0, peer=None, ratio=9.0, limit=20, goal=8, at_most=True)
+    assert str(line_of(alone, "window-tuples")) == "ms-to-fire-p50 9(9–9) ≤20 reached"
+    ratio = SimpleNamespace(name="sum: Storm", ours=200.0, peer=100.0, ratio=2.0, limit=3, goal=8, at_most=False)
     line = line_of(ratio, "window-tuples")
-    assert (line.verdict, line.figure.at_most, line.figure.text) == (MISSED, False, "sum storm: 200 against 100")
-    assert line_of({**ratio, "ratio": 3.0}, "window-tuples").verdict == REACHED
+    assert (line.verdict, line.figure.text, str(line)) == (
+        MISSED,
+        "sum: Storm: 200 against 100",
+        "sum-storm 2(2–2) ≥3× missed",
+    )
 
 
 def test_heartbeats_are_timed(tmp_path: Path):
