@@ -180,6 +180,7 @@ class Marks:
         self.latencies: dict[int, float] = {}
         self._here = threading.Condition()
         self._left = 0
+        self._start = 0, time.perf_counter(), cpu(os.getpid())
 
     def __call__(self, progress: TransactionProgress) -> None:
         self.latencies[progress.txid] = time.time() * 1e3 - progress.stamp / 1e3
@@ -206,8 +207,8 @@ class Marks:
 
     def rate(self, rows: Sequence[int], warm: int) -> dict[str, float]:
         """Return rows per second, and per CPU second of all processes, after the group that has txid `warm`."""
-        begin = next((one for one in self.groups[:-1] if one[0] >= warm), self.groups[0])
-        end = self.groups[-1]
+        marks = [self._start, *((txid, seconds, spent) for txid, seconds, spent, _ in self.groups)]
+        begin, end = next((one for one in marks[:-1] if one[0] >= warm), marks[-2]), marks[-1]
         count = rows[end[0]] - rows[begin[0]]
         return {
             "tuples/s": count / (end[1] - begin[1]),
