@@ -137,7 +137,7 @@ class Ignore(BatchBolt):
         return
 
 
-def window_topology(cuts: Sequence[int], length_ms: int = LENGTH_MS, **settings: Any) -> Topology:
+def window_topology(cuts: Sequence[int], length_ms: int = LENGTH_MS) -> Topology:
     """Build the topology of the sliding sum."""
     builder = TransactionalTopologyBuilder("bench", "readings", CutSpout(cuts), 2)
     bolt = SlidingSum().with_window(Duration(length_ms), Duration(SLIDE_MS)).with_columns(COLUMNS)
@@ -165,7 +165,7 @@ class Idle(WindowedBolt):
 
 
 def heartbeat_topology(cuts: Sequence[int]) -> Topology:
-    """Build a topology whose source is silent after its first transactions, and whose windows close ten times a second."""
+    """Build a topology whose source is soon silent, and whose windows close ten times a second."""
     builder = TransactionalTopologyBuilder("bench", "readings", CutSpout(cuts), 2)
     bolt = Idle().with_window(Duration.minutes(10), Duration(100)).with_columns(COLUMNS)
     builder.set_bolt("idle", bolt, TASKS).fields_grouping("readings", ["sensor"])
@@ -180,6 +180,7 @@ class Marks:
         self.latencies: dict[int, float] = {}
         self._here = threading.Condition()
         self._left = 0
+        self._start = 0, time.perf_counter(), cpu(os.getpid())
 
     def __call__(self, progress: TransactionProgress) -> None:
         self.latencies[progress.txid] = time.time() * 1e3 - progress.stamp / 1e3
@@ -206,8 +207,8 @@ class Marks:
 
     def rate(self, rows: Sequence[int], warm: int) -> dict[str, float]:
         """Return rows per second, and per CPU second of all processes, after the group that has txid `warm`."""
-        begin = next((one for one in self.groups[:-1] if one[0] >= warm), self.groups[0])
-        end = self.groups[-1]
+        marks = [self._start, *((txid, seconds, spent) for txid, seconds, spent, _ in self.groups)]
+        begin, end = next((one for one in marks[:-1] if one[0] >= warm), marks[-2]), marks[-1]
         count = rows[end[0]] - rows[begin[0]]
         return {
             "tuples/s": count / (end[1] - begin[1]),
@@ -261,7 +262,7 @@ def word_count(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heartbeats(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the milliseconds of heartbeat transactions that fire windows, from their begin to the end of the commit."""
+    """Return the milliseconds from begin to commit of heartbeat transactions that fire windows."""
     settings = {"heartbeat_interval": 0.05}
     handle, marks = _begun(options, heartbeat_topology([0, 100]), settings=settings)
     marks.wait(handle, options["count"])
@@ -274,7 +275,8 @@ def buffered(options: Mapping[str, Any]) -> dict[str, Any]:
     cuts = _cuts(options)
     settings = {"max_group_txids": 1, "max_spout_pending": 4}
     before = _written()
-    handle, marks = _begun(options, window_topology(cuts, options["rows"] * 1000 // sensor_events.RATE), settings=settings)
+    topology = window_topology(cuts, options["rows"] * 1000 // sensor_events.RATE)
+    handle, marks = _begun(options, topology, settings=settings)
     marks.wait(handle, len(cuts) - 1)
     steady = marks.groups[-options["slides"] + 5 :]
     return {

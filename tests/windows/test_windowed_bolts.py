@@ -148,6 +148,25 @@ def test_heartbeats_close_windows_of_processing_time_while_the_source_is_silent(
         assert running.active == {}
 
 
+def test_a_heartbeat_writes_to_the_buffer_only_when_tuples_expire():
+    """W14: windows that slide over the same tuples leave the buffer as it is."""
+    with driver(topology(Report().with_window(Duration.seconds(30), Duration.seconds(10)))) as running:
+        committed(running, [("a", 0), ("b", 0)], 3)
+        fired, wrote = {}, {}
+        for second in (10, 20, 30, 40):
+            txid = running.heartbeat(at(second))
+            running.commit(txid)
+            fired[second] = contents(running.emitted("w", txid))
+            wrote[second] = bool(running.state("w-tuples").changes(txid, txid).num_rows)
+        assert fired == {10: [["a", "b"]], 20: [["a", "b"]], 30: [["a", "b"]], 40: []}
+        assert not any(wrote[second] for second in (10, 20, 30))
+        committed(running, [("c", 0)], 45)
+        txid = running.heartbeat(at(50))
+        running.commit(txid)
+        assert contents(running.emitted("w", txid)) == [["c"]]
+        assert running.state("w-tuples").to_arrow().num_rows == 1
+
+
 def test_timers_survive_a_restart():
     with driver(topology(Report().with_tumbling_window(Duration.seconds(10)))) as running:
         committed(running, [("a", 0)], 3)

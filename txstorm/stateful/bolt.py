@@ -106,11 +106,16 @@ class AnchoringCollector:
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
-        if values and type(values[0]) is Tuple:  # the usual anchor
-            values = values[1:]
-        elif values and type(values[0]) is list:
-            values = _unanchored(values)
-        self._emit(*values, stream=stream)
+        if values:
+            kind = type(values[0])
+            if kind is Tuple:  # the usual anchor
+                values = values[1:]
+            elif kind is list:
+                values = _unanchored(values)
+        if stream is DEFAULT_STREAM:
+            self._emit(*values)
+        else:
+            self._emit(*values, stream=stream)
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to the task with index `task` of each direct subscriber."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from typing import Any, Protocol, cast
 
 from txstorm.api.assembly import Site
@@ -137,6 +138,7 @@ class StatefulCommitter(BatchBolt, Committer):
         self.current: Tuple | None = None
         self.caught: list[tuple[int, BaseException]] | None = None
         self._hint = _one_field(site)
+        self._place = _one_place(site, self._hint)
 
     @property
     def class_name(self) -> str:
@@ -165,7 +167,10 @@ class StatefulCommitter(BatchBolt, Committer):
         bolt.prepare(context, self._collector)
         bolt.init_state(state)
         if self._hint is not None:
-            part.prefetch(one[self._hint] for one in self._tuples)
+            if self._place is None:
+                part.prefetch(one[self._hint] for one in self._tuples)
+            else:
+                part.prefetch(map(itemgetter(self._place), map(attrgetter("values"), self._tuples)))
         self._execute_all()
         if self._collector.failed is not None:
             msg = f"{context.component}[{context.task}] failed {self._collector.failed!r}"
@@ -195,3 +200,10 @@ def _one_field(site: Site) -> str | None:
     found = {one.grouped_by if one.grouping == "fields" else () for one in site.inputs}
     (fields, *more) = found or {()}
     return fields[0] if len(fields) == 1 and not more else None
+
+
+def _one_place(site: Site, field: str | None) -> int | None:
+    """Return the position of `field` in the tuples of all inputs; None if there is no such single position."""
+    fields = [one.fields or () for one in site.inputs]
+    places = {names.index(field) if field in names else None for names in fields}
+    return places.pop() if len(places) == 1 else None

@@ -72,6 +72,10 @@ class TableKeyValueState(KeyValueState):
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
+        if type(key) is str and type(value) in _IMMUTABLE:  # the usual case, with as few steps as possible
+            self._written[key] = value
+            self._writes += 1
+            return
         if value is None:
             self._form.value(None, key, self._where)
         name = key if type(key) is str else self._name(key)
@@ -127,8 +131,7 @@ class TableKeyValueState(KeyValueState):
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read the values of those `keys` that the state may be asked for, in one call."""
-        names = {key for key in keys if type(key) is str}
-        if names and self._prefetches:
+        if self._prefetches and (names := {key for key in keys if type(key) is str}):
             rows = {name: self._row(name) for name in names}
             found = self._handle.get_many(rows.values())
             self._read.update((name, self._fetched(found.get(row))) for name, row in rows.items())

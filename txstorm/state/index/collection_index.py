@@ -28,8 +28,8 @@ from txstorm.storage.rows.schema import OP, PLACE, REMOVED, TXID
 
 A = TypeVar("A")
 MEMORY = 256 << 20
-"""Maximum memory for the rows of one collection state, in bytes: half of it for rows read from files, a quarter for rows
-not read from files, of which a refresh briefly needs twice as much."""
+"""Maximum memory for the rows of one collection state, in bytes: half of it for rows read from files, a quarter for
+rows not read from files."""
 
 
 @dataclass(frozen=True)

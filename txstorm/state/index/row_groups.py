@@ -63,7 +63,8 @@ class RowGroup:
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Read the given columns; raise `TableCorrupt` if the file is missing or damaged."""
-        with _readable(self.file), pq.ParquetFile(self.file, **_OPTIONS) as file:
+        # Not by its name, for which Arrow would look for a file system every time.
+        with _readable(self.file), pa.OSFile(str(self.file)) as source, pq.ParquetFile(source, **_OPTIONS) as file:
             return file.read_row_group(self.number, columns=list(columns))
 
 

@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from txstorm import faults
+from txstorm.api.state import CollectionState
 from txstorm.errors import TableCorrupt
+from txstorm.storage.rows.schema import changes_schema
 from txstorm.storage.tables import staging
 from txstorm.storage.tables.intent import Staged
 from txstorm.storage.tables.staging import StagedName, checked_bytes, data_file, epoch_of, stage
@@ -29,6 +31,27 @@ def test_staged_rows_are_read_back_unchanged(tmp_path):
         "nullCount": {"_txid": 0},
     }
     checked_bytes(tmp_path, staged)
+
+
+def test_long_runs_of_collections_get_row_groups_without_tombstones_and_other_collections():
+    state = CollectionState("rows", key={"task": int}, order={"at": int}, value={"n": int})
+    schema, size = changes_schema(state), staging.PLACED_ROWS + 1_000
+    parts = [(0, "e", [3]), (0, "u", range(5, 5 + size)), (1, "e", [2]), (1, "u", range(9, 9 + size))]
+    parts += [(task, "u", [task]) for task in range(2, 40)]  # short runs share a row group
+    columns = {name: [] for name in schema.names}
+    for task, op, places in parts:
+        for at in places:
+            row = {"task": task, "at": at, "n": at, "_op": op, "_seq": at, "_txid": 1, "_group": 0}
+            for name, column in columns.items():
+                column.append(row.get(name.replace("_key_group", "_group")))
+    rows = pa.table({name: pa.array(column, schema.field(name).type) for name, column in columns.items()})
+    file = pq.ParquetFile(pa.BufferReader(staging.encoded(rows)))
+    groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+    assert pa.concat_tables(groups).equals(rows.cast(file.schema_arrow))
+    bounds = [(len(one), set(one["_op"].to_pylist()), len(set(one["task"].to_pylist()))) for one in groups]
+    half, rest = size // 2, -(-size // 2)
+    run = [(1, {"e"}, 1), (half, {"u"}, 1), (rest, {"u"}, 1)]
+    assert bounds == [*run, *run, (38, {"u"}, 38)]
 
 
 def test_small_files_use_dictionaries_only_for_repeated_values():
