@@ -9,7 +9,7 @@ import random
 from datetime import datetime
 
 import pytest
-from window_schedules import FedSchedule, duration, extent, micros, time, window_rules, window_schedule
+from window_schedules import FedSchedule, duration, extent, micros, run_seeds, time, window_rules, window_schedule
 from windows_model import INF, Fired, Model
 
 from txstorm import TransactionalTopologyBuilder, WindowedBolt
@@ -92,15 +92,13 @@ def fired_in(driver, txid):
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_schedules_with_failures_fire_what_the_model_fires(part, tmp_path):
-    for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
-        run_schedule(seed, tmp_path / str(seed))
+    run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path):
-    for seed in range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES):
-        run_schedule(seed, tmp_path / str(seed))
+    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES), tmp_path)
 
 
 def run_schedule(seed, directory):

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
-from window_schedules import FedSchedule, duration, micros, time
+from window_schedules import FedSchedule, duration, micros, run_seeds, time
 
 from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
@@ -103,8 +103,13 @@ def top_of(kept, n=2):
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_schedules_emit_and_keep_what_the_model_says(part, tmp_path):
-    for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
-        run_schedule(seed, tmp_path / str(seed))
+    run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_random_schedules_emit_and_keep_what_the_model_says(tmp_path):
+    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES), tmp_path)
 
 
 def run_schedule(seed, directory):
