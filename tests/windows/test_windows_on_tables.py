@@ -96,6 +96,10 @@ def test_random_schedules_with_failures_fire_what_the_model_fires(part, tmp_path
     run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4), tmp_path)
 
 
+def test_an_early_result_of_a_key_reports_nothing_from_before_an_end_without_content(tmp_path):
+    run_seeds(run_schedule, [1429], tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path):
