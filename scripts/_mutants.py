@@ -1031,7 +1031,7 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
 
 def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
     """Run a test on a mutant, as `killed`; it counts as one schedule. -P: import the package from the copy."""
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
+    command = [sys.executable, "-P", "-m", "pytest", "-qx", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
     made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if made.returncode not in (0, 1):
         sys.exit(f"test {test} did not run:\n{made.stdout}{made.stderr}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ hypothesis.settings.register_profile("txstorm", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("txstorm")
 
 pytest_plugins = ["servers.fixtures"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs with Ctrl-C ignored; the programs that tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 CLASSES = ROOT / ".cache" / "spark.jsa"

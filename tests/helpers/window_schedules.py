@@ -4,6 +4,7 @@ Tests draw everything from one generator, so a seed replays a schedule. What a s
 `windows_model` and `aggregate_model`.
 """
 
+import shutil
 from datetime import UTC, datetime, timedelta
 
 from windows_model import Rules
@@ -27,6 +28,18 @@ def duration(n):
 
 def extent(part):
     return Count(part[1]) if part[0] == "count" else duration(part[1])
+
+
+def run_seeds(run, seeds, place):
+    """Call `run` with each seed and a directory below `place`, removed if it succeeds; a failure names the seed."""
+    for seed in seeds:
+        directory = place / str(seed)
+        try:
+            run(seed, directory)
+        except BaseException as error:
+            error.add_note(f"SEED={seed}")
+            raise
+        shutil.rmtree(directory)
 
 
 class FedSchedule:

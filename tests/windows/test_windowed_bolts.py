@@ -363,6 +363,17 @@ def test_early_results_show_open_windows_that_got_tuples():
         assert committed(running, [("b", 12)], 126) == [("0:00:10", ["a"], True), ("0:00:20", ["b"], False)]
 
 
+@pytest.mark.parametrize(
+    ("length", "slide"), [(Duration.hours(1), Duration.days(1)), (Duration(0.001), Duration(0.01))]
+)
+def test_early_results_that_are_due_at_the_end_of_input_show_nothing(length, slide):
+    bolt = Report().with_window(length, slide).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt.with_early_results(Duration.seconds(5)))) as running:
+        committed(running, [("a", 0)], 100)
+        running.commit(running.end_of_input(at=at(200)))
+        assert contents(running.emitted("w")) == [["a"]]
+
+
 class Rebinding(WindowedBolt):
     transient = ("allowed",)
 

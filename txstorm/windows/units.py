@@ -128,6 +128,8 @@ class Units:
         if queue is not None:
             names = sorted({name for _, name in queue.scan(self._queue(CHANGED), since + 1, None)})
             queue.evict_before(self._moment.txid + 1, self._queue(CHANGED))
+        if self._moment.reached == END:
+            return []  # no window is open; the next end would exceed the range of timestamps
         missing = [name for name in names if name not in self.records]
         found = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(missing).items()}
         fired = []

@@ -102,9 +102,32 @@ def ends_well(forks: Forks, argv: list[object], txids: int = TXIDS) -> None:
     assert f'"committed": {txids},' in output
 
 
-@pytest.mark.parametrize(("tables", "fault", "spout"), grid())
+def part(number: int) -> list[tuple[int, str, str]]:
+    """Return every second cell of each point, from its first or second on; 0 and 1 are the whole grid."""
+    by_point: dict[str, list[tuple[int, str, str]]] = {}
+    for cell in grid():
+        by_point.setdefault(cell[1].partition(":")[0], []).append(cell)
+    return [cell for turn, some in enumerate(by_point.values()) for cell in _half(some, (turn + number) % 2, number)]
+
+
+def _half(some: list[tuple[int, str, str]], first: int, number: int) -> list[tuple[int, str, str]]:
+    return some[first::2] if len(some) > 1 else some[number:]
+
+
+@pytest.mark.parametrize(("tables", "fault", "spout"), part(0))
 def test_killed_and_restarted(forks, undisturbed, place, tables, fault, spout):
     """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19)."""
+    kill_and_restart(forks, undisturbed, place, tables, fault, spout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("tables", "fault", "spout"), part(1))
+def test_killed_and_restarted_with_other_tables_and_later(forks, undisturbed, place, tables, fault, spout):
+    """The other half of the grid: each point again with the other number of tables, or at another passage."""
+    kill_and_restart(forks, undisturbed, place, tables, fault, spout)
+
+
+def kill_and_restart(forks, undisturbed, place, tables, fault, spout):
     options = ["--spout", spout, "--tables", tables]
     killed(forks, [place / "data", *options], fault)
 

@@ -129,9 +129,14 @@ def test_numbers_out_of_range_are_rejected(option, capsys):
 
 def test_each_mutant_changes_existing_code_exactly_once():
     script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
+    lost = []
     for mutant in script["MUTANTS"]:
-        module, text = script["mutated"](mutant, ROOT / "txstorm")
-        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(module.read_text(encoding="utf-8"))), mutant.name
+        try:
+            module, text = script["mutated"](mutant, ROOT / "txstorm")
+            assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(module.read_text(encoding="utf-8"))), mutant.name
+        except LookupError as error:
+            lost.append(str(error))
+    assert lost == []
 
 
 def test_mutants_apply_after_renaming_and_reformatting_of_files(tmp_path):

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
-from window_schedules import FedSchedule, duration, micros, time
+from window_schedules import FedSchedule, duration, micros, run_seeds, time
 
 from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
@@ -18,6 +18,7 @@ from txstorm.windows.rules.event_time import END, instant
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("AGGREGATE_SCHEDULES", "24"))
 FIELDS = ("key", "at", "id", "value")
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
 
 
 def some_rules(rng):
@@ -101,10 +102,15 @@ def top_of(kept, n=2):
     return {(*one, rank) for one, rank in ranks.items() if rank <= n}
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", PARTS)
 def test_random_schedules_emit_and_keep_what_the_model_says(part, tmp_path):
-    for seed in range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4):
-        run_schedule(seed, tmp_path / str(seed))
+    run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_random_schedules_emit_and_keep_what_the_model_says(tmp_path):
+    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES), tmp_path)
 
 
 def run_schedule(seed, directory):

@@ -350,7 +350,10 @@ def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, 
     now = replace(moment, passed=moment.reached, reached=END)
     windows, _ = fire(form, unit, now, Rows(rows.times[pending:], rows.arrivals[pending:]), oldest)
     got = [one for one in windows if bisect_left(changed, one.low) < bisect_left(changed, one.high)]
-    return [one._replace(old_low=unit.low, old_high=unit.high, first=unit.last_end is None, final=False) for one in got]
+    low, high, end = unit.low, unit.high, now.last_end(form.step) if form.step else None
+    if moment.keyed and form.span is not None and unit.last_end is None and end is not None:
+        low = high = max(low, behind(end, moment.txid))  # an end without content has dropped what the key had before
+    return [one._replace(old_low=low, old_high=high, first=unit.last_end is None, final=False) for one in got]
 
 
 def earliest_open(form: WindowForm, unit: Unit, moment: Moment) -> Place:
