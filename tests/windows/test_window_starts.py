@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -151,10 +152,11 @@ def test_a_rebalance_of_a_run_counts_for_this_run_and_the_next(tmp_path: Path, t
             handle = run(made, engine="local", data_dir=data_dir)
             rebalance(data_dir, {"w": chosen})
             handle.processAllAvailable()
-            assert handle.status["parallelism"]["w"] == chosen
             handle.stop()
         run(made, engine="local", data_dir=data_dir, end_of_input=True).awaitTermination(120)
-        found.append(rows_json(StateView(data_dir, "means").to_arrow()))
+        found.append([(row["id"], row["end"], row["n"]) for row in StateView(data_dir, "means").to_pylist()])
+        records = {row["unit"]: json.loads(row["record"]) for row in StateView(data_dir, "w-progress").to_pylist()}
+        assert records["component"]["tasks"] == (tasks if name == "kept" else chosen)
     assert found[0] == found[1]
 
 
