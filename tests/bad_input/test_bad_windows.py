@@ -249,7 +249,7 @@ class PreCommit(Hook):
 STATEFUL = {
     "iteration while writing": (
         WritesWhileIterating,
-        r"w\[0\] raised StateError .*changed while it was iterated; iterate over list\(state\); it was given .*id='c'",
+        r"w\[0\] raised StateError .*changed while it was iterated; iterate over list\(state\) to .*; it was given .*id='c'",
     ),
     "pre_prepare raises": (PrePrepare, r"(?s)w\[0\] raised OSError at .*: no mail.*in pre_prepare"),
     "pre_commit raises": (PreCommit, r"w\[0\]: pre_commit\(2\) raised OSError: no mail"),

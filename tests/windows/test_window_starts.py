@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from window_cases import topology as fed
 from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.cli.main import execute
 from txstorm.errors import InputError, StateError
+from txstorm.operations.lifecycle import rebalance
 from txstorm.results.read import rows_json
 from txstorm.results.views import StateView, identity_of
 from txstorm.spouts import MemoryTransactionalSpout
@@ -137,6 +139,25 @@ def test_windows_per_key_move_to_other_tasks(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
     made = rebalanced(topology(report().with_key("id"), 1), {"w": 3}).component("w")
     assert (made.parallelism, made.object.plan.parallelism) == (3, 3)
+
+
+@pytest.mark.parametrize(("tasks", "chosen"), [(1, 3), (2, 3), (3, 1)])
+def test_a_rebalance_of_a_run_counts_for_this_run_and_the_next(tmp_path: Path, tasks: int, chosen: int) -> None:
+    """Map-side stages come and go, and a record of the parallelism leads to the same plan at the next start."""
+    found = []
+    for name in ("kept", "rebalanced"):
+        made, data_dir = topology(means(), tasks), tmp_path / name
+        run(made, engine="local", data_dir=data_dir, until_txid=1).awaitTermination(120)
+        if name == "rebalanced":
+            handle = run(made, engine="local", data_dir=data_dir)
+            rebalance(data_dir, {"w": chosen})
+            handle.processAllAvailable()
+            handle.stop()
+        run(made, engine="local", data_dir=data_dir, end_of_input=True).awaitTermination(120)
+        found.append([(row["id"], row["end"], row["n"]) for row in StateView(data_dir, "means").to_pylist()])
+        records = {row["unit"]: json.loads(row["record"]) for row in StateView(data_dir, "w-progress").to_pylist()}
+        assert records["component"]["tasks"] == (tasks if name == "kept" else chosen)
+    assert found[0] == found[1]
 
 
 def test_windows_that_cannot_move_are_not_rebalanced() -> None:

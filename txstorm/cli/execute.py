@@ -19,7 +19,8 @@ from txstorm.cli.tables import PlainTable
 from txstorm.errors import TxstormError
 from txstorm.monitor.progress import Snapshot, windows_json
 from txstorm.results.views import committed_txid
-from txstorm.results.windows import MOST_COUNTED, PROGRESS, open_window_counts
+from txstorm.results.windowed_components import MOST_COUNTED, open_window_counts
+from txstorm.results.windows import PROGRESS
 from txstorm.runtime.failures import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.run import run

@@ -103,9 +103,17 @@ class Program:
         return sum(busy.get(stage.level, 0.0) / stage.tasks for stage in self.stages)
 
     def with_plan(self, plan: Plan) -> Program:
-        """Return a program with the same code but another plan, with different parallelism."""
-        tasks = {one.id: one.parallelism for one in plan.topology.components}
-        components = {name: replace(spec, parallelism=tasks[name]) for name, spec in self.components.items()}
+        """Return a program with the same code but another plan, with different parallelism.
+
+        Assembled bolts and their map-side stages depend on the parallelism, so they are made anew.
+        """
+        components = {}
+        for one in plan.topology.components:
+            known = self.components.get(one.id)
+            if known is None or one.assembled is not None or one.part_of is not None:
+                components[one.id] = _spec(one, self.settings)
+            else:
+                components[one.id] = replace(known, parallelism=one.parallelism)
         return replace(
             self,
             components=components,

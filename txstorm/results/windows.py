@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,17 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.names import near
 from txstorm.errors import InputError
-from txstorm.results.read import list_states
-from txstorm.results.views import StateView, committed_txid, read_directory_history
+from txstorm.results.views import StateView, committed_txid
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT, VALUES
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
 from txstorm.windows.rules.event_time import END, MICROSECOND, Times, instant
 from txstorm.windows.rules.firing import ARRIVAL_BITS, covering_ends
 
-MOST_COUNTED = 1000
 PROGRESS, TUPLES, PANES, SESSIONS = "-progress", "-tuples", "-panes", "-sessions"
 
 
@@ -112,8 +109,8 @@ class ComponentWindows:
                 {
                     "component": component,
                     "stream": stream,
-                    "newest": None if least is None else _text(least[1].time),
-                    "partitions": {part: _text(one.time) for part, one in sorted(parts.items()) if part},
+                    "newest": None if least is None else time_text(least[1].time),
+                    "partitions": {part: time_text(one.time) for part, one in sorted(parts.items()) if part},
                     "slowest_partition": (least[0] or None) if least is not None else None,
                     "late": late.get(number, 0),
                     "_time": None if least is None else least[1].time,
@@ -267,8 +264,8 @@ class ComponentWindows:
             "windows": self.declared.get("windows"),
             "key": self.declared.get("key"),
             "event_time": self.event_time,
-            "watermark": _text(self.watermark),
-            "frontier": _text(self.frontier),
+            "watermark": time_text(self.watermark),
+            "frontier": time_text(self.frontier),
             "inputs": self.inputs(),
             "buffered": self.buffered,
             "late": self.late,
@@ -317,90 +314,8 @@ def value_text(key: Sequence[Any]) -> str:
     return ", ".join(map(str, key))
 
 
-def windowed_components(data_dir: Path) -> list[str]:
-    """Return the ids of the windowed components that have tables in a data directory."""
-    states = set(list_states(data_dir))
-    names = (name.removesuffix(PROGRESS) for name in states if name.endswith(PROGRESS))
-    return sorted(name for name in names if states & {name + TUPLES, name + PANES, name + SESSIONS})
-
-
-def component_windows(data_dir: Path, component: str, txid: int | None = None) -> ComponentWindows:
-    """Return the windows of a component, a bolt or an aggregate; errors as `ComponentWindows`."""
-    from txstorm.results.aggregate_windows import AggregateWindows
-
-    buffers = component + TUPLES in list_states(data_dir)
-    return (ComponentWindows if buffers else AggregateWindows)(data_dir, component, txid)
-
-
-def open_window_counts(data_dir: Path) -> dict[str, int]:
-    """Return windowed component → number of open windows that the end of input closes, at most `MOST_COUNTED`.
-
-    Omits components without any: windows that slide by count wait for further tuples.
-    """
-    found = {}
-    for component in windowed_components(data_dir):
-        windows = component_windows(data_dir, component)
-        if windows.watermark != END:
-            closing = (one for one in windows.open_windows() if one.end is not None or windows.slides_by_time)
-            found[component] = sum(1 for _ in islice(closing, MOST_COUNTED))
-    return {component: count for component, count in found.items() if count}
-
-
-def check_component(data_dir: Path, component: str) -> None:
-    """Raise `InputError` if `component` has no windows in a data directory."""
-    known = windowed_components(data_dir)
-    if component not in known:
-        there = f"there are {', '.join(known)}" if known else "no component of it has windows"
-        msg = f"{data_dir}: no windows of a component {component!r}{near(component, known)}; {there}"
-        raise InputError(msg)
-
-
-def txid_that_fired(data_dir: Path, component: str, end: datetime) -> int:
-    """Return the txid that fired the windows of `component` that end at `end`: the first whose watermark reached it.
-
-    Raises:
-        InputError: the watermark has not reached it, or that txid is no longer kept.
-    """
-    check_component(data_dir, component)
-    wanted = ComponentWindows(data_dir, component).check_end(end)
-    txids = read_directory_history(data_dir)["txid"].to_pylist()
-    low, high = int(min(txids)), committed_txid(data_dir)
-    if not _reached(data_dir, component, high, wanted):
-        mark = ComponentWindows(data_dir, component).watermark
-        msg = (
-            f"{component}: the window that ends at {end.isoformat()} has not fired; its watermark is {_text(mark)} as "
-            f"of txid {high}; see: txstorm windows {data_dir} {component}"
-        )
-        raise InputError(msg)
-    while low < high:
-        middle = (low + high) // 2
-        if _reached(data_dir, component, middle, wanted):
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _reached(data_dir: Path, component: str, txid: int, wanted: int) -> bool:
-    mark = ComponentWindows(data_dir, component, txid).watermark
-    return mark is not None and mark >= wanted
-
-
-def parsed_end(text: str) -> datetime:
-    """Parse the end of a window, an ISO 8601 time with a zone or milliseconds since 1970; raise `InputError`."""
-    try:
-        if text.lstrip("-").isdecimal():
-            return instant(int(text) * 1000)
-        end = datetime.fromisoformat(text)
-    except ValueError:
-        end = None
-    if end is None or end.tzinfo is None:
-        msg = f"--window {text!r}: expected a time with a zone, such as 2026-01-31T12:00:00+00:00, or milliseconds"
-        raise InputError(msg)
-    return end.astimezone(UTC)
-
-
-def _text(time: int | None) -> str | None:
+def time_text(time: int | None) -> str | None:
+    """Return a time in ISO 8601, or ``end of input``; None if it is undefined."""
     if time is None:
         return None
     return "end of input" if time == END else instant(time).isoformat()

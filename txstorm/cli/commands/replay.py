@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -75,33 +76,48 @@ def replay(
         return _journal(journal, as_json=json)
     if data_dir is None or (txid is None) is (window is None):
         raise typer.BadParameter("expected DATA_DIR and --txid N (or --window), or --journal FILE")
-    if key is not None and window is None:
-        raise typer.BadParameter("--key needs --window COMPONENT:END")
     data_dir = at_ledger(data_dir, ledger)
-    stops = [] if window is None else [fired_window(data_dir, window, key)]
-    txid = stops[0].txid if txid is None else txid
-    words = ["--txid", str(txid)] if window is None else ["--window", window]
-    words += [word for one in key or [] for word in ("--key", one)]
-    words += [*(["--ledger", ledger] if ledger else []), *(word for one in breaks or [] for word in ("--break", one))]
-    words += [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
+    fired = fired_windows(data_dir, window, key)
+    txid = fired[0].txid if txid is None else txid
+    given = {"--window": window, "--key": key, "--ledger": ledger, "--break": breaks, "--pdb": pdb, "--json": json}
+    words = _words({"--txid": str(txid) if window is None else None, **given})
     from txstorm.cli.replays import code_of
 
     code = code_of(data_dir, topology, ["txstorm", "replay", data_dir, *words]).topology
-    breakpoints: list[str | WindowStop] = [*(breaks or []), *(stops if pdb else [])]
-    return _conclude(code, _replayed(code, data_dir, txid, breakpoints, debug=pdb or bool(breaks)), as_json=json)
+    stops: list[str | WindowStop] = [*(breaks or []), *(fired if pdb else [])]
+    return _conclude(code, _replayed(code, data_dir, txid, stops, debug=pdb or bool(breaks)), as_json=json)
 
 
-def fired_window(data_dir: str, window: str, key: list[str] | None) -> WindowStop:
-    """Return the window of ``COMPONENT:END`` with the txid that fired it; raise `InputError` if it has not fired."""
+def _words(options: Mapping[str, str | list[str] | bool | None]) -> list[str]:
+    """Return the given options as words of a command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            words.append(name)
+        elif value:
+            words += [word for one in ([value] if isinstance(value, str) else value) for word in (name, one)]
+    return words
+
+
+def fired_windows(data_dir: str, window: str | None, key: list[str] | None) -> list[WindowStop]:
+    """Return the window of ``COMPONENT:END`` with the txid that fired it, if one is given.
+
+    Raises:
+        InputError: it has not fired.
+    """
     from txstorm.books.data_directory import check_readable
     from txstorm.cli.debugger import WindowStop
-    from txstorm.results.windows import parsed_end, txid_that_fired
+    from txstorm.results.windowed_components import parsed_end, txid_that_fired
 
+    if window is None:
+        if key is not None:
+            raise typer.BadParameter("--key needs --window COMPONENT:END")
+        return []
     component, colon, end = window.partition(":")
     if not colon:
         raise typer.BadParameter(f"--window {window!r}: expected COMPONENT:END")
     moment = parsed_end(end)
-    return WindowStop(component, moment, key, txid_that_fired(check_readable(data_dir), component, moment))
+    return [WindowStop(component, moment, key, txid_that_fired(check_readable(data_dir), component, moment))]
 
 
 def _replayed(

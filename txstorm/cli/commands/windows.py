@@ -45,7 +45,7 @@ def windows(
     """
     from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import print_json, stdout
-    from txstorm.results.windows import check_component, component_windows, windowed_components
+    from txstorm.results.windowed_components import check_component, component_windows, windowed_components
 
     directory = check_readable(at_ledger(data_dir, ledger))
     if component is not None:
@@ -73,7 +73,7 @@ def _list_tuples(
 ) -> None:
     from txstorm.cli.output import grid, print_json, stdout
     from txstorm.results.read import json_value
-    from txstorm.results.windows import component_windows, parsed_end
+    from txstorm.results.windowed_components import component_windows, parsed_end
 
     end = parsed_end(window)
     rows = component_windows(directory, component, txid).tuples(end, key)
