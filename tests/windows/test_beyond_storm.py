@@ -156,7 +156,10 @@ def test_early_results_of_windows_that_got_tuples():
         running.advance(5)
         assert running.active == {}
         committed(running, [("c", 13000)])
-        assert running.emitted("w", 3) == [(["a", "b", "c"], ["b", "c"], [], False), (["b", "c"], ["b", "c"], ["a"], False)]
+        assert running.emitted("w", 3) == [
+            (["a", "b", "c"], ["b", "c"], [], False),
+            (["b", "c"], ["b", "c"], ["a"], False),
+        ]
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])

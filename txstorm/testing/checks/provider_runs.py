@@ -32,7 +32,7 @@ class CheckedProvider(StateProvider):
         return open_state(self.provider, namespace, self.conf, context)
 
 
-class CountWords(StatefulBolt):
+class CheckedCounter(StatefulBolt):
     """Counts words in its state."""
 
     fields = ("word", "count")
@@ -87,7 +87,7 @@ def check_runs(provider: Any, component: str, conf: Mapping[str, Any]) -> None:
 
 def _topology(component: str) -> Topology:
     builder = TransactionalTopologyBuilder("check", "words", FeedSpout({"default": ("word",)}))
-    builder.set_bolt(component, CountWords()).global_grouping("words")
+    builder.set_bolt(component, CheckedCounter()).global_grouping("words")
     settings = {"state_provider": f"{__name__}:{CheckedProvider.__name__}", "retry_backoff": 0}
     return builder.set_settings(settings).build_topology()
 
