@@ -916,10 +916,10 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     ),
     Mutant(
         "a_session_that_has_grown_is_kept_twice",
-        "OpenSessions._keep",
-        "self._stored.remove_many(keys)",
-        "None",
-        "tests/unit/windows/test_aggregates_against_model.py",
+        "OpenSessions._live",
+        "alive.all()",
+        "True",
+        "tests/unit/windows/test_aggregate_values.py",
     ),
     Mutant(
         "sessions_that_touch_are_one",

@@ -91,7 +91,7 @@ def test_file_budget():
 
 # --- rooms ------------------------------------------------------------------------------------------------------------
 
-GROUND = {"api", "keys", "faults", "errors", "user_code", "display", "tagged", "threads", "_version"}
+GROUND = {"api", "keys", "faults", "errors", "user_code", "display", "tagged", "threads", "row_order", "_version"}
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
 """Names that the backends of one port share."""

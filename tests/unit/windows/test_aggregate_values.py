@@ -13,7 +13,7 @@ from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, Window
 from txstorm.errors import TopologyFailed
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
-from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START, Panes
+from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions, live
 
 FIRST = int(os.environ.get("SEED", "0"))
@@ -135,6 +135,26 @@ def test_session_rows_and_their_queue_do_not_grow_with_closed_sessions():
         assert driver.state("r").to_arrow().num_rows == 38
         assert driver.state("w-sessions").to_arrow().num_rows == 2
         assert driver.state("w-due").to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 60))
+def test_windows_that_fire_together_are_those_that_fire_one_by_one(seed):
+    draw = np.random.default_rng(seed)
+    declared = {"n": "count", "s": ("v", "sum"), "low": ("v", "min"), "f": ("v", "first"), "l": ("v", "last"),
+                "a": ("v", "argmax", {"v": int}), "m": ({"v": float}, "sum")}  # fmt: skip
+    names = draw.choice(list(declared), 4, replace=False)
+    cells = Cells(key_fields({"k": int}), tuple(aggregate_of(name, declared[name]) for name in names))
+    panes = Panes(int(draw.integers(1, 12)), int(draw.integers(1, 4)))
+    rows = int(draw.integers(1, 80))
+    times = draw.integers(0, 40, rows)
+    batch = pa.table({"k": draw.integers(0, 4, rows), "v": draw.integers(-9, 9, rows)})
+    table = cells.of_batch(batch, times, "here").append_column(PANE, pa.array(panes.of(times)))
+    low, high = (int(end) for end in np.sort(draw.integers(0, 30, 2)) // panes.step * panes.step)
+    columns = [WINDOW_END, "k", *(name for name in cells.columns if name != "k")]
+    together = panes.windows(cells, table, low, high).select(columns).to_pylist()
+    single = [panes.windows(cells, table, end, end) for end in range(low, high + 1, panes.step)]
+    one_by_one = pa.concat_tables(single).select(columns).to_pylist()
+    assert sorted(map(str, together)) == sorted(map(str, one_by_one)), f"SEED={seed}"
 
 
 def test_rows_of_a_session_that_grows_for_long_are_few():

@@ -7,7 +7,7 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import takewhile
@@ -166,11 +166,22 @@ _MERGED_ROWS = 1 << 16
 """Number of rows from which on a block in memory is not merged with others."""
 
 
-def _united(changes: Sequence[PublishedRows]) -> PublishedRows:
-    """Return the changes of consecutive txids as one."""
+def _united(changes: Sequence[PublishedRows]) -> Iterator[PublishedRows]:
+    """Yield the changes of consecutive txids, of which small ones are united."""
+    waiting: list[PublishedRows] = []
+    for one in changes:
+        waiting.append(one)
+        if sum(len(each.rows) for each in waiting if each.rows is not None) >= _MERGED_ROWS:
+            yield _as_one(waiting)
+            waiting = []
+    if waiting:
+        yield _as_one(waiting)
+
+
+def _as_one(changes: Sequence[PublishedRows]) -> PublishedRows:
     if len(changes) == 1:
         return changes[0]
-    bound = max((one.bound for one in changes), default=NO_BOUND)
+    bound = max(one.bound for one in changes)
     rows, removed, tombstones = (
         [one for one in (getattr(change, name) for change in changes) if one is not None and one.most >= bound]
         for name in ("rows", "removed", "tombstones")
@@ -245,7 +256,8 @@ class CollectionIndex:
 
     def apply(self, published: Sequence[PublishedRows], last: int) -> None:
         """Add published rows; `last` is their highest txid."""
-        self._add(_united(published), last)
+        for one in _united(published):
+            self._add(one, last)
         if self._tables is not None and self._published.nbytes > self._most:
             self.refresh()
 

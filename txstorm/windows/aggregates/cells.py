@@ -136,6 +136,13 @@ class Cells:
         return [one.name for one in self.keys]
 
     @property
+    def exact(self) -> bool:
+        """Whether results do not depend on the order in which partial aggregates are combined: no floats are added."""
+        return not any(
+            one.way == "mean" or (one.way == "sum" and pa.types.is_floating(one.kind)) for one in self.aggregates
+        )
+
+    @property
     def columns(self) -> dict[str, pa.DataType]:
         """The columns of a partial aggregate: key and cells, with their types."""
         columns = {one.name: one.kind for one in self.keys}

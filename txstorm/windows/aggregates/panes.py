@@ -84,8 +84,10 @@ class Panes:
         first, last = self.first_ends(panes), np.minimum(self.last_ends(panes), high // self.step * self.step)
         if low is not None:
             first = np.maximum(first, low)
+        if cells.exact:
+            rows, first, last = self._condensed(cells, rows, first, last)
         sizes = np.maximum((last - first) // self.step + 1, 0)
-        picked = np.repeat(np.arange(len(panes)), sizes)
+        picked = np.repeat(np.arange(len(sizes)), sizes)
         within = np.arange(len(picked)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         ends = first[picked] + within * self.step
         if not len(ends):
@@ -98,6 +100,31 @@ class Panes:
         found = ends[groups.first]
         bounds = {WINDOW_START: pa.array(found - self.span), WINDOW_END: pa.array(found)}
         return pa.table({**bounds, **cells.keys_of(rows, picked[groups.first]), **made})
+
+    def _condensed(
+        self, cells: Cells, rows: pa.Table, first: Numbers, last: Numbers
+    ) -> tuple[pa.Table, Numbers, Numbers]:
+        """Combine the rows per key that are in all windows: once, and not for each window; return them with their ends.
+
+        `first`, `last`: the ends of the first and last window of each row; if it is in none, `last` is before `first`.
+        """
+        inside = last >= first
+        if not inside.any():
+            return rows, first, last
+        low, high = first[inside].min(), last[inside].max()
+        common = (first == low) & (last == high)
+        if low == high or not common.any():
+            return rows, first, last
+        shared, others = rows.filter(pa.array(common)).combine_chunks(), rows.filter(pa.array(inside & ~common))
+        groups = Groups.of(*cells.numbered(shared))
+        once = {PANE: shared.column(PANE).take(pa.array(groups.first)), **cells.keys_of(shared, groups.first)}
+        made = pa.table({**once, **cells.combined(shared, groups)}).select(rows.column_names)
+        others_first, others_last = (of[inside & ~common] for of in (first, last))
+        return (
+            pa.concat_tables([made, others]).combine_chunks(),
+            np.r_[np.full(made.num_rows, low), others_first],
+            np.r_[np.full(made.num_rows, high), others_last],
+        )
 
     def combined(self, cells: Cells, rows: pa.Table) -> pa.Table:
         """Return one partial aggregate per key and pane of `rows`."""
