@@ -553,7 +553,7 @@ else:
         "raise_epochs",
         "table.raise_epoch(epoch, recorded.get(ref.uri))",
         """
-if ref.kind != STATE:
+if ref.kind != "state":
     table.raise_epoch(epoch, recorded.get(ref.uri))
 """,
     ),

@@ -116,7 +116,7 @@ def topology_of(job: Job) -> Topology:
 
 def _aggregate(query: Query) -> WindowAggregate:
     more = {"value": ("price", "max")} if query.highest else {}
-    made = WindowAggregate({query.key: int}, table="counts" if query.top else RESULTS, n="count", **more)
+    made = WindowAggregate({query.key: int}, table=None if query.top else RESULTS, n="count", **more)
     made.with_timestamp_field("time").with_lag(Duration(LAG_MS))
     if query.slide:
         return made.with_window(Duration(WINDOW_MS), Duration(query.slide))

@@ -255,6 +255,23 @@ def test_equal_ranks_are_all_among_the_top():
         assert found == [("a", 2, 1), ("b", 2, 1), ("e", 1, 1)]
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+def test_results_without_a_table_are_emitted_but_not_kept(sessions):
+    emitted, tables = [], []
+    for table in ("r", None):
+        bolt = WindowAggregate("k", table=table, n="count").with_timestamp_field("ts")
+        bolt = bolt.with_session_window(Duration(3)) if sessions else bolt.with_window(Duration(10), Duration(5))
+        with driver_of(bolt, ("k", "ts")) as driver:
+            driver.commit(driver.feed({"s1": [("a", 1), ("b", 2), ("a", 14)]}))
+            driver.commit(driver.feed({"s1": [("a", 3), ("b", 31)]}))
+            driver.commit(driver.end_of_input())
+            emitted.append(driver.emitted("w"))
+            tables.append({one.name for states in driver.topology.states.values() for one in states})
+    assert len(emitted[0]) >= 4
+    assert emitted[0] == emitted[1]
+    assert tables[0] - tables[1] == {"r"}
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_sessions_of_many_keys_are_those_of_a_loop(part):
     cells = Cells(key_fields("k"), (aggregate_of("n", "count"),))

@@ -19,7 +19,7 @@ from txstorm.windows.rules.forms import Duration, duration, tumbling
 
 
 class WindowAggregate(WindowedBolt):
-    """Committer with aggregates per key and window, exactly once: one row per key and window end in the state `table`.
+    """Committer that computes aggregates per key and window, and keeps one row per key and window end in a state.
 
     Example::
 
@@ -37,7 +37,8 @@ class WindowAggregate(WindowedBolt):
 
     Args:
         key: the field or fields of the key: strings, or a mapping field → type.
-        table: name of the state with the results.
+        table: name of the state with the results; None: they are emitted, but not kept, as suits a bolt after it that
+            needs few of them, such as `TopPerWindow`.
         ttl: time to live of a result after it was written; None: it is kept forever.
         retractions: whether a result that changes, or whose session becomes part of another, is emitted as it was on
             the stream ``retractions`` first.
@@ -51,13 +52,21 @@ class WindowAggregate(WindowedBolt):
     """
 
     def __init__(
-        self, key: Any, *, table: str, ttl: timedelta | None = None, retractions: bool = False, **aggregates: Any
+        self,
+        key: Any,
+        *,
+        table: str | None = None,
+        ttl: timedelta | None = None,
+        retractions: bool = False,
+        **aggregates: Any,
     ) -> None:
-        fault = name_fault("WindowAggregate: table", table)
+        fault = None if table is None else name_fault("WindowAggregate: table", table)
         if fault is None and not aggregates:
             fault = "WindowAggregate: expected at least one aggregate, such as n='count', got none"
         if fault is None and ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
             fault = f"WindowAggregate: ttl: expected a positive timedelta or None, got {ttl!r}"
+        if fault is None and table is None and (ttl is not None or retractions):
+            fault = f"WindowAggregate: {'retractions' if ttl is None else 'ttl'} is for results in a state; give a table"
         if fault is not None:
             raise InputError(fault)
         self.cells = Cells(key_fields(key), tuple(aggregate_of(name, given) for name, given in aggregates.items()))
@@ -129,6 +138,8 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
             f"WindowAggregate needs a duration for length and slide, or sessions, got {form}{late}; use a WindowedBolt "
             "for windows of a number of tuples"
         )
+    if bolt.lateness and bolt.table is None:
+        faults.append("with_allowed_lateness: results that change are replaced in a state; give WindowAggregate a table")
     unfit = {
         "with_key": options.key and "the key is the first argument of WindowAggregate",
         "with_evictor": options.evictor and "filter the tuples upstream",
@@ -183,6 +194,6 @@ def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:
 
 
 def _warnings(bolt: WindowAggregate) -> list[str]:
-    if bolt.ttl is None:
+    if bolt.ttl is None and bolt.table is not None:
         return [f"the results in {bolt.table!r} are kept forever; give a ttl after which they expire"]
     return []

@@ -59,7 +59,7 @@ class AggregateCommitter(BatchBolt, Committer):
 
     def __init__(self, plan: AggregatePlan, ttl: timedelta | None) -> None:
         self.plan = plan
-        self.results = result_state(plan.table, plan.cells, ttl)
+        self.results = None if plan.table is None else result_state(plan.table, plan.cells, ttl)
         self.progress = progress_state(plan.windows, plan.fixed())
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
@@ -87,7 +87,7 @@ class AggregateCommitter(BatchBolt, Committer):
         if state == self.progress.name:
             return "one row per task"
         if state not in self.internal_states:
-            return "kept forever (no ttl)" if self.results.ttl is None else None
+            return "kept forever (no ttl)" if self.results is not None and self.results.ttl is None else None
         form, lateness = self.plan.windows.form, self.plan.lateness
         of = "length and allowed lateness" if lateness else "length"
         if form.is_session:
@@ -146,7 +146,7 @@ class AggregateCommitter(BatchBolt, Committer):
         text = records.get(name)
         record = UnitRecord() if text is None else UnitRecord.read(text)
         rows = self._rows(passed)
-        results = ResultRows(plan.cells, context.collection(plan.table))
+        results = ResultRows(plan.cells, None if plan.table is None else context.collection(plan.table))
         windows = open_windows(plan, context, results)
         outcome = windows.add(rows, passed, progress.watermark)
         old, new = results.replace(outcome.old, outcome.new)

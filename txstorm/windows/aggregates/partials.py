@@ -35,7 +35,7 @@ class AggregatePlan:
     Attributes:
         windows: its inputs, windows and time.
         cells: its key and aggregates.
-        table: name of the state with the results.
+        table: name of the state with the results; None: they are not kept.
         lateness: the allowed lateness, in microseconds.
         grouped_by: the fields of the key by which tuples are distributed.
         to_first: whether the first task gets everything.
@@ -44,7 +44,7 @@ class AggregatePlan:
 
     windows: WindowPlan
     cells: Cells
-    table: str
+    table: str | None
     lateness: int = 0
     grouped_by: tuple[str, ...] = ()
     to_first: bool = False

@@ -33,9 +33,14 @@ def results_of(cells: Cells, windows: pa.Table) -> pa.Table:
 
 
 class ResultRows:
-    """The result rows of one task in one transaction."""
+    """The result rows of one task in one transaction.
 
-    def __init__(self, cells: Cells, handle: CollectionHandle) -> None:
+    Args:
+        cells: the key and the aggregates.
+        handle: the state of the results; None if they are not kept: then none of them changes.
+    """
+
+    def __init__(self, cells: Cells, handle: CollectionHandle | None) -> None:
         self._cells = cells
         self._handle = handle
         self._identity = [*cells.key_names, END_FIELD]
@@ -44,12 +49,14 @@ class ResultRows:
         """Return the stored rows with the keys and ends of `rows`."""
         ends = rows.column(END_FIELD)
         keys, _ = self._distinct_keys(rows)
+        assert self._handle is not None
         found = self._handle.scan_table(keys, pc.min(ends).as_py(), pc.max(ends).as_py()).select(rows.column_names)
         return found.filter(pa.array(among(found, rows, self._identity)))
 
     def replace(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Replace the stored rows `old` by `new`; return those that differ, sorted by end and key."""
         if old.num_rows:
+            assert self._handle is not None
             old = old.cast(new.schema)
             same = among(old, new, new.column_names)
             new = new.filter(pa.array(~among(new, old, new.column_names)))
@@ -59,7 +66,7 @@ class ResultRows:
                 keys, _ = self._distinct_keys(old.filter(pa.array(ends == end)))
                 at = pa.scalar(end, INSTANT).as_py()
                 self._handle.remove_many(keys, at, at)
-        if new.num_rows:
+        if new.num_rows and self._handle is not None:
             self._handle.append_batch(new)
         return self._sorted(old), self._sorted(new)
 
