@@ -84,15 +84,15 @@ class Side:
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
-        with _Watch(process.pid) as watch, _deadline(self._patience, process.pid):
-            with contextlib.suppress(BrokenPipeError):  # it has ended: reading the answer fails, too
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-            try:
+        try:
+            with _Watch(process.pid) as watch, _deadline(self._patience, process.pid):
+                with contextlib.suppress(BrokenPipeError):  # it has ended: reading the answer fails, too
+                    process.stdin.write(line + "\n")
+                    process.stdin.flush()
                 said = process.stdout.readline()
-            except BaseException:  # interrupted: it must not go on writing into a directory that is being removed
-                self.kill()
-                raise
+        except BaseException:  # interrupted: it must not go on writing into a directory that is being removed
+            self.kill()
+            raise
         if not said:
             self.kill()
             tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
@@ -181,6 +181,7 @@ class _deadline:  # noqa: N801 - a context manager, used as a word
 
     def __init__(self, patience: float, pid: int) -> None:
         self._timer = threading.Timer(patience, kill_tree, [pid])
+        self._timer.daemon = True  # an interrupt can come before the block that cancels it
 
     def __enter__(self) -> None:
         self._timer.start()

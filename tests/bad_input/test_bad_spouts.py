@@ -320,7 +320,7 @@ def test_a_partition_of_an_opaque_spout_that_goes_away_is_said_once_and_kept(tmp
         if progress.txid in (1, 4):
             path.write_text("1" if progress.txid == 1 else "2")
 
-    assert go_until(OpaqueShrinks(path), tmp_path / "data", 8, listeners=[listen]) == 8
+    assert go_until(OpaqueShrinks(path), tmp_path / "data", 30, listeners=[listen]) == 30
     counts = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
     assert counts == {f"{partition}.{number}": 1 for partition in range(2) for number in range(5)}
     said = [notice for progress in done for notice in progress.reported]

@@ -350,9 +350,13 @@ def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, 
     now = replace(moment, passed=moment.reached, reached=END)
     windows, _ = fire(form, unit, now, Rows(rows.times[pending:], rows.arrivals[pending:]), oldest)
     got = [one for one in windows if bisect_left(changed, one.low) < bisect_left(changed, one.high)]
-    low, high, end = unit.low, unit.high, now.last_end(form.step) if form.step else None
-    if moment.keyed and form.span is not None and unit.last_end is None and end is not None:
-        low = high = max(low, behind(end, moment.txid))  # an end without content has dropped what the key had before
+    low, high = unit.low, unit.high
+    if moment.keyed and unit.last_end is None and form.span is not None and form.step is not None:
+        # An end without content has dropped what the key had. With windows that overlap, all of that is covered; a tuple
+        # at the time of that end which came later is not. With others, ends may have passed that did not look at the key.
+        end = now.last_end(form.step)
+        dropped = unit.covered if form.span > form.step or end is None else before(end + 1)
+        low = high = max(low, dropped)
     return [one._replace(old_low=low, old_high=high, first=unit.last_end is None, final=False) for one in got]
 
 
