@@ -27,7 +27,7 @@ CALLS = {
     "a float as key": (lambda: WindowAggregate({"a": float}, table="r", n="count"), "key field 'a' cannot be double"),
     "an unknown type": (lambda: WindowAggregate({"a": object}, table="r", n="count"), "unknown type <class 'object'>"),
     "a bad table": (lambda: WindowAggregate("k", table="1", n="count"), "WindowAggregate: table '1'"),
-    "a ttl without a table": (lambda: WindowAggregate("k", ttl=WEEK, n="count"), "ttl is for results in a state"),
+    "a ttl without a table": (lambda: WindowAggregate("k", ttl=WEEK, n="count"), "ttl is for stored results"),
     "retractions without a table": (lambda: WindowAggregate("k", retractions=True, n="count"), "retractions is for"),
     "no aggregate": (lambda: WindowAggregate("k", table="r"), "expected at least one aggregate"),
     "a ttl of 0": (lambda: WindowAggregate("k", table="r", ttl=timedelta(0), n="count"), "ttl: expected a positive"),
@@ -92,7 +92,7 @@ BUILDS = {
             .with_timestamp_field("ts")
             .with_allowed_lateness(SECOND)
         ),
-        "results that change are replaced in a state; give WindowAggregate a table",
+        "results that change are replaced where they are stored; give a table",
     ),
     "a late stream without timestamps": (
         lambda: built(made().with_tumbling_window(SECOND).with_late_tuple_stream("late")),

@@ -66,7 +66,7 @@ class WindowAggregate(WindowedBolt):
         if fault is None and ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
             fault = f"WindowAggregate: ttl: expected a positive timedelta or None, got {ttl!r}"
         if fault is None and table is None and (ttl is not None or retractions):
-            fault = f"WindowAggregate: {'retractions' if ttl is None else 'ttl'} is for results in a state; give a table"
+            fault = f"WindowAggregate: {'retractions' if ttl is None else 'ttl'} is for stored results; give a table"
         if fault is not None:
             raise InputError(fault)
         self.cells = Cells(key_fields(key), tuple(aggregate_of(name, given) for name, given in aggregates.items()))
@@ -139,7 +139,7 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
             "for windows of a number of tuples"
         )
     if bolt.lateness and bolt.table is None:
-        faults.append("with_allowed_lateness: results that change are replaced in a state; give WindowAggregate a table")
+        faults.append("with_allowed_lateness: results that change are replaced where they are stored; give a table")
     unfit = {
         "with_key": options.key and "the key is the first argument of WindowAggregate",
         "with_evictor": options.evictor and "filter the tuples upstream",

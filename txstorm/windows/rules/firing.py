@@ -352,8 +352,8 @@ def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, 
     got = [one for one in windows if bisect_left(changed, one.low) < bisect_left(changed, one.high)]
     low, high = unit.low, unit.high
     if moment.keyed and unit.last_end is None and form.span is not None and form.step is not None:
-        # An end without content has dropped what the key had. With windows that overlap, all of that is covered; a tuple
-        # at the time of that end which came later is not. With others, ends may have passed that did not look at the key.
+        # An end without content has dropped what the key had. Where windows overlap, that is what has been covered: a
+        # tuple at the time of the end may have come later. Otherwise, ends may have passed without a look at the key.
         end = now.last_end(form.step)
         dropped = unit.covered if form.span > form.step or end is None else before(end + 1)
         low = high = max(low, dropped)
