@@ -32,7 +32,7 @@ PERSON, AUCTION, BID = range(3)
 """Kinds of Nexmark's events."""
 VIEW, CLICK, PURCHASE = range(3)
 """Kinds of YSB's events."""
-ADS_PER_CAMPAIGN, CAMPAIGNS = 10, 1_000
+ADS_PER_CAMPAIGN, CAMPAIGNS = 100, 1_000
 HOT, OPEN = 1_000, 19_500
 """Numbers of auctions that get half of the bids, and of those that share the other half, at any time."""
 BIDDERS = 100_000

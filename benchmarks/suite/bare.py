@@ -9,8 +9,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from benchmarks.machine import cpu_seconds
 from benchmarks.suite.job import Job, Outcome
+from txstorm.api.state import CollectionState, arrow_type
 from txstorm.engine.port import Engine, Pack, Processed
 from txstorm.engine.program import Program, program_of
 from txstorm.engine.spill import sweep_spilled
@@ -60,12 +64,13 @@ def process(job: Job, topology: Topology, packs: Sequence[Pack], engine: Engine)
     """
     program = program_of(compile_plan(topology), job.directory)
     engine.start(program)
+    tables = _NoTables(topology)
     waiting, running = deque(packs), dict[Future[list[Processed]], Pack]()
     finishing: list[Future[None]] = []
 
     def drop(pack: Pack, outcomes: Sequence[Processed]) -> None:
         if job.form == "stages":
-            _finish(program, pack, outcomes)
+            _finish(program, pack, outcomes, tables)
         sweep_spilled(program.spill_dir, outcomes[-1].attempt.txid)
 
     before, began = sum(cpu_seconds()), time.perf_counter()
@@ -129,11 +134,62 @@ class _Nothing:
         pass
 
 
+class _Records(_Nothing):
+    """What a ready-made committer needs to know of earlier transactions, in memory."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, Any] = {}
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        self._values[key] = value
+
+
+class _Rows:
+    """Rows that a ready-made committer keeps for later transactions, of all keys, in memory."""
+
+    def __init__(self, state: CollectionState) -> None:
+        [self._order] = state.order
+        columns = {**state.key, **state.order, **state.value}
+        schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns.items()])
+        self._tables = [schema.empty_table()]
+        self._bound: Any = None
+
+    def append_batch(self, rows: pa.Table) -> None:
+        self._tables.append(rows.select(self._tables[0].column_names))
+
+    def evict_before(self, place: Any) -> None:
+        self._bound = place
+
+    def scan_table(self, keys: None, start: Any, end: Any) -> pa.Table:
+        assert keys is None, "only for one task"
+        rows = pa.concat_tables(self._tables)
+        if self._bound is not None:
+            rows = rows.filter(pc.field(self._order) >= self._bound)
+            self._tables = [rows]
+        for bound, inside in ((start, pc.greater_equal), (end, pc.less_equal)):
+            rows = rows if bound is None else rows.filter(inside(rows.column(self._order), bound))
+        return rows
+
+
 class _NoTables:
-    """`txstorm.engine.task.component_run.Resources` without tables."""
+    """`txstorm.engine.task.component_run.Resources` that drops results; ready-made committers remember in memory."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._kept: dict[str, Any] = {}
+        for owner, states in topology.states.items():
+            committer = topology.component(owner).object
+            for one in states:
+                if one.name in getattr(committer, "internal_states", ()):
+                    self._kept[one.name] = _Rows(one) if isinstance(one, CollectionState) else _Records()
 
     def state(self, component: str, task: int, name: str) -> Any:
-        return _Nothing()
+        return self._kept.get(name) or _Nothing()
+
+    def collection(self, component: str, task: int, name: str, tasks: int) -> Any:
+        return self._kept.get(name) or _Nothing()
 
     def sink(self, component: str, task: int, name: str) -> Any:
         return _Nothing()
@@ -148,8 +204,8 @@ class _NoTables:
         pass
 
 
-def _finish(program: Program, pack: Pack, outcomes: Sequence[Processed]) -> None:
+def _finish(program: Program, pack: Pack, outcomes: Sequence[Processed], tables: _NoTables) -> None:
     """Run the committers of the txids of `pack` on the results of its job, and drop what they write."""
     inputs = {one.attempt: one for one in pack.inputs}
     for outcome in outcomes:
-        CommitRun(program, inputs[outcome.attempt], outcome.cargo, _NoTables()).run()
+        CommitRun(program, inputs[outcome.attempt], outcome.cargo, tables).run()

@@ -333,7 +333,7 @@ def _windows() -> Iterator[Comparison]:
     grouped = Entry("txstorm", (600, 0), (200, 0), pending=PENDING)
     stages = [
         Entry("txstorm", (80, 0), (20, 0), form=form, label=label)
-        for form, label in (("recorded", "txstorm"), ("jobs", JOBS))
+        for form, label in (("recorded", "txstorm"), ("stages", STAGES), ("jobs", JOBS))
     ]
     few, many, most = ((20, 0), (5, 0)), ((40, 0), (10, 0)), ((80, 0), (20, 0))
     loop, bytewax = Entry("nexmark-loop", (10, 0), (3, 0)), Entry("nexmark-bytewax", (5, 0), (2, 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from benchmarks.machine import Spread
-from benchmarks.suite.comparisons import JOBS, STAGES
+from benchmarks.suite.comparisons import STAGES
 from benchmarks.suite.job import Outcome
 from benchmarks.suite.results import Results, commit_ms
 
@@ -251,9 +251,9 @@ def _windows() -> list[Figure]:
         ),
         Figure(
             "w3-stages",
-            "time of w3 against the same Spark stages with results discarded",
+            "time of w3 against the same stages with results discarded",
             ("w3-stages",),
-            _ratio("w3-stages", JOBS, OURS, TXIDS),
+            _ratio("w3-stages", STAGES, OURS, TXIDS),
             1.2,
             1.08,
             at_most=True,
