@@ -50,7 +50,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """How the figure compares with limit and goal."""
+        """``goal``, ``reached`` (the limit, but not the goal) or ``missed``."""
         sign = -1 if self.at_most else 1
         return "goal" if sign * self.ratio >= sign * self.goal else (
             "reached" if sign * self.ratio >= sign * self.limit else "missed")  # fmt: skip

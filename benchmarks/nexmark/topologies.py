@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from benchmarks.nexmark.events import LAG_MS, WINDOW_MS, campaigns, columns_of, read
 from benchmarks.nexmark.queries import QUERIES, Query
 from benchmarks.suite.job import Job
+from benchmarks.suite.topologies import NumberedTransactions
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
@@ -39,23 +40,10 @@ class EventSpout(TransactionalSpout):
         self.fields = tuple(columns_of(job.source["form"]))
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        return _Coordinator(self.job.last)
+        return NumberedTransactions(self.job.last)
 
     def emitter(self, context: TaskContext) -> Emitter:
         return _Emitter(self.job, context.task, context.parallelism)
-
-
-class _Coordinator(SpoutCoordinator):
-    def __init__(self, last: int) -> None:
-        self._last = last
-        self._planned = 0
-
-    def is_ready(self) -> bool:
-        return self._planned < self._last
-
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        self._planned = txid
-        return txid
 
 
 class _Emitter(Emitter):

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from benchmarks import processes, sensor_events
 from benchmarks.sensor_events import LAG_MS, LENGTH_MS, SLIDE_MS
+from benchmarks.suite.topologies import NumberedTransactions
 from benchmarks.words import words, zipf_ranks
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
@@ -43,23 +44,10 @@ class CutSpout(TransactionalSpout):
         self.fields = tuple(COLUMNS) if kind == "readings" else ("word",)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        return _Coordinator(len(self.cuts) - 1)
+        return NumberedTransactions(len(self.cuts) - 1)
 
     def emitter(self, context: TaskContext) -> Emitter:
         return _Emitter(self, context.task, context.parallelism)
-
-
-class _Coordinator(SpoutCoordinator):
-    def __init__(self, last: int) -> None:
-        self._last = last
-        self._planned = 0
-
-    def is_ready(self) -> bool:
-        return self._planned < self._last
-
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        self._planned = txid
-        return txid
 
 
 class _Emitter(Emitter):

@@ -135,7 +135,7 @@ class _Nothing:
 
 
 class _Records(_Nothing):
-    """What a ready-made committer needs to know of earlier transactions, in memory."""
+    """Keyed state in memory: the progress of a ready-made committer, which it reads in the next transaction."""
 
     def __init__(self) -> None:
         self._values: dict[Any, Any] = {}
@@ -148,7 +148,7 @@ class _Records(_Nothing):
 
 
 class _Rows:
-    """Rows that a ready-made committer keeps for later transactions, of all keys, in memory."""
+    """Collection in memory: the rows that a ready-made committer reads in later transactions."""
 
     def __init__(self, state: CollectionState) -> None:
         [self._order] = state.order

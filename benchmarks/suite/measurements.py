@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import window_tuples
 from benchmarks.machine import Spread
 from benchmarks.suite import kafka, recovery
 from benchmarks.suite.results import Setting
 from benchmarks.suite.sides import call
-
-WINDOW_TUPLES = "benchmarks.window_tuples"
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,10 @@ def _heartbeat(setting: Setting) -> None:
 
 def _window_tuples(setting: Setting) -> None:
     """Run the benchmark of windows of tuples, which judges its own figures."""
-    if importlib.util.find_spec(WINDOW_TUPLES) is None:
-        setting.results.missing["window-tuples"] = f"there is no {WINDOW_TUPLES}"
-        return
     setting.say("windows of tuples")
-    module = importlib.import_module(WINDOW_TUPLES)
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-", ignore_cleanup_errors=True) as place:
-        bench = module.Bench(Path(place), setting.engine, module.SIDES, quick=setting.quick)
-        for part in module.PARTS:
+        bench = window_tuples.Bench(Path(place), setting.engine, window_tuples.SIDES, quick=setting.quick)
+        for part in window_tuples.PARTS:
             if part != "heartbeat":  # the measurement of this name
                 setting.results.judged.setdefault("window-tuples", []).extend(getattr(bench, part)())
 

@@ -134,13 +134,15 @@ class JobSpout(TransactionalSpout):
         self.job, self.notes = job, notes
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        return _Coordinator(self.job.last)
+        return NumberedTransactions(self.job.last)
 
     def emitter(self, context: TaskContext) -> Emitter:
         return _Emitter(self.job, self.notes, context.task, context.parallelism)
 
 
-class _Coordinator(SpoutCoordinator):
+class NumberedTransactions(SpoutCoordinator):
+    """Coordinator of `last` transactions; the metadata of each is its txid."""
+
     def __init__(self, last: int) -> None:
         self._last = last
         self._planned = 0

@@ -1,4 +1,4 @@
-"""What users of other systems ask of windows (rows U): on both engines, and step by step with the test driver."""
+"""Windows that Storm does not have, rows U1 to U26 of the conformance page: on both engines, and in the test driver."""
 
 from __future__ import annotations
 
