@@ -156,6 +156,11 @@ class DeltaHandle:
         return pa.schema(self._table.schema().to_arrow())
 
     @property
+    def id(self) -> str:
+        """The table's id in this version, which a table that replaced it does not have."""
+        return str(self._table.metadata().id)
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties (``delta.…`` and ``txstorm.…``)."""
         return dict(self._table.metadata().configuration)
@@ -313,9 +318,8 @@ class DeltaHandle:
 
     def _commit_through(self, commit: Commit) -> None:
         if commit.columns is not None:
-            raise StateError(
-                f"{self.path}: its features, or its file system, do not let txstorm change its columns: rename it"
-            )
+            msg = f"{self.path}: its features, or its file system, do not let txstorm change its columns: rename it"
+            raise StateError(msg)
         change, table = commit.data_change, self._written_to()
         adds = [AddAction(file.path, file.size, {}, file.modified, change, file.stats) for file in commit.adds]
         removes = [RemoveAction(file.path, change, commit.removed_at, file.size, {}) for file in commit.removes]
@@ -387,8 +391,7 @@ class DeltaHandle:
         if version < 0:
             return
         for entry in archived_entries(self.path):  # the archive has gaps: versions that no savepoint needs
-            older = version_of(entry.name)
-            if older is not None and older <= version:
+            if (older := version_of(entry.name)) is not None and older <= version:
                 yield LogEntry(older, _checked(entry))
 
     def info(self, version: int) -> Mapping[str, Any]:

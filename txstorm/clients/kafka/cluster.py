@@ -55,7 +55,7 @@ _KE = ck.KafkaError
 END, _ALL_DOWN, _AUTHENTICATION, _SSL = _KE._PARTITION_EOF, _KE._ALL_BROKERS_DOWN, _KE._AUTHENTICATION, _KE._SSL  # noqa: SLF001
 OUT_OF_RANGE = {_KE._AUTO_OFFSET_RESET, _KE.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
 UNKNOWN = {_KE._UNKNOWN_TOPIC, _KE._UNKNOWN_PARTITION, _KE.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
-DENIED = {_KE.TOPIC_AUTHORIZATION_FAILED, _KE.CLUSTER_AUTHORIZATION_FAILED}
+DENIED = {_KE.TOPIC_AUTHORIZATION_FAILED, _KE.CLUSTER_AUTHORIZATION_FAILED, _KE.GROUP_AUTHORIZATION_FAILED}
 # The errors other than `DENIED` may also be caused by a restarting broker: they are final only at the start.
 REFUSED = DENIED | {_AUTHENTICATION, _SSL, _KE.SASL_AUTHENTICATION_FAILED, _KE.UNSUPPORTED_SASL_MECHANISM}
 
@@ -244,6 +244,22 @@ class Cluster:
             return {partition: answer.result() for partition, answer in asked.items()}
         except ck.KafkaException as error:
             raise Unavailable(self._explained(error.args[0].str())) from None
+
+    def group_positions(self, group: str, seconds: float) -> dict[Partition, int]:
+        """Return the positions that a consumer group has committed: partition → the next offset to consume.
+
+        Raises `Unavailable` if its coordinator does not answer within `seconds`, or refuses the request.
+        """
+        self._troubles.clear()
+        wanted = [ck.ConsumerGroupTopicPartitions(group)]
+        answer = self._admin.list_consumer_group_offsets(wanted, request_timeout=seconds)[group]
+        self._await([answer], seconds)
+        try:
+            found = answer.result().topic_partitions
+        except ck.KafkaException as error:
+            cause = error.args[0]
+            raise Unavailable(self._explained(cause.str()), refused=cause.code() in REFUSED) from None
+        return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0 and one.error is None}
 
     def serve(self) -> str:
         """Process pending events of the client; return the errors it has reported, as text. Call regularly."""

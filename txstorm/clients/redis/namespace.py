@@ -1,4 +1,4 @@
-"""Redis as a store of prepared and committed changes. This is the only module that imports `redis`.
+"""Namespace in Redis: prepared and committed changes of a state.
 
 A namespace is three hashes: the committed values, the prepared changes, and the mark (format, owner, epoch, places).
 Every call that writes runs one script, which Redis executes atomically, and which first compares the epochs.
@@ -7,19 +7,11 @@ Every call that writes runs one script, which Redis executes atomically, and whi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from txstorm.errors import FencedError, InputError, MissingDependency, StateError
-
-try:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-except ModuleNotFoundError:
-    raise MissingDependency("redis", "redis") from None
+from txstorm.clients.redis.connection import RedisAddress, connect, reached
+from txstorm.errors import FencedError, StateError
 
 FORMAT = "1"
 CHUNK = 5000
@@ -63,29 +55,6 @@ return {'ok', epoch}
 """
 
 
-@dataclass(frozen=True)
-class RedisAddress:
-    """Address of a Redis server, with the credentials for it.
-
-    Attributes:
-        host, port, database: the server, and the number of the database in it.
-        timeout: seconds to connect, and to wait for an answer.
-        username, password: credentials, if the server needs them.
-        ssl: whether to speak TLS.
-    """
-
-    host: str = "localhost"
-    port: int = 6379
-    database: int = 0
-    timeout: float = 2.0
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    ssl: bool = False
-
-    def __str__(self) -> str:
-        return f"redis://{self.host}:{self.port}/{self.database}"
-
-
 class RedisNamespace:
     """The changes of one namespace in Redis, opened with an epoch. Not thread-safe.
 
@@ -110,18 +79,7 @@ class RedisNamespace:
         self._keys = [f"{{{namespace}}}{part}" for part in ("", ":prepared", ":mark")]
         self._owner = owner
         self._epoch = "" if epoch is None else str(epoch)
-        self._client = redis.Redis(
-            host=address.host,
-            port=address.port,
-            db=address.database,
-            username=address.username,
-            password=address.password,
-            ssl=address.ssl,
-            socket_timeout=address.timeout,
-            socket_connect_timeout=address.timeout,
-            # A call whose response is lost is not repeated: the caller first reads what it has done.
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._client = connect(address)
         self._script = self._client.register_script(_SCRIPT)
         try:
             self._epoch = self._run("lead")
@@ -131,7 +89,7 @@ class RedisNamespace:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the committed value of `key`; None if it has none."""
-        with self._reached("read"):
+        with reached(self._label, "read"):
             found: Any = self._client.hget(self._keys[0], key)
         return found if found is None else bytes(found)
 
@@ -140,7 +98,7 @@ class RedisNamespace:
         seen: set[bytes] = set()  # a scan may return a key twice while the server resizes the hash
         scan = iter(self._client.hscan_iter(self._keys[0], count=1000))
         while True:
-            with self._reached("iterate"):
+            with reached(self._label, "iterate"):
                 found: Any = next(scan, None)
             if found is None:
                 return
@@ -151,7 +109,7 @@ class RedisNamespace:
 
     def marks(self) -> tuple[str | None, str | None]:
         """Return the place last committed, and the one that is prepared."""
-        with self._reached("read"):
+        with reached(self._label, "read"):
             found: Any = self._client.hmget(self._keys[2], ["committed", "prepared"])
         committed, prepared = (None if one is None else one.decode() for one in found)
         return committed, prepared
@@ -184,7 +142,7 @@ class RedisNamespace:
 
     def _run(self, action: str, *arguments: str | bytes) -> str:
         """Run the script; return the epoch with which it ran."""
-        with self._reached(action):
+        with reached(self._label, action):
             answer: Any = self._script(keys=self._keys, args=[action, self._owner, self._epoch, *arguments])
         outcome, found = (one.decode() for one in answer)
         if outcome == "ok":
@@ -204,25 +162,3 @@ class RedisNamespace:
         else:
             msg = f"{self._label}: {arguments[0]!r} cannot be committed, prepared is {found or 'nothing'}"
         raise StateError(msg)
-
-    @contextmanager
-    def _reached(self, action: str) -> Iterator[None]:
-        """Convert the errors of the client; their texts have no credentials."""
-        try:
-            yield
-        except (
-            redis.AuthenticationError,
-            redis.exceptions.AuthorizationError,
-            redis.exceptions.NoPermissionError,
-        ) as error:
-            msg = f"{self._label}: the server rejects the credentials ({error}); mend password and username"
-            raise InputError(msg) from None
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            msg = f"{self._label}: cannot {action}: {error}"
-            raise ConnectionError(msg) from error
-        except redis.ResponseError as error:
-            if "NOAUTH" in str(error) or "DB index" in str(error):
-                msg = f"{self._label}: the server answers {error}; mend password or database"
-                raise InputError(msg) from None
-            msg = f"{self._label}: cannot {action}: {error}"
-            raise ConnectionError(msg) from error
