@@ -27,10 +27,10 @@ def check_aware(value: datetime | None, name: str) -> None:
 
 def text_of(value: Any, name: str) -> str:
     """Encode `value` as text; raise `EmitError`, naming the field `name`, if it cannot be."""
-    return json.dumps(_tag(value, name), separators=(",", ":"))
+    return json.dumps(tag(value, name), separators=(",", ":"))
 
 
-def _tag(value: Any, name: str) -> Any:
+def tag(value: Any, name: str) -> Any:
     """Encode `value` as JSON; values of types that JSON lacks are wrapped in an object with a single key, their tag."""
     if value is None or isinstance(value, bool):
         return value
@@ -44,9 +44,9 @@ def _tag(value: Any, name: str) -> Any:
         if isinstance(value, kind):
             return {letter: encode(value, name)}
     if isinstance(value, list):
-        return [_tag(part, name) for part in value]
+        return [tag(part, name) for part in value]
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy scalar
-        return _tag(value.item(), name)
+        return tag(value.item(), name)
     kind_name = type(value).__name__
     msg = (
         f"field {name!r}: a value of type {kind_name} cannot be sent to another task; emit plain values, lists or dicts"
@@ -60,37 +60,38 @@ def _micros(value: datetime, name: str) -> int:
 
 
 _TAGS: dict[type, tuple[str, Callable[[Any, str], Any]]] = {
-    tuple: ("t", lambda value, name: [_tag(part, name) for part in value]),
-    dict: ("d", lambda value, name: [[_tag(k, name), _tag(v, name)] for k, v in value.items()]),
+    tuple: ("t", lambda value, name: [tag(part, name) for part in value]),
+    dict: ("d", lambda value, name: [[tag(k, name), tag(v, name)] for k, v in value.items()]),
     bytes: ("b", lambda value, _: base64.b64encode(value).decode()),
     datetime: ("T", _micros),
     date: ("D", lambda value, _: value.isoformat()),
     Decimal: ("n", lambda value, _: str(value)),
-    frozenset: ("S", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
-    set: ("s", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
+    frozenset: ("S", lambda value, name: sorted((tag(part, name) for part in value), key=json.dumps)),
+    set: ("s", lambda value, name: sorted((tag(part, name) for part in value), key=json.dumps)),
 }
 _UNTAGS: dict[str, Callable[[Any], Any]] = {
-    "t": lambda content: tuple(_untag(part) for part in content),
-    "d": lambda content: {_untag(k): _untag(v) for k, v in content},
+    "t": lambda content: tuple(untag(part) for part in content),
+    "d": lambda content: {untag(k): untag(v) for k, v in content},
     "b": base64.b64decode,
     "T": lambda content: _EPOCH + timedelta(microseconds=content),
     "D": date.fromisoformat,
     "n": Decimal,
-    "S": lambda content: frozenset(_untag(part) for part in content),
-    "s": lambda content: {_untag(part) for part in content},
+    "S": lambda content: frozenset(untag(part) for part in content),
+    "s": lambda content: {untag(part) for part in content},
     "f": float,
 }
 
 
 def value_of(text: str) -> Any:
     """Decode the text of one value."""
-    return _untag(json.loads(text))
+    return untag(json.loads(text))
 
 
-def _untag(value: Any) -> Any:
+def untag(value: Any) -> Any:
+    """Decode a value that `tag` has encoded."""
     if isinstance(value, dict):
         [(letter, content)] = value.items()
         return _UNTAGS[letter](content)
     if isinstance(value, list):
-        return [_untag(part) for part in value]
+        return [untag(part) for part in value]
     return value

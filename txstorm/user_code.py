@@ -10,11 +10,13 @@ import os
 import site
 import sys
 import sysconfig
+import uuid
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 _PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _PATHS = sysconfig.get_paths()
@@ -27,6 +29,33 @@ _INSTALLED = tuple(
 )
 _BELOW = ("pyarrow", "numpy", "pandas", "pydantic", "deltalake", "pyspark", "cloudpickle", "typer", "click", "rich")
 """Packages that txstorm calls itself: their frames directly below one of txstorm are not the user's."""
+
+
+class InDriver:
+    """Holder of a user's object that stays in the driver: copies that are unpickled in the same process share it.
+
+    Copies in workers are empty. Thus a function given by the user sees the variables of the user's program, and a
+    connection or a password is not shipped.
+
+    Attributes:
+        value: the object; None in other processes.
+    """
+
+    _held: ClassVar[WeakValueDictionary[str, InDriver]] = WeakValueDictionary()
+
+    def __init__(self, value: Any, token: str | None = None) -> None:
+        self.value = value
+        self._token = token or uuid.uuid4().hex
+        if token is None:
+            self._held[self._token] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_driver, (self._token,)
+
+
+def _in_driver(token: str) -> InDriver:
+    """Return the holder with this token; an empty one in another process."""
+    return InDriver._held.get(token) or InDriver(None, token)  # noqa: SLF001
 
 
 def is_txstorm(filename: str) -> bool:

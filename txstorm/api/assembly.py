@@ -1,4 +1,4 @@
-"""Assembled bolts: bolts that the builder turns into a committer of the framework's, which calls the user's code."""
+"""Assembled bolts: bolts that the builder turns into one of the framework's, mostly a committer, that does the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Results:
     Attributes:
         time: the field with their times.
         frontier: the stream to which the first task emits, in a transaction, a time in microseconds that the times of
-            all later results exceed.
+            all later results exceed; None if later results can have any time.
         key: the fields that tell results of one time apart.
         final: whether each result is emitted once; otherwise, changed results are emitted again.
         retractions: the stream of results that no longer hold; None if there is none.
@@ -25,7 +25,7 @@ class Results:
     """
 
     time: str
-    frontier: str
+    frontier: str | None
     key: tuple[str, ...]
     final: bool
     retractions: str | None
@@ -54,6 +54,24 @@ class SiteInput:
 
 
 @dataclass(frozen=True)
+class FilledBy:
+    """A join store that a component of the topology fills with the tuples of a stream.
+
+    Attributes:
+        id: the component's id.
+        store: the store.
+        component, stream: what the component reads.
+        fields: the fields of that stream; None if it is not declared.
+    """
+
+    id: str
+    store: Any
+    component: str
+    stream: str
+    fields: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
 class Site:
     """The place of an assembled bolt in its topology.
 
@@ -63,6 +81,7 @@ class Site:
         inputs: its subscriptions, in the order of their declaration.
         tables: the states, sinks, maps and outlets that it declares as attributes.
         settings: the topology's settings.
+        filled: the join stores that components of the topology fill.
     """
 
     id: str
@@ -70,14 +89,15 @@ class Site:
     inputs: tuple[SiteInput, ...]
     tables: tuple[Any, ...]
     settings: Any = None
+    filled: tuple[FilledBy, ...] = ()
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """The committer that an assembled bolt becomes.
+    """The bolt that an assembled bolt becomes.
 
     Attributes:
-        committer: takes the place of the bolt, with its id, inputs and parallelism.
+        committer: takes the place of the bolt, with its id, inputs and parallelism; mostly a committer.
         faults: faults of the bolt's own declaration, one sentence each.
         warnings: possible mistakes, one sentence each.
     """
@@ -104,8 +124,14 @@ class PartialCommitter(BatchBolt, Committer):
 
 
 class AssembledBolt(Component, ABC):
-    """Base class of bolts that the builder assembles, such as windowed bolts."""
+    """Base class of bolts that the builder assembles, such as windowed bolts.
+
+    Attributes:
+        fills: the join store that the bolt fills, with component and stream of what it puts there; None: it fills none.
+    """
+
+    fills: tuple[Any, str, str] | None = None
 
     @abstractmethod
     def assemble(self, site: Site) -> Assembly:
-        """Return the committer that does the work of this bolt; never raises for faults of its declaration."""
+        """Return the bolt that does the work of this one; never raises for faults of its declaration."""

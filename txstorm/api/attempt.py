@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FIRST_TXID = 1
+EPOCH_BITS = 32
+"""Number of low bits of an attempt id that count within a run; the others are the epoch of the run."""
 
 
 class TransactionAttempt(NamedTuple):

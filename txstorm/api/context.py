@@ -55,6 +55,27 @@ class PlanFacts:
 NO_FACTS = PlanFacts()
 
 
+class HeldBack(NamedTuple):
+    """The partition that holds a join back: the one whose newest tuple is the oldest.
+
+    Attributes:
+        component, stream: the input.
+        partition: its name; empty if the input is one partition.
+        since: how long, by stamps, it has had no data.
+    """
+
+    component: str
+    stream: str
+    partition: str
+    since: timedelta
+
+    def __str__(self) -> str:
+        partition = f"partition {self.partition!r} of " if self.partition else ""
+        return (
+            f"held back by {partition}{self.component}/{self.stream}, {self.since.total_seconds():,.1f} s without data"
+        )
+
+
 @dataclass(frozen=True)
 class WindowProgress:
     """Progress of a windowed component in one transaction, or in all transactions of a run so far.
@@ -65,34 +86,50 @@ class WindowProgress:
         delay: how far the watermark is behind the stamp of the transaction; None if undefined or at the end of input.
         fired: number of windows that fired; for aggregates, number of results.
         late: number of late tuples.
+        held_back_by: for joins, the partition that holds the position of the right side back; None if that is unknown.
+        join: whether it is of a join: then the watermark is the position of the right side, and results are counted.
     """
 
     watermark: datetime | None = None
     delay: timedelta | None = None
     fired: int = 0
     late: int = 0
+    held_back_by: HeldBack | None = None
+    join: bool = False
+
+    def label(self, component: str) -> str:
+        """Return how the component is called in lines that show its progress."""
+        return f"join {component}" if self.join else f"windows of {component}"
 
     def after(self, before: WindowProgress | None) -> WindowProgress:
         """Return this progress with the numbers of an earlier transaction, or of another task, added."""
         if before is None:
             return self
-        return replace(self, fired=self.fired + before.fired, late=self.late + before.late)
+        held = self.held_back_by or before.held_back_by
+        return replace(self, fired=self.fired + before.fired, late=self.late + before.late, held_back_by=held)
 
     def to_json(self) -> dict[str, Any]:
         """Return the progress as JSON: the watermark in ISO 8601 or ``end of input``, the delay in seconds."""
         ended = self.watermark is not None and self.watermark.replace(tzinfo=None) == datetime.max  # noqa: DTZ901
-        return {
+        shown: dict[str, Any] = {
             "watermark": "end of input" if ended else self.watermark and self.watermark.isoformat(),
             "delay": None if self.delay is None else self.delay.total_seconds(),
             "fired": self.fired,
             "late": self.late,
         }
+        held = self.held_back_by
+        if held is not None:
+            shown["held_back_by"] = {**held._asdict(), "since": held.since.total_seconds()}
+        return shown
 
     def __str__(self) -> str:
         shown = self.to_json()
-        watermark = f"watermark {shown['watermark'] or 'undefined'}"
+        watermark = f"{'right position' if self.join else 'watermark'} {shown['watermark'] or 'undefined'}"
         behind = "" if self.delay is None else f", {self.delay.total_seconds():,.1f} s behind"
-        return f"{watermark}{behind}, {counted(self.fired, 'window')} fired, {counted(self.late, 'late tuple')}"
+        held = "" if self.held_back_by is None else f", {self.held_back_by}"
+        fired = counted(self.fired, "result") if self.join else f"{counted(self.fired, 'window')} fired"
+        late = counted(self.late, "late left row" if self.join else "late tuple")
+        return f"{watermark}{behind}, {fired}, {late}{held}"
 
 
 class CommitResources(Protocol):

@@ -72,6 +72,21 @@ class SpoutCoordinator(StormNames):
         """
         return SourceFacts()
 
+    def offsets(self, metadata: Any) -> Mapping[str, int]:
+        """Return partition → the offset that follows what transactions up to the one with `metadata` have read.
+
+        See `offsets_at`.
+        """
+        return {}
+
+    def offsets_at(self, when: int) -> Mapping[str, int] | None:
+        """Return partition → its first offset whose record is of time `when` (UTC microseconds) or later, else its end.
+
+        Implement it, and `offsets`, in a coordinator whose records have times in the source itself, such as those of
+        Kafka; ``txstorm rewind --to-time`` compares the two. None: they have none.
+        """
+        return None
+
     def notices(self) -> list[str]:
         """Return the messages about the source since the last call, to be shown in the log and the progress."""
         return []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+A = TypeVar("A")
 CHANGES, MERGE = "changes", "merge"
 LAYOUTS = (CHANGES, MERGE)
 DECIMAL = pa.decimal128(38, 18)
@@ -220,6 +221,22 @@ class CollectionHandle(Protocol):
         lowest place that the component's tasks give in this txid counts, from the next txid on; if any task gives none,
         nothing is evicted.
         """
+
+    def scan_parts(self, function: Callable[[Iterator[pa.Table]], A], start: Any = None, end: Any = None) -> A:
+        """Return what `function` returns for an iterator over the rows of all keys from `start` to `end`, as tables.
+
+        It is the fastest way to read very many rows: they are in no order, and only one table of them need be in memory
+        at a time. `function` may be called again, if upkeep replaces the files while it reads.
+        """
+
+    def remember(self, value: Any) -> None:
+        """Keep a value that was derived from the rows as they are after this txid, for this task in the next txid.
+
+        It is in memory only, and must not be changed afterwards; see `recall`.
+        """
+
+    def recall(self) -> Any:
+        """Return what this task has remembered in the previous txid; None after a start, or if it is lost otherwise."""
 
     def evict_batch(self, batch: Any) -> None:
         """Evict the rows of many keys, as `evict_before` with a key does for each of them.

@@ -137,7 +137,7 @@ def _totals(moment: Moment) -> str:
 
 def _windows(now: Snapshot) -> list[str]:
     """Return a line for each of the first windowed components."""
-    lines = [f"windows of {component}: {one}" for component, one in now.windows.items()]
+    lines = [f"{one.label(component)}: {one}" for component, one in now.windows.items()]
     left = len(lines) - WINDOW_ROWS
     return lines if left <= 0 else [*lines[:WINDOW_ROWS], f"and windows of {left} more"]
 

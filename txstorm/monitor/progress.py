@@ -97,7 +97,7 @@ class TransactionProgress:
             "dead letters": self.dead_letters or None,
             "failed before": f"{counted(self.failures, 'time')}: {self.cause}" if self.failures else None,
             "reported": "; ".join(self.reported) or None,
-            **{f"windows of {component}": str(one) for component, one in self.windows.items()},
+            **{one.label(component): str(one) for component, one in self.windows.items()},
         }
         return facts(f"txid {self.txid} (attempt {self.attempt})", fields)
 
@@ -143,7 +143,7 @@ class Snapshot:
             "in flight": counted(len(self.in_flight), "txid"),
             "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
             f"{counted(self.tuples, 'tuple')}, {counted(self.replays, 'replay')}",
-            **{f"windows of {component}": str(one) for component, one in self.windows.items()},
+            **{one.label(component): str(one) for component, one in self.windows.items()},
             "dead letters": self.dead_letters or None,
             "not delivered to listeners": self.undelivered or None,
             "blocked": self.blocked,
@@ -297,7 +297,8 @@ class Monitor:
             for progress in done:
                 self._totals.emitted.update(progress.tuples)
                 for component, one in progress.windows.items():
-                    self._totals.windows[component] = one.after(self._totals.windows.get(component))
+                    totals = one.after(self._totals.windows.get(component))
+                    self._totals.windows[component] = replace(totals, held_back_by=one.held_back_by)
             self._totals.dead_letters += sum(progress.dead_letters for progress in done)
             for progress in done:
                 self._failures.pop(progress.txid, None)

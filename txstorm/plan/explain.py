@@ -109,7 +109,10 @@ def _tables(topology: Topology, name: str) -> list[Branch]:
         Branch(f"outlet {outlet.name}: {type(outlet.writer).__name__}") for outlet in topology.outlets.get(name, ())
     ]
     maps = [Branch(f"map {map_state.name}: {_store(map_state)}") for map_state in topology.maps.get(name, ())]
-    return states + sinks + outlets + maps
+    use = topology.stores.get(name)
+    done = "filled once a transaction is decided" if use is not None and use.fills else "looked up in each transaction"
+    stores = [] if use is None else [Branch(f"store {type(use.store).__name__}: {done}")]
+    return states + sinks + outlets + maps + stores
 
 
 def _store(one: MapState) -> str:

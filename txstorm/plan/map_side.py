@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
-from txstorm.api.grouping import Grouping
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
-from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.api.output import Grouping, OutputFieldsDeclarer
 from txstorm.topology.graph import Component, Input, Topology
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from txstorm.api.grouping import Grouping
+from txstorm.api.output import Grouping
 from txstorm.plan.map_side import with_map_sides
 from txstorm.topology.graph import Component, Input, Topology
 

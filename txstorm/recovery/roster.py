@@ -60,7 +60,9 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
         DataDirectoryError: transactions in flight need a source that the code does not declare.
     """
     gone, declared = books.dropped(), _declared(topology)
-    check_declared(declared_uris(topology.maps, topology.outlets, topology.managed), books.live_intents())
+    check_declared(
+        declared_uris(topology.maps, topology.outlets, topology.managed, topology.fills), books.live_intents()
+    )
     tables = undeclared_tables(books, declared) - {LETTERS_REF.uri}
     sources = _recorded_sources(topology, books) - sources_of(topology.spout.object) - gone.sources.keys()
     left = {**{uri: uri for uri in sorted(tables)}, **{f"{SOURCE}{name}": name for name in sorted(sources)}}
@@ -129,7 +131,7 @@ def sources_of(spout: AnySpout) -> set[str]:
 def _declared(topology: Topology) -> dict[str, str]:
     """Return the ledger name → name in messages of every declared table, map and outlet."""
     found = {one.refs[0].uri: one.label for one in declarations(topology.states, topology.sinks)}
-    for uri in declared_uris(topology.maps, topology.outlets, topology.managed):
+    for uri in declared_uris(topology.maps, topology.outlets, topology.managed, topology.fills):
         directory, _, name = uri.partition("/")
         found[uri] = f"{directory.removesuffix('s')} {name!r}"
     # A state declared with the other layout is refused later, with a specific message, when its table is opened.

@@ -148,7 +148,8 @@ def _kept_elsewhere(topology: Topology) -> str:
         for owner, found in topology.outlets.items()
         for one in found
     ]
-    return ", ".join([*maps, *outlets, *external])
+    stores = [f"the store of {owner} is in an external system" for owner in topology.stores]
+    return ", ".join([*maps, *outlets, *stores, *external])
 
 
 class Source:

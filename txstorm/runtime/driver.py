@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
@@ -89,7 +89,7 @@ class Driver:
         self._inbox = Inbox(session.monotonic)
         self._ready: dict[int, ProcessedBatch] = {}
         self._wake_set = False
-        self._attempts = session.books.epoch << 32
+        self._attempts = session.books.epoch << EPOCH_BITS
         self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
         self._plan_after = 0.0
         self._failure: BaseException | None = None

@@ -331,7 +331,7 @@ class RunHandle:
             "input rows": f"{now.rows:,}",
             "tuples": f"{now.tuples:,}",
             "replays": now.replays,
-            **{f"windows of {component}": one for component, one in now.windows.items()},
+            **{one.label(component): one for component, one in now.windows.items()},
             **({"dead letters": now.dead_letters} if now.dead_letters else {}),
             "data": self.data_dir,
         }

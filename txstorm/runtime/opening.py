@@ -46,6 +46,7 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
+from txstorm.state.external.targets import ExternalTarget
 from txstorm.state.index.index import Bounds
 from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
 from txstorm.stateful.target import stateful_targets
@@ -297,7 +298,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
             topology.maps,
             topology.outlets,
             letters,
-            partial(stateful_targets, [(topology.component(name), one) for name, one in topology.managed.items()]),
+            partial(_managed_targets, topology),
         ),
         RecordedTables(known is None, committed, recorded),
         settings=StoreSettings(
@@ -312,6 +313,17 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
     return store, identity
+
+
+def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:
+    """Return the commit targets of stateful bolts and of join stores."""
+    managed = [(topology.component(name), one) for name, one in topology.managed.items()]
+    found: list[ExternalTarget] = [*stateful_targets(managed, data_dir, owner)]
+    if topology.stores:
+        from txstorm.joins.delay.store_target import store_targets
+
+        found += store_targets(topology.stores, data_dir, owner)
+    return found
 
 
 def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:

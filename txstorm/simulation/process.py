@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
 from txstorm.clients.delta.entry import DataFile
@@ -203,7 +203,7 @@ class Process:
         self.concluder = Publisher(
             self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
         )
-        self.attempts = self.books.epoch << 32
+        self.attempts = self.books.epoch << EPOCH_BITS
         self.state = initial(self.world.config)
         self.feed(ev.Opened(currtx, self.planning.open(currtx)))
         self.look()

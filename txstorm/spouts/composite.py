@@ -71,6 +71,20 @@ class CompositePlanner(SpoutPlanner):
         sources = document["sources"]
         return {name: fact for name, one in self._planners.items() for fact in one.facts(sources[name]).values()}
 
+    def offsets(self, document: Any) -> dict[str, int]:
+        """Return the offsets of all sources; keys of partitions are prefixed with the name of their source."""
+        known = document["sources"]
+        own = {name: one.offsets(known[name]) for name, one in self._planners.items() if name in known}
+        return {key: offset for name, offsets in own.items() for key, offset in _under(name, dict(offsets)).items()}
+
+    def offsets_at(self, when: int) -> dict[str, int] | None:
+        """Return the offsets of the sources whose records have times; None if none have."""
+        found = {name: one.offsets_at(when) for name, one in self._planners.items()}
+        timed = {name: offsets for name, offsets in found.items() if offsets is not None}
+        return {
+            key: offset for name, offsets in timed.items() for key, offset in _under(name, dict(offsets)).items()
+        } or (None if not timed else {})
+
     def payload(self, document: Any) -> Any:
         """Return the payloads of all sources, by name."""
         self._check_sources(document)

@@ -14,7 +14,7 @@ It is one module because planners and tasks of all kinds share the formats of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -158,6 +158,14 @@ class _DriverPlanner(SpoutPlanner):
             return {}
         with calling(self._component, "facts()"):
             return {self._component: checked_facts(self._coordinator.facts(_meta(document)), self._component)}
+
+    def offsets(self, document: Any) -> Mapping[str, int]:
+        with calling(self._component, "offsets()"):
+            return dict(self._coordinator.offsets(_meta(document)))
+
+    def offsets_at(self, when: int) -> Mapping[str, int] | None:
+        with calling(self._component, "offsets_at()"):
+            return self._coordinator.offsets_at(when)
 
     def payload(self, document: Any) -> Any:
         if not self._ships:

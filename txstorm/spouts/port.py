@@ -76,6 +76,14 @@ class SpoutPlanner:
         """Return name of a source → its facts as of now, for the txid of `document`; what is missing is unknown."""
         return {}
 
+    def offsets(self, document: Any) -> Mapping[str, int]:
+        """Return partition → the offset after the txid of `document`, for the partitions of `offsets_at`."""
+        return {}
+
+    def offsets_at(self, when: int) -> Mapping[str, int] | None:
+        """Return partition → its first offset of time `when` or later, else its end; None: the source has no times."""
+        return None
+
     def recorded(self, txid: int) -> RecordedPlan | None:
         """Return the recorded facts of `txid`, whose document `plan` returns; None unless it is being replayed."""
         return None

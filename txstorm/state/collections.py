@@ -9,10 +9,10 @@ It is one module, since the handles and the group share the converters of keys, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from txstorm.errors import StateError
 from txstorm.row_order import order_of
 from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
 from txstorm.state.index.collection_index import CollectionIndex, PublishedLayers, PublishedRows, RowForm
-from txstorm.state.index.layers import Layers, Sources
+from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import UnpublishedState, written_twice
@@ -33,10 +33,13 @@ from txstorm.storage.rows.forms import Key, KeyForm, Value
 from txstorm.storage.rows.schema import (
     COUNT_BITS,
     PLACE,
+    SEQUENCE,
     STAMP,
     changes_schema,
     order_field,
 )
+
+A = TypeVar("A")
 
 
 @dataclass
@@ -55,13 +58,15 @@ class TaskCollection:
         active: whether `finish_batch` of this task is running; set by the commit runner.
         tasks: number of tasks of the component.
         bound: the place of `evict_before` without a key; `NO_BOUND` if there was no such call.
+        kept: the value of `remember`; None if there was no such call.
     """
 
     def __init__(self, group: CollectionGroup, component: str, task: int, txid: int) -> None:
         self.active = False
         self.tasks = 1
         self.bound = NO_BOUND
-        self._group, self._txid = group, txid
+        self.kept: Any = None
+        self._group, self._txid, self._place_of_task = group, txid, (component, task)
         self._where = f"{component}[{task}], txid {txid}"
         self._buffer = _Buffer([], [], [])
         self._loose: list[SortedRows] = []
@@ -168,6 +173,24 @@ class TaskCollection:
         """Return the rows of `keys` from position `start` to `end` as a table with the columns of `append_batch`."""
         owners, found = self._found(keys, self._span(start, end, last, reverse=True))
         return self._group.table(owners, found)
+
+    def scan_parts(self, function: Callable[[Iterator[pa.Table]], A], start: Any = None, end: Any = None) -> A:
+        """Pass the rows of all keys from position `start` to `end` to `function`, in tables and in no order."""
+        span = self._span(start, end)
+        self._check_active()
+        return self._group.ask_parts(function, span, self._txid, self.layers)
+
+    # -- derived values ------------------------------------------------------------------------------------------
+
+    def remember(self, value: Any) -> None:
+        """Keep a value derived from the rows after this txid for this task in the next one, in memory."""
+        self._check_active()
+        self.kept = value
+
+    def recall(self) -> Any:
+        """Return what this task has remembered in the previous txid; None if there is no such value."""
+        self._check_active()
+        return self._group.remembered(self._place_of_task, self._txid - 1)
 
     # -- the end of the txid ------------------------------------------------------------------------------------
 
@@ -343,6 +366,8 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         self._rows = ChangeRows(self._form, self.schema)
         self._index = index
         self._overlay = PublishedLayers()  # of all of `_ended`, in few blocks
+        self._memory: dict[int, dict[tuple[str, int], Any]] = {}  # txid → task → what it has remembered
+        self._applied = 0
 
     def stamp(self, txid: int) -> datetime:
         """Return the stamp of `txid`, whose turn it is."""
@@ -357,21 +382,60 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
             StateError: a row was written by a txid later than `txid`.
         """
         later = self._overlay.layers.over(own)  # before the index: rows that move there meanwhile are found in either
+        return self._index.ask(later, lambda layers: self._found_in(layers, owners, span, txid))
+
+    def _found_in(self, layers: Layers, owners: Owners | None, span: Span, txid: int) -> tuple[Owners, Found]:
         form = self._form
+        wanted = layers.owners(span, form.names, form.no_keys) if owners is None else owners
+        found = layers.find(wanted, span, lambda rows: self._living(rows, txid), form.no_values)
+        self._check_not_ahead(found.numbers, txid)
+        return wanted, found
 
-        def ask(layers: Layers) -> tuple[Owners, Found]:
-            wanted = layers.owners(span, form.names, form.no_keys) if owners is None else owners
-            return wanted, layers.find(wanted, span, lambda rows: self._living(rows, txid), form.no_values)
-
-        wanted, found = self._index.ask(later, ask)
-        if len(found) and (newest := int(found.numbers.max()) >> COUNT_BITS) > txid:
+    def _check_not_ahead(self, numbers: Numbers, txid: int) -> None:
+        if len(numbers) and (newest := int(numbers.max()) >> COUNT_BITS) > txid:
             msg = (
                 f"state {self.state.name!r}: state is ahead: expected rows of txid {txid} or earlier, got one of txid "
                 f"{newest}; another topology, or an older run of this one, wrote this table: use another state name or "
                 "data directory"
             )
             raise StateError(msg)
-        return wanted, found
+
+    def ask_parts(self, function: Callable[[Iterator[pa.Table]], A], span: Span, txid: int, own: Layers) -> A:
+        """Return what `function` returns for the rows of all collections in `span`, as `find` returns them, unsorted.
+
+        Only one part of the rows need be in memory at a time. `function` is called again if upkeep replaces the files
+        meanwhile.
+        """
+        later = self._overlay.layers.over(own)
+        return self._index.ask(later, lambda layers: function(self._parts(layers, span, txid)))
+
+    def _parts(self, layers: Layers, span: Span, txid: int) -> Iterator[pa.Table]:
+        if layers.tombstones or layers.removed or self.state.ttl is not None:
+            yield self.table(*self._found_in(layers, None, span, txid))
+            return
+        span, groups = layers.reaching(span)
+        known = set[int]()  # txids of later layers: their rows may just have moved to earlier ones
+        for sources in reversed(groups):
+            txids = set[int]()
+            for source in sources:
+                rows, orders, numbers = self._part(source)
+                self._check_not_ahead(numbers, txid)
+                there = (orders >= span.first) & (orders <= span.last)
+                if known:
+                    there &= ~np.isin(numbers >> COUNT_BITS, list(known))
+                if source.table is None:
+                    txids.update(np.unique(numbers >> COUNT_BITS).tolist())
+                yield rows if there.all() else rows.filter(pa.array(there))
+            known |= txids
+
+    def _part(self, source: Source) -> tuple[pa.Table, Numbers, Numbers]:
+        """Return the rows of a source as users see them, and their orders and sequence numbers."""
+        if source.table is None:
+            block = source.read()
+            return self.table(block.keys, block.rows), block.orders, block.numbers
+        rows = source.table()
+        names = [*self.owners.names, self.order.name, *self.values.names]
+        return rows.select(names), words(rows[self.order.name]), words(rows[SEQUENCE.name])
 
     def table(self, owners: Owners, rows: Found) -> pa.Table:
         """Convert the `rows` of `owners` to a table with the columns that users see."""
@@ -415,6 +479,16 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
             if published:
                 self._index.apply([ended.changes for ended in published], published[-1].txid)
             self._keep([ended for ended in self._ended if ended.txid > last])
+            self._applied = last
+
+    def remembered(self, task: tuple[str, int], txid: int) -> Any:
+        """Return what a task has remembered in `txid`; None if that is not known."""
+        with self._lock:
+            return self._memory.get(txid, {}).get(task)
+
+    def _drop_ended(self, txid: int) -> None:
+        super()._drop_ended(txid)
+        self._memory = {one: values for one, values in self._memory.items() if one < txid}
 
     def _lay_over(self, ended: EndedChanges) -> None:
         self._overlay = self._overlay.added(ended.changes)
@@ -423,6 +497,10 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         self._ended, self._overlay = ended, PublishedLayers.of(one.changes for one in ended)
 
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> EndedChanges | None:
+        kept = {place: handle.kept for place, handle in tasks.items() if handle.kept is not None}
+        if kept:
+            needed = self._applied, txid - 1  # the txids after which this one, or the first one of its group, can run
+            self._memory = {txid: kept, **{one: self._memory[one] for one in needed if one in self._memory}}
         written = {place: handle.rows for place, handle in tasks.items()}
         self._check_claims(txid, written)
         known = max(self._index.bound, self._overlay.bound)

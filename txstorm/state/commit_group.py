@@ -37,7 +37,7 @@ class CommitTables:
         sinks: the sinks and outlets, by name.
         members: all targets that groups write to, in the order in which they are published.
         letters: the unpublished rows of the dead-letter table, if there is one.
-        managed: the states and hooks of stateful bolts outside of the tables, by component.
+        managed: the states and hooks of stateful bolts outside of the tables, and join stores, by component.
     """
 
     states: Declared
@@ -103,7 +103,7 @@ class CommitHandles:
         return handle
 
     def managed(self, component: str, task: int) -> TaskHandle | None:
-        """Return the handle of a stateful bolt for its state and hooks outside of the tables; None if it has none."""
+        """Return the handle of a component for its state and hooks outside of the tables, or its join store, if any."""
         rows = self._tables.managed.get(component)
         return None if rows is None else self._opened(rows, component, task, component)
 

@@ -31,7 +31,7 @@ from txstorm.storage.tables.declared import DeclaredTable, declarations, letters
 from txstorm.storage.tables.history import describe_history
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties
 from txstorm.storage.tables.identity import recorded as recorded_properties
-from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, MAP, OUTLET, OUTSIDE, STATE, Intent, IntentTable
+from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, MAP, OUTLET, OUTSIDE, STATE, STORE, Intent, IntentTable
 from txstorm.storage.tables.merge_layout import Expiring
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState
@@ -45,7 +45,7 @@ class DeclaredResources:
     Attributes:
         states, sinks, maps, outlets: the declarations, keyed by component.
         letters: the columns of the dead-letter table; None if the topology has none.
-        managed: makes the commit targets of stateful bolts, given the data directory and its owner.
+        managed: makes the commit targets of stateful bolts and join stores, given the data directory and its owner.
     """
 
     states: Mapping[str, Sequence[KeyedState]]
@@ -248,7 +248,9 @@ class StateStore:
         states.update(self.outside.of_kind(MAP, outside))
         sinks.update(self.outside.of_kind(OUTLET, outside))
         self.upkeep.start()
-        managed = dict(self.outside.of_kind(CHECKPOINT, outside).values())
+        managed = dict(
+            [*self.outside.of_kind(CHECKPOINT, outside).values(), *self.outside.of_kind(STORE, outside).values()]
+        )
         return CommitTables(states, sinks, list(self._members.values()), letters, managed)
 
     @property

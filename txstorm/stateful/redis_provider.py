@@ -11,7 +11,8 @@ from txstorm.stateful.classes import known_class
 from txstorm.stateful.key_values import Changes, Form, Place, StoredKeyValueState
 
 if TYPE_CHECKING:
-    from txstorm.clients.redis import RedisAddress, RedisNamespace
+    from txstorm.clients.redis.connection import RedisAddress
+    from txstorm.clients.redis.namespace import RedisNamespace
 
 _POOL = {"host": str, "port": int, "timeout": int, "database": int, "password": str, "user": str, "ssl": bool}
 _CLASSES = ("keyClass", "valueClass", "keySerializerClass", "valueSerializerClass")
@@ -37,7 +38,7 @@ class RedisStateProvider(StateProvider):
             StateError: the namespace belongs to another topology or data directory.
             OSError: the server cannot be reached.
         """
-        from txstorm.clients.redis import RedisNamespace
+        from txstorm.clients.redis.namespace import RedisNamespace
 
         form, address = _form(conf or {}), _address(conf or {})
         if context is None:
@@ -120,7 +121,7 @@ def checked_conf(conf: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _address(conf: Mapping[str, Any]) -> RedisAddress:
-    from txstorm.clients.redis import RedisAddress
+    from txstorm.clients.redis.connection import RedisAddress
 
     pool = checked_conf(conf)
     return RedisAddress(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from txstorm.api.assembly import AssembledBolt, Site, SiteInput
+from txstorm.api.assembly import AssembledBolt, FilledBy, Site, SiteInput
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.external import MapState, Outlet
 from txstorm.api.names import DEFAULT_STREAM
@@ -52,9 +52,9 @@ class _Inspection:
             *found_tables(bolt, Outlet),
         )
         tasks = declaration.parallelism if type(declaration.parallelism) is int else 1
-        site = Site(str(declaration.id), tasks, inputs, tables, self._settings)
+        site = Site(str(declaration.id), tasks, inputs, tables, self._settings, self._filled())
         made = bolt.assemble(site)
-        info = inspect(replace(declaration, object=made.committer, role="committer"))
+        info = inspect(replace(declaration, object=made.committer))
         info.assembled = bolt, site
         info.faults += [f"component {declaration.id!r}: {one}" for one in (*misfits(bolt, _base(bolt)), *made.faults)]
         info.warnings += [f"component {declaration.id!r}: {one}" for one in made.warnings]
@@ -77,6 +77,22 @@ class _Inspection:
             tuple(one.grouping.fields),
             results,
         )
+
+    def _filled(self) -> tuple[FilledBy, ...]:
+        """Return the join stores that components fill."""
+        found = []
+        for one in self._by_id.values():
+            if isinstance(one.object, AssembledBolt) and one.object.fills is not None:
+                store, component, stream = one.object.fills
+                found.append(FilledBy(str(one.id), store, component, stream, self._fields(component, stream)))
+        return tuple(found)
+
+    def _fields(self, component: str, stream: str) -> tuple[str, ...] | None:
+        """Return the fields of a stream; None if it is not declared."""
+        source = self._by_id.get(component)
+        streams = None if source is None or id(source) in self._under_way else self.info(source).streams
+        declared = (streams or {}).get(stream)
+        return None if declared is None else tuple(declared.fields)
 
     def _sources(self, one: Input, seen: frozenset[str]) -> frozenset[str]:
         """Return the names of the sources whose tuples can reach an input."""

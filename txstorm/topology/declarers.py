@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from txstorm.api.grouping import CustomStreamGrouping, Grouping
 from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import CustomStreamGrouping, Grouping
 from txstorm.topology.graph import Input
 from txstorm.topology.settings import STORM_KEYS, Settings
 

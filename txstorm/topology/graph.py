@@ -14,14 +14,14 @@ from typing import Any, Literal, TypeVar
 
 from txstorm.api.assembly import AssembledBolt, Site
 from txstorm.api.external import ManagedState, MapState, Outlet
-from txstorm.api.grouping import Grouping
+from txstorm.api.join_store import StoreUse, same_store
 from txstorm.api.names import near
-from txstorm.api.output import StreamDeclaration
+from txstorm.api.output import Grouping, StreamDeclaration
 from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 
-Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet, ManagedState)
+Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet, ManagedState, StoreUse)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
@@ -181,6 +181,16 @@ class Topology:
         """Stateful bolt → what is committed with its transactions outside of the tables: a state, or hooks."""
         return {owner: found[0] for owner, found in self._tables(ManagedState).items() if found}
 
+    @cached_property
+    def stores(self) -> dict[str, StoreUse]:
+        """Component → the join store that it fills, or in which it looks rows up."""
+        return {owner: found[0] for owner, found in self._tables(StoreUse).items() if found}
+
+    @property
+    def fills(self) -> frozenset[str]:
+        """The ids of the components that fill join stores."""
+        return frozenset(owner for owner, use in self.stores.items() if use.fills)
+
     @property
     def external(self) -> bool:
         """Whether a component has effects outside the transaction, so that transactions are decided one at a time."""
@@ -189,7 +199,8 @@ class Topology:
     @property
     def outside(self) -> bool:
         """Whether commits have effects in other systems, so that all earlier transactions must be committed first."""
-        return self.external or bool(self.maps) or bool(self.outlets) or bool(self.managed)
+        found = (self.maps, self.outlets, self.managed, self.fills)
+        return self.external or any(map(bool, found))
 
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """Return this topology with `changes` applied to its settings; raises `SettingError` like `Settings.parse`."""
@@ -241,6 +252,7 @@ class Topology:
         return {
             **({"maps": maps} if maps else {}),  # none: same fingerprint as before maps existed
             **({"outlets": outlets} if outlets else {}),
+            **({"fills": True} if component.id in self.fills else {}),
             "id": component.id,
             "kind": component.kind,
             "parallelism": component.parallelism,
@@ -275,9 +287,19 @@ def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:
 
 
 def topological(components: Sequence[Component]) -> tuple[Component, ...]:
-    """Return the components in topological order, ties in the order of `components`, which must be acyclic."""
+    """Return the components in topological order, ties in the order of `components`, which must be acyclic.
+
+    A component that looks rows up in a join store comes after the one that fills it, so that it sees the rows of the
+    same transaction; unless the latter is downstream of it.
+    """
     place = {component.id: i for i, component in enumerate(components)}
-    sorter = TopologicalSorter({one.id: [source.component for source in one.inputs] for one in components})
+    sources = {one.id: [source.component for source in one.inputs] for one in components}
+    uses = [(one.id, use) for one in components for use in found_tables(one.object, StoreUse)]
+    for filled in (one for one in uses if one[1].fills):
+        for reader, use in uses:
+            if not use.fills and same_store(use.store, filled[1].store) and not _reads_from(sources, filled[0], reader):
+                sources[reader].append(filled[0])
+    sorter = TopologicalSorter(sources)
     sorter.prepare()
     ordered: list[Component] = []
     ready: list[int] = []
@@ -288,6 +310,11 @@ def topological(components: Sequence[Component]) -> tuple[Component, ...]:
         ordered.append(first)
         sorter.done(first.id)
     return tuple(ordered)
+
+
+def _reads_from(sources: Mapping[str, Sequence[str]], component: str, other: str) -> bool:
+    """Whether what `other` emits can reach `component`, directly or through further components."""
+    return component == other or any(_reads_from(sources, one, other) for one in sources[component])
 
 
 def cycles(sources: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:

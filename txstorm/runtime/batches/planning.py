@@ -38,7 +38,8 @@ class Planning:
         source: the spout's planner.
         clock: returns the current time in UTC microseconds.
         external: whether the commit phase has effects outside the tables.
-        pins: asks the components for the values to pin, given the txid, its stamp and the values of the txid before.
+        pins: asks the components for the values to pin, given the txid, its stamp, the values of the txid before,
+            and the epoch.
         wrap: called with the spout's own planner; returns the planner to use instead. Called again after a rebalance.
 
     Attributes:
@@ -55,7 +56,7 @@ class Planning:
         clock: Callable[[], int],
         *,
         external: bool = False,
-        pins: Callable[[int, int, Mapping[str, Any]], Mapping[str, Any]] = lambda txid, stamp, previous: {},
+        pins: Callable[[int, int, Mapping[str, Any], int], Mapping[str, Any]] = lambda *plan: {},
         wrap: Callable[[SpoutPlanner], SpoutPlanner] = lambda source: source,
     ) -> None:
         self._books = books
@@ -130,7 +131,7 @@ class Planning:
             return
         stamp = max(self._clock(), 0 if previous is None else previous.stamp)
         if kind is not None:
-            pinned = self._pins(txid, stamp, pinned_of(self.document(txid - 1)))
+            pinned = self._pins(txid, stamp, pinned_of(self.document(txid - 1)), self._books.epoch)
             document = with_facts(document, PlanFacts(kind, self.planner.facts(document), pinned))
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp, epoch=self._books.epoch)
 

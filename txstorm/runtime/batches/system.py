@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as LateError
 from dataclasses import replace
 from typing import Any
 
-from txstorm.api.context import Kind
+from txstorm.api.context import Kind, PlanFacts
 from txstorm.engine.program import Program
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.planning import Planning
@@ -124,12 +124,13 @@ class Pins:
         self._asked: dict[str, Future[Any]] = {}
         self._failed: set[str] = set()
 
-    def __call__(self, txid: int, stamp: int, previous: Mapping[str, Any]) -> dict[str, Any]:
-        """Return component → its value for `txid`; `previous` holds the values of the txid before."""
-        return {name: self._value(name, txid, stamp, previous.get(name)) for name in self._objects}
+    def __call__(self, txid: int, stamp: int, previous: Mapping[str, Any], epoch: int = 0) -> dict[str, Any]:
+        """Return component → its value for `txid`, planned in `epoch`; `previous`: the values of the txid before."""
+        facts = PlanFacts(epoch=epoch)
+        return {name: self._value(name, txid, stamp, facts, previous.get(name)) for name in self._objects}
 
-    def _value(self, name: str, txid: int, stamp: int, previous: Any) -> Any:
-        context = replace(self._program.driver_context(name), stamp=stamp)
+    def _value(self, name: str, txid: int, stamp: int, facts: PlanFacts, previous: Any) -> Any:
+        context = replace(self._program.driver_context(name), stamp=stamp, facts=facts)
         hanging = self._asked.get(name)
         try:
             if hanging is not None and not hanging.done():

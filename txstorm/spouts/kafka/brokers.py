@@ -245,8 +245,11 @@ class KafkaView:
             return {**self.beginnings([partition for partition in partitions if partition not in chosen]), **chosen}
         if start == "earliest":
             return self.beginnings(partitions)
-        spec = int(start.timestamp() * 1000) if isinstance(start, datetime) else LATEST
-        found = self._ask(dict.fromkeys(partitions, spec))
+        return self.offsets_at(partitions, int(start.timestamp() * 1000) if isinstance(start, datetime) else LATEST)
+
+    def offsets_at(self, partitions: Collection[Partition], milliseconds: int) -> dict[Partition, int]:
+        """Return the first offset of each partition at or after a time, else its end; omit unavailable partitions."""
+        found = self._ask(dict.fromkeys(partitions, milliseconds))
         beyond = [partition for partition, offset in found.items() if offset is None]
         ends = self._ask(dict.fromkeys(beyond, LATEST))
         return {partition: offset for partition, offset in {**found, **ends}.items() if offset is not None}

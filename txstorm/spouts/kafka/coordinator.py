@@ -127,12 +127,18 @@ class KafkaCoordinator(SpoutCoordinator):
         return plan_ranges(positions.next, self._view.ends, self._budgets(positions))
 
     def _look_ahead(self, positions: Positions) -> None:
-        """Request the end offsets, unless the known ones already suffice to fill a batch of every topic."""
-        budgets = self._budgets(positions)
+        """Request the end offsets, unless the known ones already suffice to fill a batch of every topic, and more.
+
+        If the batch reached all known ends, they would have to be those of now: the facts say that it is caught up.
+        """
+        budgets, ends = self._budgets(positions), self._view.ends
         planned = dict.fromkeys({topic for topic, _ in positions.next}, 0)
-        for (topic, _), (start, stop) in plan_ranges(positions.next, self._view.ends, budgets).items():
-            planned[topic] += stop - start
-        if not planned or any(count < budgets.get(topic, 1) for topic, count in planned.items()):
+        stops = dict(positions.next)
+        for partition, (start, stop) in plan_ranges(positions.next, ends, budgets).items():
+            planned[partition[0]] += stop - start
+            stops[partition] = stop
+        unfilled = any(count < budgets.get(topic, 1) for topic, count in planned.items())
+        if not planned or unfilled or all(one in ends and stop >= ends[one] for one, stop in stops.items()):
             self._view.ask_ends(positions.next)
 
     def _budgets(self, positions: Positions) -> dict[str, int]:
@@ -236,13 +242,44 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._notices.take()
 
     def facts(self, metadata: Any) -> SourceFacts:
-        """Return the partitions, by number if there is one topic, and whether all known ends are reached."""
+        """Return the partitions, by number if there is one topic, and whether all ends are reached.
+
+        Ends that the brokers are being asked for are not known, so that a slow broker is not taken for a read topic.
+        """
         positions = Positions.after(metadata)
         one = len(positions.ids) == 1
         names = [str(number) if one else f"{topic}/{number}" for topic, number in positions.next]
         ends = self._view.ends
-        caught_up = all(partition in ends and offset >= ends[partition] for partition, offset in positions.next.items())
+        read = (partition in ends and offset >= ends[partition] for partition, offset in positions.next.items())
+        caught_up = not self._aside.busy and all(read)
         return SourceFacts(tuple(names), caught_up=caught_up and bool(names))
+
+    def offsets(self, metadata: Any) -> dict[str, int]:
+        """See `SpoutCoordinator`; raise `SpoutError` if a topic was recreated since. Call after `offsets_at`."""
+        positions, topics = Positions.after(metadata), self._view.topics
+        recreated = [topic for topic, id in positions.ids.items() if topic in topics and topics[topic].id != id]
+        if recreated:
+            msg = (
+                f"spout {self._component!r}: topic {recreated[0]!r} was deleted and recreated since, so its offsets "
+                "today say nothing of the transactions before"
+            )
+            raise SpoutError(msg)
+        return {named(partition): offset for partition, offset in positions.next.items()}
+
+    def offsets_at(self, when: int) -> dict[str, int]:
+        """See `SpoutCoordinator`: the times are those of the records; blocks until the brokers answer."""
+        found: Mapping[Partition, int] = self._aside.wait(lambda: self._offsets_at(-(-when // 1000)))
+        return {named(partition): offset for partition, offset in found.items()}
+
+    def _offsets_at(self, milliseconds: int) -> dict[Partition, int]:
+        if not self._view.look(now=not self._view.topics):
+            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
+            raise SpoutError(msg)
+        found = self._view.offsets_at(self._view.partitions, milliseconds)
+        if away := [named(one) for one in self._view.partitions if one not in found]:
+            msg = f"spout {self._component!r}: {', '.join(away)}: not available, so its offsets are unknown; try again"
+            raise SpoutError(msg)
+        return found
 
     # -- available and committed positions ----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from txstorm.state.external.targets import ExternalTarget, StoredMap, StoredOutl
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import CHECKPOINT, MAP, OUTLET, OUTSIDE, Intent, IntentTable
+from txstorm.storage.tables.intent import CHECKPOINT, MAP, OUTLET, OUTSIDE, STORE, Intent, IntentTable
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
 
 Patient = Callable[[Callable[[], None]], None]
@@ -27,7 +27,7 @@ def call(step: Callable[[], None]) -> None:
 
 
 class ExternalStores:
-    """All maps, outlets and stateful bolts of a run, in publication order: maps first."""
+    """All maps, outlets, stateful bolts and join stores of a run, in publication order: maps first."""
 
     def __init__(
         self,
@@ -138,11 +138,15 @@ class ExternalStores:
 
 
 def declared_uris(
-    maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]], managed: Collection[str] = ()
+    maps: Mapping[str, Sequence[MapState]],
+    outlets: Mapping[str, Sequence[Outlet]],
+    managed: Collection[str] = (),
+    fills: Collection[str] = (),
 ) -> set[str]:
-    """Return the names (``maps/…``, …) of the maps, outlets and stateful bolts that a topology declares."""
+    """Return the names (``maps/…``, …) of the maps, outlets, stateful bolts and filled stores of a topology."""
     uris = {TableRef(MAP, one.name).uri for found in maps.values() for one in found}
     uris |= {TableRef(CHECKPOINT, name).uri for name in managed}
+    uris |= {TableRef(STORE, name).uri for name in fills}
     return uris | {TableRef(OUTLET, one.name).uri for found in outlets.values() for one in found}
 
 

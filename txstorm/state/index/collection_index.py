@@ -82,6 +82,11 @@ class RowForm:
         values = [whole(table[column.name]).cast(column.field.type) for column in self.values.stored]
         return SortedRows.of(keys, orders, numbers, values)
 
+    def cast(self, table: pa.Table) -> pa.Table:
+        """Convert the key and value columns of a table to the types of the state."""
+        fields = [column.field for column in (*self.keys.columns, *self.values.stored)]
+        return pa.table([table[one.name].cast(one.type) for one in fields], names=[one.name for one in fields])
+
     def changes(self, table: pa.Table) -> PublishedRows:
         """Convert change rows, or rows of a state table, to blocks."""
         if OP.name not in table.column_names:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
 from txstorm.state.index.sorted_rows import ALL, LOWEST, Arrays, Found, Owners, SortedRows, Span
 from txstorm.storage.rows.eviction import Tombstones
@@ -28,12 +29,14 @@ class Source:
         least, most: the lowest and the highest order of its rows.
         read: returns the block.
         may_have: returns whether any of some collections may be in it.
+        table: returns the key and value columns of the rows, unsorted; None: they are in memory.
     """
 
     least: int
     most: int
     read: Callable[[], SortedRows]
     may_have: Callable[[Owners], bool] = lambda owners: True
+    table: Callable[[], pa.Table] | None = None
 
 
 class Sources:
@@ -116,6 +119,11 @@ class Layers:
             if not short.any():
                 return rows.limited(span)
             step *= 4
+
+    def reaching(self, span: Span) -> tuple[Span, list[list[Source]]]:
+        """Return `span` without what is below the bound and, by layer, the sources that may have rows in it."""
+        span = self._bounded(span)
+        return span, [sources.reaching(span) for sources in self.sources]
 
     def _reaching(self, span: Span) -> list[Source]:
         return [source for sources in self.sources for source in sources.reaching(span)]

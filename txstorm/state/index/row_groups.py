@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -51,6 +51,7 @@ class RowGroup:
         orders, groups: the lowest and the highest value of the order column, and of the key group.
         plain: whether it has appended rows only.
         barren: whether it has no appended rows.
+        footer: the file's footer, which is not read again.
     """
 
     file: Path
@@ -60,11 +61,16 @@ class RowGroup:
     groups: tuple[int, int]
     plain: bool
     barren: bool = False
+    footer: pq.FileMetaData | None = field(default=None, repr=False, compare=False)
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Read the given columns; raise `TableCorrupt` if the file is missing or damaged."""
         # Not by its name, for which Arrow would look for a file system every time.
-        with _readable(self.file), pa.OSFile(str(self.file)) as source, pq.ParquetFile(source, **_OPTIONS) as file:
+        with (
+            _readable(self.file),
+            pa.OSFile(str(self.file)) as source,
+            pq.ParquetFile(source, metadata=self.footer, **_OPTIONS) as file,
+        ):
             return file.read_row_group(self.number, columns=list(columns))
 
 
@@ -195,7 +201,11 @@ class TableFiles:
         def may_have(owners: Owners) -> bool:
             return bool(np.searchsorted(owners.groups, first) < np.searchsorted(owners.groups, last, side="right"))
 
-        return Source(least, most, partial(self._block, groups, as_of), may_have)
+        return Source(least, most, partial(self._block, groups, as_of), may_have, partial(self._table, groups, as_of))
+
+    def _table(self, groups: tuple[RowGroup, ...], as_of: int | None) -> pa.Table:
+        with reading(self._data_dir):
+            return pa.concat_tables([self._form.cast(self._rows(one, as_of)) for one in groups])
 
     def _block(self, groups: tuple[RowGroup, ...], as_of: int | None) -> SortedRows:
         key = groups[0].file, groups[0].number, len(groups), as_of
@@ -247,6 +257,7 @@ def _row_groups(path: Path, metadata: pq.FileMetaData, order: str) -> Iterator[R
             ends[KEY_GROUP.name] or everything,
             plain,
             barren=last < UPDATED,
+            footer=metadata,
         )
 
 

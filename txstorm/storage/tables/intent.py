@@ -61,7 +61,7 @@ FORMAT, VERSION = "txstorm-intent", 2
 ONE_FILE = 1
 """Format version of intents in which each table has one staged file; older releases write and read only these."""
 CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
-CHECKPOINT = "checkpoint"
+CHECKPOINT, STORE = "checkpoint", "store"
 DIRECTORIES = {
     CHANGES: "changes",
     STATE: "state",
@@ -69,9 +69,10 @@ DIRECTORIES = {
     MAP: "maps",
     OUTLET: "outlets",
     CHECKPOINT: "checkpoints",
+    STORE: "stores",
     LETTERS: "dead_letters",
 }
-OUTSIDE = (MAP, OUTLET, CHECKPOINT)
+OUTSIDE = (MAP, OUTLET, CHECKPOINT, STORE)
 """Kinds that are committed in a user's external system, or by hooks, to which only the topology's code has access."""
 
 

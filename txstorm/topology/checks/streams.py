@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from txstorm.api.grouping import Grouping
 from txstorm.api.names import near
-from txstorm.api.output import StreamDeclaration
+from txstorm.api.output import Grouping, StreamDeclaration
 from txstorm.topology.components import ComponentInfo
 from txstorm.topology.graph import Input
 

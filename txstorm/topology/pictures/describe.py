@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from txstorm.api.join_store import StoreUse
 from txstorm.api.names import counted
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import InputError
@@ -131,6 +132,7 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
             for one in topology.outlets.get(component.id, ())
         ],
         "sinks": [{"name": one.name, "columns": list(one.columns)} for one in topology.sinks.get(component.id, ())],
+        **_store(topology.stores.get(component.id)),
     }
 
 
@@ -147,3 +149,8 @@ FORMATS: dict[str, Callable[[Topology], str]] = {
     "json": as_json,
     "svg": lambda topology: svg(view(topology)),
 }
+
+
+def _store(use: StoreUse | None) -> dict[str, Any]:
+    """Return the join store of a component as JSON; nothing if it has none."""
+    return {} if use is None else {"store": {"store": type(use.store).__name__, "fills": use.fills}}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from txstorm.api.external import MapState, Outlet
+from txstorm.api.join_store import StoreUse
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.topology.graph import Component, Input, Kind, Topology
@@ -19,11 +20,14 @@ KIND_WORDS: dict[Kind, str] = {
 }
 
 
+Declared = KeyedState | SinkTable | MapState | Outlet | StoreUse
+
+
 @dataclass(frozen=True)
 class Table:
-    """A state, sink, map or outlet as text: its name, and its columns (``word → n``) or its kind and store."""
+    """A state, sink, map, outlet or join store as text: its name, and its columns (``word → n``) or its kind."""
 
-    kind: Literal["state", "sink", "map", "outlet"]
+    kind: Literal["state", "sink", "map", "outlet", "store"]
     name: str
     columns: str
 
@@ -117,10 +121,11 @@ def _node(topology: Topology, component: Component) -> Node:
     )
 
 
-def _declared(topology: Topology, component: str) -> tuple[KeyedState | SinkTable | MapState | Outlet, ...]:
+def _declared(topology: Topology, component: str) -> tuple[Declared, ...]:
     tables = topology.states.get(component, ()), topology.sinks.get(component, ()), topology.maps.get(component, ())
     outlets = topology.outlets.get(component, ())
-    return tuple(one for declared in (*tables, outlets) for one in declared)
+    stores = (topology.stores[component],) if component in topology.stores else ()
+    return tuple(one for declared in (*tables, outlets, stores) for one in declared)
 
 
 def _link(topology: Topology, target: Component, one: Input) -> Link:
@@ -134,7 +139,9 @@ def _stream(name: str, fields: tuple[str, ...], direct: bool) -> str:
     return printable(f"{prefix}{', '.join(fields)}{' (direct)' if direct else ''}")
 
 
-def _table(one: KeyedState | SinkTable | MapState | Outlet) -> Table:
+def _table(one: Declared) -> Table:
+    if isinstance(one, StoreUse):
+        return Table("store", printable(type(one.store).__name__), "filled" if one.fills else "looked up")
     if isinstance(one, Outlet):
         return Table("outlet", printable(one.name), printable(f"{type(one.writer).__name__}"))
     if isinstance(one, MapState):

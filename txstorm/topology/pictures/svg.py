@@ -47,6 +47,7 @@ GLYPHS = {
     "state": '<path d="M-5 -4 v8 c0 2.6 10 2.6 10 0 v-8 m-10 0 c0 2.6 10 2.6 10 0 c0 -2.6 -10 -2.6 -10 0 z" '
     'fill="none" stroke-width="1.2" {stroke}/>',
     "map": '<path d="M-5 -5 h4 M-5 0 h4 M-5 5 h4 M1 -5 h5 M1 0 h5 M1 5 h5" fill="none" stroke-width="1.6" {stroke}/>',
+    "store": '<path d="M-6 -5 h12 v4 h-12 z M-6 1 h12 v4 h-12 z" fill="none" stroke-width="1.4" {stroke}/>',
     "outlet": '<path d="M1 -5 h-6 v10 h6 M-2 0 h8 M3 -3 l3 3 l-3 3" fill="none" stroke-width="1.4" {stroke}/>',
     "sink": '<path d="M-5 -5 h10 v10 h-10 z M-5 -1.5 h10 M-5 2 h10" fill="none" stroke-width="1.2" {stroke}/>',
 }

@@ -169,6 +169,7 @@ class ChangingRanks(RankPerWindow):
     def __init__(self, plan: RankPlan, source: str, results: Results, parallelism: int) -> None:
         super().__init__(plan)
         assert results.retractions is not None
+        assert results.frontier is not None
         self.source, self.retractions, self.frontier = source, results.retractions, results.frontier
         self.identity = [START, END_FIELD, *results.key]
         self.parallelism = parallelism
