@@ -1,8 +1,8 @@
 """txstorm: Storm 0.7's transactional topologies on Spark micro-batches, with exactly-once state in Delta tables.
 
 Start with `TransactionalTopologyBuilder` and `run`. The names below are the public API, together with the packages
-`bolts`, `spouts`, `sinks` and `testing`. They are imported on first use, so that ``import txstorm`` needs neither Java
-nor Spark and costs nothing in Spark's Python workers.
+`bolts`, `spouts`, `sinks`, `windows`, `stateful`, `joins` and `testing`. They are imported on first use, so that
+``import txstorm`` needs neither Java nor Spark and costs nothing in Spark's Python workers.
 
 The packages are layers, and import lower ones only; see ARCHITECTURE.md.
 """
@@ -58,8 +58,10 @@ if TYPE_CHECKING:
     from txstorm.ledger.rotating_state import RotatingState
     from txstorm.operations.restore import restore_savepoint
     from txstorm.operations.rewind import rewind
+    from txstorm.operations.rewind_target import rewind_target
     from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
     from txstorm.plan.explain import explain
+    from txstorm.results.recent import recent_in_sink, recent_in_state, recent_in_topic
     from txstorm.results.snapshot import snapshot
     from txstorm.results.spark_views import register_views
     from txstorm.results.views import StateView
@@ -127,10 +129,14 @@ _HOME = {
     "explain": "txstorm.plan.explain",
     "restore_savepoint": "txstorm.operations.restore",
     "rewind": "txstorm.operations.rewind",
+    "rewind_target": "txstorm.operations.rewind_target",
     "run": "txstorm.runtime.run",
     "create_savepoint": "txstorm.operations.savepoints",
     "delete_savepoint": "txstorm.operations.savepoints",
     "list_savepoints": "txstorm.operations.savepoints",
+    "recent_in_sink": "txstorm.results.recent",
+    "recent_in_state": "txstorm.results.recent",
+    "recent_in_topic": "txstorm.results.recent",
     "snapshot": "txstorm.results.snapshot",
     "register_views": "txstorm.results.spark_views",
     "StateView": "txstorm.results.views",

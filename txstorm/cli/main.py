@@ -26,6 +26,7 @@ from txstorm.cli.commands import (
     time_travel,
     windows,
 )
+from txstorm.cli.commands.joins import data_delay, join, store_server
 from txstorm.errors import InputError
 from txstorm.operations.ledger_choice import set_confirmation
 
@@ -86,6 +87,7 @@ app.command("snapshot")(query.snapshot)
 app.command("changes")(query.changes)
 app.command("views")(query.views)
 app.command("windows")(windows.windows)
+app.command("join")(join.join)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
 app.command("dead-letters")(query.dead_letters)
 app.command("list")(lifecycle.list_)
@@ -100,7 +102,9 @@ app.command("rewind")(time_travel.rewind)
 app.command("recover")(ledgers.recover)
 app.add_typer(time_travel.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
+app.add_typer(data_delay.delay_app, name="data-delay")
 app.command("simulate")(simulate.simulate)
+app.command("store-server", epilog=store_server.STORE_EPILOG)(store_server.store_server)
 app.command("doctor")(doctor.doctor)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.kept_history import check_in_history, history_row
+from txstorm.operations.rewind_target import rewind_target
 from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
@@ -22,27 +24,53 @@ from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
 from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
+from txstorm.topology.graph import Topology
 
 
-def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict[str, Any]:
-    """Roll back all tables of a topology to the end of transaction `to_txid`; the topology must not be running.
+def rewind(
+    data_dir: str | Path,
+    to_txid: int | None = None,
+    keep: Sequence[str] = (),
+    *,
+    to_time: datetime | None = None,
+    component: str | None = None,
+    topology: Topology | None = None,
+) -> dict[str, Any]:
+    """Roll back all tables of a topology to the end of a transaction; the topology must not be running.
 
     The next run plans txid ``to_txid + 1`` again, from where `to_txid` ended in the source. From then on, a transaction
-    is identified by (timeline, txid); those rolled back remain in the history under their timeline. Maps and outlets
-    are in external systems and cannot be rolled back: each must be named in `keep`, and keeps the output of later
-    transactions, on top of which the replayed transactions write. After a crash, the next start, or the next rewind,
-    completes the rewind.
+    is identified by (timeline, txid); those rolled back remain in the history under their timeline. Maps, outlets and
+    join stores are in external systems and cannot be rolled back: each must be named in `keep`, and keeps the output of
+    later transactions, on top of which the replayed transactions write. After a crash, the next start, or the next
+    rewind, completes the rewind.
+
+    Args:
+        data_dir: the data directory of the topology.
+        to_txid: the last transaction to keep.
+        keep: the maps, outlets and join stores to leave as they are.
+        to_time: instead of `to_txid`: the last transaction is kept at which no input had reached this time (an aware
+            datetime); see `txstorm.operations.rewind_target.rewind_target`.
+        component: with `to_time`: only the inputs of this windowed component or join count.
+        topology: with `to_time`, and without windows and joins: the topology, whose topics are asked.
 
     Returns:
         ``topology``, ``txid``, ``timeline`` (the new timeline), ``taken_back`` (first and last txid rolled back),
-        ``tables``, and ``kept`` (the maps and outlets).
+        ``tables``, and ``kept`` (the maps, outlets and join stores). With `to_time` also ``time``, and the positions as
+        of the last transaction kept: ``inputs``, ``sources``.
 
     Raises:
-        InputError: `to_txid` is not before the last committed transaction, or a map or outlet is not named in `keep`.
+        InputError: the last transaction to keep is not before the last committed one, a map or outlet is not named in
+            `keep`, or `to_time` is before the kept history or after all that was read.
         StateError: a state as of `to_txid` is no longer retained.
         DataDirectoryError: the history does not contain `to_txid`, or the directory is damaged.
         HeldError: the topology is running.
     """
+    if (to_txid is None) is (to_time is None):
+        raise InputError("rewind: expected either to_txid= or to_time=")
+    if to_time is not None:
+        target = rewind_target(data_dir, to_time, component, None if topology is None else lambda: topology)
+        return {**target.to_json(), **rewind(data_dir, target.txid, keep)}
+    assert to_txid is not None
     directory = topology_in(data_dir)
     ledger = open_ledger(directory, create=False)
     try:

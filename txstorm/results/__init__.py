@@ -1,5 +1,5 @@
 """Reading states, sinks, changes and history as of a txid, without Java or a lease, beside a live run.
 
-May import: windows, books, storage, ledger, clients, tagged.
+May import: joins, windows, spouts, books, storage, ledger, clients, tagged.
 Start: views.py.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -195,6 +195,23 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
     values += [] if ttl_of(table.handle.properties) is None else [STAMP.name]
     rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
     return in_order(rows, [TXID.name, *keys])
+
+
+@reads
+def read_kept_changes(data_dir: Path, name: str, last: int, columns: Sequence[str]) -> tuple[int, pa.Table]:
+    """Read some columns, ``_txid`` and ``_op`` of all change rows that are kept, up to txid `last`, in order of txids.
+
+    Returns:
+        The txid after which changes are kept, and the rows.
+
+    Raises:
+        StateError: there is no such state, or it has the layout ``merge``.
+    """
+    if keeps_no_changes(data_dir, name):
+        raise no_changes(name)
+    table = _open(data_dir, CHANGES, name)
+    rows = table.handle.read([*columns, TXID.name, OP.name], (TXID.name, table.floor()), (TXID.name, last))
+    return table.floor(), in_order(rows, [TXID.name])
 
 
 def keeps_no_changes(data_dir: Path, name: str) -> bool:

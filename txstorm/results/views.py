@@ -203,6 +203,25 @@ def committed_txid(data_dir: str | Path) -> int:
     return _ask(Path(data_dir), Books.committed, 0)
 
 
+def committed_document(data_dir: str | Path) -> tuple[int, Any]:
+    """Return the last committed txid and its spout document, which holds the positions; None before the first one."""
+
+    def read(books: Books) -> tuple[int, Any]:
+        while True:
+            txid = books.committed()
+            meta = books.metas().get(txid)
+            # Beside a live run, the next commit may have deleted the metadata in between.
+            if meta is not None or txid == books.committed():
+                return txid, None if meta is None else meta.document
+
+    return _ask(Path(data_dir), read, (0, None))
+
+
+def kept_txid(data_dir: str | Path) -> int:
+    """Return the first txid of the retained history of the topology in `data_dir`; 0 if nothing was removed."""
+    return _ask(Path(data_dir), Books.kept, 0)
+
+
 def checked_txid(data_dir: str | Path, *names: str) -> int:
     """Check that the ledger matches the tables `names` (all if none is given); return the last committed txid.
 

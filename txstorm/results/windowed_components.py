@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+from txstorm.api.context import EPOCH
 from txstorm.api.names import near
 from txstorm.errors import InputError
 from txstorm.results.aggregate_windows import AggregateWindows
 from txstorm.results.read import list_states
 from txstorm.results.views import committed_txid, read_directory_history
 from txstorm.results.windows import PANES, PROGRESS, SESSIONS, TUPLES, ComponentWindows, time_text
-from txstorm.windows.rules.event_time import END, instant
+from txstorm.windows.rules.event_time import END
 
 MOST_COUNTED = 1000
 
@@ -84,15 +85,15 @@ def _reached(data_dir: Path, component: str, txid: int, wanted: int) -> bool:
     return mark is not None and mark >= wanted
 
 
-def parsed_end(text: str) -> datetime:
-    """Parse the end of a window, an ISO 8601 time with a zone or milliseconds since 1970; raise `InputError`."""
+def parsed_time(text: str, option: str) -> datetime:
+    """Parse an ISO 8601 time with a zone, or milliseconds since 1970; raise `InputError`, naming `option`."""
     try:
-        if text.lstrip("-").isdecimal():
-            return instant(int(text) * 1000)
-        end = datetime.fromisoformat(text)
-    except ValueError:
-        end = None
-    if end is None or end.tzinfo is None:
-        msg = f"--window {text!r}: expected a time with a zone, such as 2026-01-31T12:00:00+00:00, or milliseconds"
+        if text.removeprefix("-").isdecimal():
+            return EPOCH + timedelta(milliseconds=int(text))
+        time = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        time = None
+    if time is None or time.tzinfo is None:
+        msg = f"{option} {text!r}: expected a time with a zone, such as 2026-01-31T12:00:00+00:00, or milliseconds"
         raise InputError(msg)
-    return end.astimezone(UTC)
+    return time.astimezone(UTC)

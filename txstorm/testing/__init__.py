@@ -1,7 +1,7 @@
 """Test tools for users' topologies, and for user-defined spouts, state backends, ledgers and engines.
 
 `TopologyTestDriver` runs a topology step by step in a test; `run_transcript` plays a file of steps against it; the
-``check_…`` functions verify a user-defined spout, state backend, ledger or engine. The pytest plugin
+``check_…`` functions verify a user-defined spout, state backend, join store, ledger or engine. The pytest plugin
 `txstorm.testing.plugin` provides fixtures. Names are imported on first use, because pytest loads the plugin in every
 project of an environment where txstorm is installed.
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from txstorm.testing.feed import FeedSpout
     from txstorm.testing.stateful_bolt_executor import StatefulBoltExecutor
     from txstorm.testing.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
+    from txstorm.testing.stores.counting_store import CountingStore
+    from txstorm.testing.stores.join_stores import check_join_store
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
@@ -41,6 +43,8 @@ _HOME = {
     "Emission": "txstorm.testing.emissions",
     "FeedSpout": "txstorm.testing.feed",
     "check_engine": "txstorm.testing.checks.engines",
+    "check_join_store": "txstorm.testing.stores.join_stores",
+    "CountingStore": "txstorm.testing.stores.counting_store",
     "check_ledger": "txstorm.testing.checks.ledgers",
     "CheckFailed": "txstorm.testing.checks.rules",
     "check_opaque_spout": "txstorm.testing.checks.spouts",

@@ -107,7 +107,7 @@ def fired_windows(data_dir: str, window: str | None, key: list[str] | None) -> l
     """
     from txstorm.books.data_directory import check_readable
     from txstorm.cli.debugger import WindowStop
-    from txstorm.results.windowed_components import parsed_end, txid_that_fired
+    from txstorm.results.windowed_components import parsed_time, txid_that_fired
 
     if window is None:
         if key is not None:
@@ -116,7 +116,7 @@ def fired_windows(data_dir: str, window: str | None, key: list[str] | None) -> l
     component, colon, end = window.partition(":")
     if not colon:
         raise typer.BadParameter(f"--window {window!r}: expected COMPONENT:END")
-    moment = parsed_end(end)
+    moment = parsed_time(end, "--window")
     return [WindowStop(component, moment, key, txid_that_fired(check_readable(data_dir), component, moment))]
 
 

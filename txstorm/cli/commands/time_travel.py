@@ -7,6 +7,7 @@ A rewind undoes the last transactions of a topology in place, for example after 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from txstorm.cli.options import DataDir, Json, Ledger
 
 if TYPE_CHECKING:
     from txstorm.books.savepoint import Savepoint
+    from txstorm.topology.graph import Topology
 
 
 savepoint_app = typer.Typer(
@@ -122,13 +124,43 @@ def _document(one: Savepoint) -> dict[str, Any]:
     }
 
 
+ToTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="T",
+        help="Instead: a time with a zone, or milliseconds since 1970, that no input has reached.",
+        show_default=False,
+    ),
+]
+Code = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:ATTRIBUTE",
+        show_default="as recorded, once you confirm it at a terminal",
+        help="With --to-time: the code, if its topics have to be asked.",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="A map, outlet or join store to leave as it is; may be repeated.", show_default=False
+    ),
+]
+Component = Annotated[
+    str | None, typer.Option(metavar="C", help="With --to-time: only the inputs of this component.", show_default="all")
+]
+
+
 def rewind(
     data_dir: DataDir,
-    to_txid: Annotated[int, typer.Option(metavar="N", min=0, help="The last transaction to keep.")],
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A map or outlet to leave as it is; may be repeated.", show_default=False),
+    to_txid: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="The last transaction to keep.", show_default=False)
     ] = None,
+    to_time: ToTime = None,
+    component: Component = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --to-time: only report the transaction.")] = False,
+    topology: Code = None,
+    keep: Keep = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     ledger: Ledger = None,
     json: Json = False,
@@ -136,25 +168,88 @@ def rewind(
     """Undo all transactions after N in all tables of a topology, which must not be running.
 
     The next run plans transaction N + 1 again, from where N ended in the source. Undone transactions stay in the
-    history, under their timeline. Maps and outlets are in other systems and cannot be rewound: each has to be named
-    with --keep, and will receive reprocessed transactions again. After a crash the next start completes the rewind.
+    history, under their timeline. Maps, outlets and join stores are in other systems and cannot be rewound: each has
+    to be named with --keep, and will receive reprocessed transactions again. After a crash the next start completes
+    the rewind.
+
+    With --to-time, N is the last transaction at which no partition of an input of a window or join had received
+    anything of time T or later; without windows and joins, the times of records in the Kafka topics decide. The
+    positions as of N are shown. --dry-run shows them, and works beside a live run.
 
     Example: txstorm rewind txstorm-data/word-count --to-txid 17
+
+    Example: txstorm rewind txstorm-data/clicks --to-time 2026-01-31T12:00:00+00:00 --dry-run
     """
     from txstorm.cli.output import print_json, stdout
     from txstorm.operations.rewind import rewind as rewind_topology
 
     directory = at_ledger(data_dir, ledger)
-    if not yes:
-        _ask(data_dir, to_txid)
-    found = rewind_topology(directory, to_txid, keep or ())
+    found = _target((data_dir, directory), to_txid, to_time, component, topology, dry_run=dry_run)
+    if to_time is not None and not json:
+        _show(found)
+    if not dry_run:
+        if not yes:
+            _ask(data_dir, found["txid"])
+        found = {**found, **rewind_topology(directory, found["txid"], keep or ())}
     if json:
         print_json(found)
-        return
-    first, last = found["taken_back"]
-    kept = f"; left as they are: {', '.join(found['kept'])}" if found["kept"] else ""
-    sentence = f"{found['topology']}: txids {first}-{last} are undone; the next start continues with {first}{kept}"
-    stdout().print(sentence, soft_wrap=True)
+    elif not dry_run:
+        first, last = found["taken_back"]
+        kept = f"; left as they are: {', '.join(found['kept'])}" if found["kept"] else ""
+        sentence = f"{found['topology']}: txids {first}-{last} are undone; the next start continues with {first}{kept}"
+        stdout().print(sentence, soft_wrap=True)
+
+
+def _target(
+    where: tuple[str, str],
+    to_txid: int | None,
+    to_time: str | None,
+    component: str | None,
+    topology: str | None,
+    *,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Return the transaction to which a rewind goes and, of one to a time, the positions as of it.
+
+    `where`: the data directory, as given and as used.
+    """
+    from txstorm.operations.rewind_target import rewind_target
+    from txstorm.results.windowed_components import parsed_time
+
+    if (to_txid is None) is (to_time is None):
+        raise typer.BadParameter("expected --to-txid N or --to-time T")
+    if to_time is None:
+        if component is not None or topology is not None or dry_run:
+            raise typer.BadParameter("--component, --topology and --dry-run belong to --to-time")
+        return {"txid": to_txid}
+    given, directory = where
+
+    def code() -> Topology:
+        from txstorm.cli.replays import code_of
+
+        return code_of(directory, topology, ["txstorm", "rewind", given, "--to-time", to_time]).topology
+
+    found = rewind_target(directory, parsed_time(to_time, "--to-time"), component, code).to_json()
+    return {**found, "dry_run": True} if dry_run else found
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    from txstorm.cli.output import grid, stdout
+
+    what = "no partition read so far" if not found["inputs"] and not found["sources"] else "the positions as of it"
+    sentence = f"{found['topology']}: txid {found['txid']} is the last one before {found['time']}; {what}"
+    stdout().print(f"{sentence}{'' if what.startswith('no') else ':'}", soft_wrap=True)
+    if found["inputs"]:
+        rows = [(one["component"], _input(one), one["partition"] or "", one["position"]) for one in found["inputs"]]
+        stdout().print(grid(("component", "input", "partition", "position"), rows))
+    if found["sources"]:
+        offsets = [(one["partition"], str(one["offset"]), str(one["at_time"])) for one in found["sources"]]
+        titles = ("partition", "offset", "first of the time")
+        stdout().print(grid(titles, offsets, right=titles[1:]))
+
+
+def _input(one: Mapping[str, Any]) -> str:
+    return str(one["source"]) if one["stream"] == "default" else f"{one['source']}/{one['stream']}"
 
 
 def _ask(data_dir: str, to_txid: int) -> None:

@@ -73,9 +73,9 @@ def _list_tuples(
 ) -> None:
     from txstorm.cli.output import grid, print_json, stdout
     from txstorm.results.read import json_value
-    from txstorm.results.windowed_components import component_windows, parsed_end
+    from txstorm.results.windowed_components import component_windows, parsed_time
 
-    end = parsed_end(window)
+    end = parsed_time(window, "--window")
     rows = component_windows(directory, component, txid).tuples(end, key)
     if as_json:
         tuples = [json_value(row) for row in rows.to_pylist()]

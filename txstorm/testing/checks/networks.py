@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from txstorm.api.grouping import Grouping
 from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import Grouping
 from txstorm.engine.port import Engine
 from txstorm.results.read import read_sink, read_state, rows_json
 from txstorm.runtime.run import run

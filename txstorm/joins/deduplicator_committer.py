@@ -1,0 +1,306 @@
+"""Committer that takes the place of a `Deduplicator`: known ids, the last duplicate, and what passes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.state import CollectionHandle, CollectionState
+from txstorm.api.tuples import Tuple
+from txstorm.errors import InputError
+from txstorm.keys import hash_rows
+from txstorm.tagged import text_of
+from txstorm.user_code import InDriver
+from txstorm.windows.rules.event_time import instant
+
+log = logging.getLogger("txstorm.deduplicator")
+
+ID, PASSED, TXID = "id", "passed", "txid"
+"""Columns of the known ids: the id as text, the stamp and the txid with which it became known."""
+TASK, AT, EPOCH, ACTIVE = "task", "at", "epoch", "active"
+"""Columns of the activity: per task, the stamp of its last duplicate (or of the start, or of the end of activity)."""
+MOST_RECENT = 100_000
+"""Maximum number of recent ids that are loaded at a start: they are stored with the plan of a transaction."""
+
+
+@dataclass(frozen=True)
+class DeduplicatorPlan:
+    """Plan of a `Deduplicator`: its component, id fields, one of `quiet` and `keep` in microseconds, and its inputs.
+
+    Attributes:
+        inputs: (component, stream) → its fields.
+    """
+
+    component: str
+    id: tuple[str, ...]
+    quiet: int | None
+    keep: int | None
+    inputs: Mapping[tuple[str, str], tuple[str, ...]]
+
+
+class IdCommitter(BatchBolt, Committer):
+    """Committer that drops tuples with known ids.
+
+    The known ids are a state; one bound evicts them when they have been known for long enough, or all of them at the
+    end of activity. Tasks agree on the last duplicate, as of the transaction before, through a second state, which has
+    one row per task.
+    """
+
+    def __init__(self, plan: DeduplicatorPlan) -> None:
+        self.plan = plan
+        self.ids = CollectionState(
+            f"{plan.component}-ids", {ID: str}, {TXID: int}, order={PASSED: datetime}, fixed={"id": ", ".join(plan.id)}
+        )
+        # Also with `keep`, which leaves it as it is: the same tables allow a change between the two.
+        activity = {EPOCH: int, ACTIVE: bool}
+        self.activity = CollectionState(f"{plan.component}-activity", {TASK: int}, activity, order={AT: datetime})
+        self.internal_states = {self.ids.name, self.activity.name}
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long the rows of a state stay."""
+        if state != self.ids.name:
+            return "one row per task" if state == self.activity.name else None
+        if self.plan.keep is None:
+            return "evicted when there were no duplicates for a while"
+        return f"evicted {timedelta(microseconds=self.plan.keep)} after the id has passed"
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams of the inputs."""
+        for (_, stream), fields in self.plan.inputs.items():
+            if stream not in declarer.streams:
+                declarer.declare_stream(stream, fields)
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector, self._txid = context, collector, attempt.txid
+        self._shares: list[_Share] = []
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        assert self._context.source is not None
+        component, stream, _ = self._context.source
+        batch = batch.select(self.plan.inputs[component, stream])
+        ids = column_ids([batch.column(name) for name in self.plan.id])
+        self._shares.append(_Share(stream, ids, batch))
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take a tuple whose values have no common Arrow type with those of the others."""
+        text = id_text([tuple[name] for name in self.plan.id])
+        self._shares.append(_Share(tuple.source_stream, pa.array([text], pa.string()), tuple.values))
+
+    def finish_batch(self) -> None:
+        """Pass on the tuples whose ids are not known."""
+        stamp = self._context.stamp
+        known = self._context.collection(self.ids.name)
+        recent = pa.array((self._context.pinned or {}).get("ids") or [], pa.string())
+        if self.plan.keep is not None:
+            oldest = instant(stamp - self.plan.keep + 1)
+            known.evict_before(oldest)
+            self._deduplicate(known, recent, oldest)
+            return
+        active, begins, ends = self._activity(stamp)
+        dropped = self._deduplicate(known, recent, None) if active else self._pass_all()
+        if ends:
+            known.evict_before(instant(stamp))
+        if begins or ends or dropped:
+            self._record(stamp, active=active)
+
+    # -- activity ------------------------------------------------------------------------------------------------------
+
+    def _activity(self, stamp: int) -> tuple[bool, bool, bool]:
+        """Return whether ids are looked up, and whether this transaction begins or ends that."""
+        assert self.plan.quiet is not None
+        rows = self._context.collection(self.activity.name).scan_table()
+        rows = rows.filter(pc.equal(rows.column(EPOCH), self._context.epoch))
+        if not rows.num_rows:
+            return True, True, False
+        if not pc.all(rows.column(ACTIVE)).as_py():
+            return False, False, False
+        last = pc.max(rows.column(AT).cast(pa.int64())).as_py()
+        over = stamp >= last + self.plan.quiet
+        return not over, False, over
+
+    def _record(self, stamp: int, *, active: bool) -> None:
+        activity, task = self._context.collection(self.activity.name), self._context.task
+        activity.append(task, instant(stamp), self._context.epoch, active)
+        activity.evict_before(instant(stamp), task)
+
+    # -- duplicates ----------------------------------------------------------------------------------------------------
+
+    def _deduplicate(self, known: CollectionHandle, recent: pa.Array, oldest: datetime | None) -> int:
+        """Pass on the first tuple of each id that is not known; return the number of the others."""
+        recent = recent.unique()
+        if self._context.task == 0 and len(recent):
+            self._append(known, recent.filter(pc.invert(_is_known(known, recent, oldest))))
+        if not self._shares:
+            return 0
+        given = (
+            pa.chunked_array([share.ids for share in self._shares], pa.string()).combine_chunks().dictionary_encode()
+        )
+        distinct = given.dictionary
+        old = pc.or_(_is_known(known, distinct, oldest), pc.is_in(distinct, value_set=recent))
+        self._append(known, distinct.filter(pc.invert(old)))
+        passing = _first_of_new(given, old)
+        dropped = len(passing) - int(passing.sum())
+        begin = 0
+        for share in self._shares:
+            end = begin + len(share.ids)
+            share.emit(self._collector, passing[begin:end])
+            begin = end
+        if dropped:
+            log.info("%s[%d], txid %d: duplicates dropped: %d", self._context.component, self._context.task, self._txid,
+                     dropped)  # fmt: skip
+        return dropped
+
+    def _append(self, known: CollectionHandle, ids: pa.Array) -> None:
+        if len(ids):
+            passed = pa.repeat(pa.scalar(instant(self._context.stamp), pa.timestamp("us", "UTC")), len(ids))
+            known.append_batch(pa.table({ID: ids, PASSED: passed, TXID: pa.repeat(self._txid, len(ids))}))
+
+    def _pass_all(self) -> int:
+        for share in self._shares:
+            share.emit(self._collector, np.ones(len(share.ids), np.bool_))
+        return 0
+
+
+class RecallingCommitter(IdCommitter):
+    """Committer that also loads the ids of recent results at each start.
+
+    They are loaded when the first transaction of a start is planned and are part of its plan, so that each replay of it
+    knows the same.
+
+    Args:
+        plan: the plan.
+        recent: the user's function that returns the ids.
+    """
+
+    def __init__(self, plan: DeduplicatorPlan, recent: InDriver) -> None:
+        super().__init__(plan)
+        self._recent = recent
+        self._loaded: tuple[int, list[str]] | None = None
+
+    def pin(self, context: TaskContext, previous: Any) -> Any:
+        """Return the epoch and, for its first transaction, the recent ids."""
+        if previous is not None and previous["epoch"] == context.epoch:
+            return {"epoch": context.epoch}
+        if self._loaded is None or self._loaded[0] != context.epoch:
+            self._loaded = context.epoch, self._ids(context.component)
+        return {"epoch": context.epoch, "ids": self._loaded[1]}
+
+    def _ids(self, component: str) -> list[str]:
+        width = len(self.plan.id)
+        given = list(islice(self._recent.value(), MOST_RECENT + 1))
+        if len(given) > MOST_RECENT:
+            msg = f"{component}: recent() returned more than {MOST_RECENT:,} ids; return those of the last results only"
+            raise InputError(msg)
+        texts = dict.fromkeys(id_text(_parts(component, one, width)) for one in given)
+        return [text for text in texts if text is not None]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Tuples of one stream in the order of delivery, with their ids: a record batch, or the values of one tuple."""
+
+    stream: str
+    ids: pa.Array
+    values: pa.RecordBatch | tuple[Any, ...]
+
+    def emit(self, collector: Collector, passing: npt.NDArray[np.bool_]) -> None:
+        """Emit those of the tuples that pass."""
+        if isinstance(self.values, pa.RecordBatch):
+            if passing.all():
+                collector.emit_batch(self.values, stream=self.stream)
+            elif passing.any():
+                collector.emit_batch(self.values.filter(pa.array(passing)), stream=self.stream)
+        elif passing[0]:
+            collector.emit(*self.values, stream=self.stream)
+
+
+def _is_known(known: CollectionHandle, ids: pa.Array, oldest: datetime | None) -> pa.BooleanArray:
+    """Return which of different ids the state has."""
+    if not len(ids):
+        return pa.array([], pa.bool_())
+    # The index is sorted by hash: keys in that order are found several times as fast.
+    turn = np.argsort(hash_rows([ids], len(ids)))
+    found = known.scan_table(pa.table({ID: ids.take(pa.array(turn))}), oldest).column(ID)
+    return pc.is_in(ids, value_set=found.combine_chunks())
+
+
+def _first_of_new(given: pa.DictionaryArray, old: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Return which rows are the first of a new id, or have none."""
+    codes = pc.fill_null(given.indices, -1).to_numpy(zero_copy_only=False)
+    passing: npt.NDArray[np.bool_] = codes < 0
+    distinct, first = np.unique(codes, return_index=True)
+    first, distinct = first[distinct >= 0], distinct[distinct >= 0]
+    passing[first[~old.to_numpy(zero_copy_only=False)[distinct]]] = True
+    return passing
+
+
+# -- ids as text -------------------------------------------------------------------------------------------------------
+
+
+def id_text(values: Sequence[Any]) -> str | None:
+    """Return the text of an id with these parts; None if a part is None.
+
+    A string is its own text, except that one which begins with ``=`` gets another ``=``; any other value is ``=`` and
+    its tagged text. Parts are joined by commas, with commas and backslashes in them escaped.
+    """
+    texts = []
+    for value in values:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            texts.append(f"={value}" if value.startswith("=") else str(value))
+        else:
+            texts.append(f"={text_of(value, 'id')}")
+    if len(texts) == 1:
+        return texts[0]
+    return ",".join(text.replace("\\", "\\\\").replace(",", "\\,") for text in texts)
+
+
+def column_ids(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the text of each row's id, as `id_text` does; strings and ints without a Python object per row."""
+    texts = [_column_texts(column) for column in columns]
+    if len(texts) == 1:
+        return texts[0]
+    escaped = (pc.replace_substring(pc.replace_substring(one, "\\", "\\\\"), ",", "\\,") for one in texts)
+    return pc.binary_join_element_wise(*escaped, ",")
+
+
+def _column_texts(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts = column.cast(pa.string())
+        marked = pc.starts_with(texts, "=")
+        if not pc.any(marked).as_py():
+            return texts
+        return pc.if_else(marked, pc.binary_join_element_wise("=", texts, ""), texts)
+    if pa.types.is_integer(column.type):
+        return pc.binary_join_element_wise("=", column.cast(pa.string()), "")
+    encoded = column.dictionary_encode()
+    texts = pa.array([id_text([value]) for value in encoded.dictionary.to_pylist()], pa.string())
+    return texts.take(encoded.indices)
+
+
+def _parts(component: str, given: Any, width: int) -> Sequence[Any]:
+    """Return the parts of an id that the user's function has returned."""
+    if width == 1:
+        return [given]
+    if not isinstance(given, tuple | list) or len(given) != width:
+        msg = f"{component}: recent() returned {given!r}, expected ids of {width} values, each a tuple"
+        raise InputError(msg)
+    return given

@@ -1,0 +1,206 @@
+"""Store feed: puts the tuples of the right side of a join into a store, and tells how far they are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, ClassVar, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.join_store import JoinStore, MarkedJoinStore, StoreUse, same_store
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.tuples import Tuple
+from txstorm.errors import InputError
+from txstorm.joins.delay.staged_rows import RowForm
+from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
+from txstorm.joins.side import Side
+from txstorm.joins.side_intake import SideIntake, keyed
+from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state
+from txstorm.windows.rules.event_time import END
+from txstorm.windows.rules.forms import Duration
+
+POSITION = "position"
+"""Stream, and field, of the position: microseconds, None while it is undefined."""
+
+
+class StoreFeed(AssembledBolt):
+    """Bolt that puts the tuples of a side into a join store, and emits its position in each transaction.
+
+    Example::
+
+        feed = StoreFeed(Side("views", key="ad", time="ts", id="view"), RedisStore(url), retain=Duration.hours(2))
+        builder.set_bolt("fill", feed).fields_grouping("views", ["ad"])
+
+    Rows are put once their transaction is decided, in requests of at most `batch_size`, and the first row of an id
+    stays. Tuples without a key match nothing, and are not put. The stream ``position`` carries the time before which
+    nothing is expected any more, in microseconds since 1970, None while it is undefined: in each transaction one tuple,
+    to be read by a `DataDelaySync` with an all-grouping.
+
+    Args:
+        right: what is put; it needs an id. Its `grace` is 0 by default: while its source is read to the end, the
+            position is the stamp of the transaction.
+        store: the store.
+        retain: how far behind the position rows expire: ``before`` of the look-ups, and as much as left rows may lag.
+        batch_size: the most rows of one request.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+
+    def __init__(self, right: Side, store: JoinStore, *, retain: Duration | timedelta, batch_size: int = 1000) -> None:
+        self.right = checked_side("StoreFeed", "right", right)
+        self.store = checked_store("StoreFeed", store)
+        self.retain = span(retain, "StoreFeed: retain")
+        self.batch_size = checked_size("StoreFeed", batch_size)
+        self.fills = store, right.component, right.stream
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that stages rows and emits the position."""
+        plan = LoneSide.of(self.right, site, grace=0)
+        faults = side_faults("StoreFeed", "right", self.right, site)
+        faults += other_inputs("StoreFeed", [(self.right.component, self.right.stream)], site)
+        if self.right.id is None:
+            faults.append(
+                "StoreFeed: the right side has no id, by which a store tells rows that come again from new ones; "
+                "give the field that identifies a tuple: Side(…, id=…)"
+            )
+        others = [one.id for one in site.filled if one.id != site.id and same_store(one.store, self.store)]
+        if others and others[0] < site.id:
+            faults.append(f"StoreFeed: {others[0]!r} fills the same store; give each its own, or its own prefix")
+        warnings = []
+        if not isinstance(self.store, MarkedJoinStore):
+            warnings.append(
+                f"StoreFeed: {type(self.store).__name__} keeps no mark (mark, replace_mark), so a start cannot notice "
+                "that it is another topology's store, or has lost rows"
+            )
+        use = StoreUse(site.id, self.store, fills=True, batch_size=self.batch_size)
+        return Assembly(FeedCommitter(FeedPlan(plan, use, self.retain)), tuple(faults), tuple(warnings))
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """Plan of a feed: its side, its store, and how far behind its position rows expire, in microseconds."""
+
+    side: LoneSide
+    use: StoreUse
+    retain: int
+
+    def expiry(self, position: int | None) -> int | None:
+        """Return the time below which rows expire at a position; None: no row does, nor at the end of input."""
+        return None if position is None or position == END else position - self.retain
+
+
+class FeedHandle(Protocol):
+    """A feed's access to its store, for one txid and task."""
+
+    expiry: int | None
+    hidden: int | None
+
+    def put(self, form: RowForm, rows: pa.Table) -> None:
+        """Stage rows."""
+
+
+class FeedCommitter(BatchBolt, Committer):
+    """Committer that takes the place of a `StoreFeed`."""
+
+    timers: ClassVar[bool] = True
+
+    def __init__(self, plan: FeedPlan) -> None:
+        self.plan = plan
+        self.use = plan.use
+        self.progress = progress_state(plan.side.windows, plan.side.fixed())
+        self.internal_states = {self.progress.name}
+        self.also_reads = plan.side.windows.also_reads
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the position."""
+        declarer.declare_stream(POSITION, (POSITION,))
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long the progress is kept."""
+        return "one row" if state == self.progress.name else None
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
+        """Return the stage that checks tuples and reports the newest times."""
+        side = self.plan.side.side
+        return self.plan.side.stage((*side.key, *([side.id] if side.id is not None else [])))
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector = context, collector
+        self._tuples = SideIntake(self.plan.side, context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        self._tuples.add_tuple(tuple)
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        self._tuples.add_batch(batch)
+
+    def finish_batch(self) -> None:
+        """Stage the rows and what expires, and emit the position."""
+        plan, context, side = self.plan, self._context, self.plan.side
+        records = context.state(self.progress.name)
+        component = ComponentRecord.read(records.get(COMPONENT))
+        arrivals = side.arrivals(context, self._tuples.newest, self._tuples.frontiers)
+        progress = side.plan.rule.after(component.progress, arrivals, context.stamp)
+        hidden, expiry = (plan.expiry(one.watermark) for one in (component.progress, progress))
+        find = getattr(context.resources, "managed", None)
+        feed = cast("FeedHandle | None", None if find is None else find(context.component, context.task))
+        number = 0
+        if feed is not None:
+            number = self._stage(feed, hidden)
+            if context.task == 0:
+                feed.hidden = hidden
+                feed.expiry = expiry if expiry != hidden else None
+        side.windows.report(context, progress.watermark, number, 0)
+        if context.task == 0:
+            self._collector.emit(progress.watermark, stream=POSITION)
+            after = replace(component, tasks=context.parallelism, progress=progress, about={"retain": plan.retain})
+            records.put(COMPONENT, after.text())
+            wake = side.plan.rule.wake(progress, arrivals, context.stamp, None)
+            if wake is not None:
+                context.wake_at(wake)
+
+    def _stage(self, feed: FeedHandle, hidden: int | None) -> int:
+        """Stage the rows that have a key and have not expired already; return their number."""
+        side = self.plan.side
+        assert side.side.id is not None
+        form, number = RowForm(side.fields, side.side.key, side.side.id), 0
+        for chunk in self._tuples.chunks:
+            rows = form.staged(chunk.values, chunk.times if chunk.times is not None else np.zeros(0, np.int64))
+            wanted = keyed(chunk, side)
+            if hidden is not None:
+                assert chunk.times is not None
+                wanted = wanted & (chunk.times >= hidden)
+            if not wanted.all():
+                rows = rows.filter(pa.array(wanted))
+            if rows.num_rows:
+                feed.put(form, rows)
+                number += rows.num_rows
+        return number
+
+
+def checked_store(kind: str, store: Any) -> Any:
+    """Return `store`; raise `InputError` if it lacks a method of `JoinStore`."""
+    missing = [name for name in ("put_many", "get_many", "expire") if not callable(getattr(store, name, None))]
+    if missing or isinstance(store, type):
+        what = f"the class {store.__name__}" if isinstance(store, type) else f"an object of type {type(store).__name__}"
+        msg = f"{kind}: store: expected a JoinStore, got {what}; pass an object such as MemoryStore()"
+        raise InputError(msg)
+    return store
+
+
+def checked_size(kind: str, size: Any) -> int:
+    """Return a batch size; raise `InputError` unless it is a whole number, at least 1."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        msg = f"{kind}: batch_size: expected a whole number, at least 1, got {size!r}"
+        raise InputError(msg)
+    return size

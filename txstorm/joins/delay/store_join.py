@@ -1,0 +1,336 @@
+"""Store join: looks up, for each left row, the rows of a join store within its bounds."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.join_store import JoinStore, StoreRow, StoreUse, same_store
+from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.tuples import Tuple
+from txstorm.errors import InputError
+from txstorm.joins.delay.feed import checked_size, checked_store
+from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults
+from txstorm.joins.selection import LEFT, RIGHT, Selected, selection, side_name
+from txstorm.joins.side import Side
+from txstorm.joins.side_intake import SideIntake, keyed
+from txstorm.windows.intake import Chunk
+from txstorm.windows.rules.event_time import MICROSECOND
+from txstorm.windows.rules.forms import Duration
+
+UNMATCHED = "unmatched_left"
+"""Stream of the left rows without a match."""
+INNER, LEFT_OUTER, SEMI, ANTI = "inner", "left", "semi", "anti"
+AT_ONCE = Duration(0)
+SPELLINGS = {
+    **{name: name for name in (INNER, LEFT_OUTER, SEMI, ANTI)},
+    **dict.fromkeys(("leftouter", "left_outer"), LEFT_OUTER),
+    **dict.fromkeys(("leftsemi", "left_semi"), SEMI),
+    **dict.fromkeys(("leftanti", "left_anti"), ANTI),
+}
+"""Spellings of `how`, Spark's included."""
+OTHERS = ("right", "full", "outer", "rightouter", "right_outer", "fullouter", "full_outer")
+
+
+class StoreJoin(AssembledBolt):
+    """Bolt that joins each left row, as it comes, with the rows of a store.
+
+    A store row matches if it has the row's key, and left.time - before <= its time <= left.time + after. Put a
+    `DataDelaySync` in front of it, so that all of them are there. Left rows without a match are emitted to the stream
+    ``unmatched_left``, whatever `how` is.
+
+    Args:
+        left: the rows.
+        store: the store. If a `StoreFeed` of the same topology fills it, rows that are not put yet are seen, too.
+        before: how much earlier than a left row the rows that it matches may be; negative: how much later at least.
+        after: how much later they may be.
+        how: ``inner``, ``left``, ``semi`` or ``anti``, or Spark's spelling of it: the default stream is SQL's result.
+        select: the output fields, each ``stream:field``, or with ``left:`` or ``right:``; None: all fields of both, if
+            a `StoreFeed` of the same topology fills the store.
+        batch_size: the most rows that one request looks up.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        left: Side,
+        store: JoinStore,
+        *,
+        before: Duration | timedelta,
+        after: Duration | timedelta = AT_ONCE,
+        how: str = INNER,
+        select: Sequence[str] | None = None,
+        batch_size: int = 1000,
+    ) -> None:
+        self.left = checked_side("StoreJoin", "left", left)
+        self.store = checked_store("StoreJoin", store)
+        self.before, self.after = _bound(before, "before"), _bound(after, "after")
+        if self.before + self.after < 0:
+            msg = f"StoreJoin: no time is within before={before!r} and after={after!r}; expected before + after >= 0"
+            raise InputError(msg)
+        self.how = _checked_how(how)
+        if isinstance(select, str) or (select is not None and not list(select)):
+            msg = f"StoreJoin: select: expected a list of 'stream:field', got {select!r}"
+            raise InputError(msg)
+        self.select = None if select is None else list(select)
+        self.batch_size = checked_size("StoreJoin", batch_size)
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that looks rows up."""
+        side = LoneSide.of(self.left, site)
+        faults = side_faults("StoreJoin", "left", self.left, site)
+        faults += other_inputs("StoreJoin", [(self.left.component, self.left.stream)], site)
+        filled = next((one for one in site.filled if same_store(one.store, self.store)), None)
+        right_fields, right_name = None, RIGHT
+        if filled is not None:
+            right_fields = filled.fields
+            right_name = filled.component if filled.stream == DEFAULT_STREAM else filled.stream
+        sides = (LEFT,) if self.how in (SEMI, ANTI) else (LEFT, RIGHT)
+        if self.select is None and right_fields is None and RIGHT in sides:
+            faults.append(
+                "StoreJoin: the fields of the store's rows are not known, since no StoreFeed of this topology fills "
+                "it; give select"
+            )
+        names = (side_name(self.left), right_name)
+        fields, wrong = selection("StoreJoin", self.select, names, (side.fields, right_fields), sides)
+        use = StoreUse(site.id, self.store, batch_size=self.batch_size)
+        plan = StoreJoinPlan(side, use, self.before, self.after, self.how, tuple(fields))
+        return Assembly(StoreJoinCommitter(plan), tuple(faults + wrong))
+
+
+@dataclass(frozen=True)
+class StoreJoinPlan:
+    """Plan of a store join: its left side, its store, its bounds in microseconds, its type and its output fields."""
+
+    side: LoneSide
+    use: StoreUse
+    before: int
+    after: int
+    how: str
+    fields: tuple[Selected, ...]
+
+
+class LookUps(Protocol):
+    """Access to a join store, for one txid and task."""
+
+    def get_many(self, keys: Collection[Any], start: int, end: int) -> Mapping[Any, Sequence[StoreRow]]:
+        """Return key → rows from `start` to `end` by (time, id)."""
+
+
+@dataclass(frozen=True)
+class _LeftRows:
+    """Left rows of a task, ordered by time and arrival, as parallel lists.
+
+    Attributes:
+        times: their times.
+        keys: their keys; None for a row without one.
+        columns: the values of each field: an array, or a list of values without a common Arrow type.
+    """
+
+    times: list[int]
+    keys: list[Any]
+    columns: list[Any]
+
+
+class StoreJoinCommitter(BatchBolt, Committer):
+    """Committer that takes the place of a `StoreJoin`."""
+
+    def __init__(self, plan: StoreJoinPlan) -> None:
+        self.plan = plan
+        self.use = plan.use
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the results, and left rows without a match."""
+        declarer.declare([one.name for one in self.plan.fields])
+        declarer.declare_stream(UNMATCHED, self.plan.side.fields)
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
+        """Return the stage that checks the times and keys of left rows."""
+        side = self.plan.side
+        return side.stage(stored=side.side.key)
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector = context, collector
+        self._tuples = SideIntake(self.plan.side, context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        self._tuples.add_tuple(tuple)
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        self._tuples.add_batch(batch)
+
+    def finish_batch(self) -> None:
+        """Look the rows up, and emit the results, ordered by the left row's time and arrival."""
+        context = self._context
+        find = getattr(context.resources, "managed", None)
+        look_ups = cast("LookUps | None", None if find is None else find(context.component, context.task))
+        rows = self._rows()
+        if look_ups is None or not rows.times:
+            return
+        how, with_key = self.plan.how, [at for at, key in enumerate(rows.keys) if key is not None]
+        size = self.plan.use.batch_size
+        requests = (with_key[at : at + size] for at in range(0, len(with_key), size))
+        matches = (found for some in requests for found in self._looked_up(look_ups, rows, some))
+        alone, left, right = list[int](), list[int](), list[StoreRow | None]()
+        for at, key in enumerate(rows.keys):
+            found = () if key is None else next(matches)
+            if not found:
+                alone.append(at)
+            if how in (INNER, LEFT_OUTER) and found:
+                left += [at] * len(found)
+                right += found
+            elif how == (SEMI if found else ANTI) or (how == LEFT_OUTER and not found):
+                left.append(at)
+                right.append(None)
+        fields = self.plan.side.fields
+        values = [
+            _taken(rows.columns[fields.index(one.field)], left)
+            if one.side == LEFT
+            else _column([None if row is None else row.value.get(one.field) for row in right])
+            for one in self.plan.fields
+        ]
+        self._emit([one.name for one in self.plan.fields], values, DEFAULT_STREAM)
+        self._emit(list(fields), [_taken(column, alone) for column in rows.columns], UNMATCHED)
+
+    def _rows(self) -> _LeftRows:
+        """Return the rows that have arrived."""
+        side, chunks = self.plan.side, self._tuples.chunks
+        if not chunks:
+            return _LeftRows([], [], [])
+        times = np.concatenate([chunk.times for chunk in chunks if chunk.times is not None])
+        order = np.argsort(times, kind="stable")
+        parts = [_columns(chunk) for chunk in chunks]
+        columns = [_merged([part[at] for part in parts], order) for at in range(len(side.fields))]
+        usable = np.concatenate([keyed(chunk, side) for chunk in chunks])[order].tolist()
+        given = [_listed(columns[side.fields.index(name)]) for name in side.side.key]
+        keys = given[0] if len(given) == 1 else list(zip(*given, strict=True))
+        return _LeftRows(
+            times[order].tolist(), [key if there else None for key, there in zip(keys, usable, strict=True)], columns
+        )
+
+    def _looked_up(self, look_ups: LookUps, rows: _LeftRows, some: Sequence[int]) -> Iterator[Sequence[StoreRow]]:
+        """Yield the matches of each of the rows `some`, after one request."""
+        before, after, times = self.plan.before, self.plan.after, rows.times
+        start, end = times[some[0]] - before, times[some[-1]] + after
+        wanted = [rows.keys[at] for at in some]
+        keys, kinds = set(wanted), {(_kind(key), key) for key in wanted}
+        found: dict[Any, Mapping[Any, Sequence[StoreRow]]] = {}
+        if len(kinds) == len(keys):
+            found[None] = look_ups.get_many(keys, start, end)
+        else:  # 1 and True are different keys, but not to a dict
+            for kind in dict.fromkeys(kind for kind, _ in kinds):
+                found[kind] = look_ups.get_many({key for of, key in kinds if of == kind}, start, end)
+        only = found.get(None)
+        for at, key in zip(some, wanted, strict=True):
+            of_key = (found[_kind(key)] if only is None else only)[key]
+            if not of_key:
+                yield ()
+                continue
+            low, high = times[at] - before, times[at] + after
+            if low <= of_key[0].time and of_key[-1].time <= high:
+                yield of_key
+                continue
+            first = bisect_left(of_key, low, key=_TIME)
+            yield of_key[first : bisect_right(of_key, high, first, key=_TIME)]
+
+    def _emit(self, names: list[str], columns: list[Any], stream: str) -> None:
+        """Emit rows: as columns if each field has an array, one by one otherwise."""
+        if not len(columns[0]):
+            return
+        if all(isinstance(column, pa.Array) for column in columns):
+            self._collector.emit_batch(pa.RecordBatch.from_arrays(columns, names=names), stream=stream)
+            return
+        for row in zip(*map(_listed, columns), strict=True):
+            self._collector.emit(*row, stream=stream)
+
+
+_TIME = attrgetter("time")
+
+
+_PLAIN = (str, int, float, bool, bytes, datetime)
+"""Types that an array of their values keeps as they are."""
+
+
+def _columns(chunk: Chunk) -> list[Any]:
+    """Return the values of each field of a chunk."""
+    if isinstance(chunk.values, list):
+        return [list(column) for column in zip(*chunk.values, strict=True)]
+    return list(chunk.values.columns)
+
+
+def _merged(parts: Sequence[Any], order: Any) -> Any:
+    """Return the parts of a column as one, in another order: an array if all are arrays of one type."""
+    if all(isinstance(one, pa.Array) and one.type == parts[0].type for one in parts):
+        return pa.concat_arrays(parts).take(pa.array(order))
+    values = [value for part in parts for value in _listed(part)]
+    return [values[row] for row in order.tolist()]
+
+
+def _taken(column: Any, rows: list[int]) -> Any:
+    """Return some rows of a column."""
+    if isinstance(column, pa.Array):
+        return column.take(pa.array(rows, pa.int64()))
+    return [column[row] for row in rows]
+
+
+def _column(values: list[Any]) -> Any:
+    """Return values as an array, if all are of one type that it keeps as it is; as they are otherwise."""
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) > 1 or not kinds <= set(_PLAIN):
+        return values
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return values
+
+
+def _listed(column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist() if isinstance(column, pa.Array) else column
+    return values
+
+
+def _kind(key: Any) -> Any:
+    """Return the type of a key, or the types of its parts."""
+    return tuple(map(type, key)) if type(key) is tuple else type(key)
+
+
+def _bound(given: Any, name: str) -> int:
+    """Return a bound in microseconds; a timedelta may be negative."""
+    if isinstance(given, timedelta):
+        return given // MICROSECOND
+    if isinstance(given, Duration):
+        return given.microseconds
+    msg = f"StoreJoin: {name}: expected a Duration or a timedelta, got {given!r}; write Duration.seconds(10)"
+    raise InputError(msg)
+
+
+def _checked_how(how: Any) -> str:
+    """Return the type of join in its first spelling; raise `InputError` for one that a store join does not have."""
+    if isinstance(how, str) and how in SPELLINGS:
+        return SPELLINGS[how]
+    if isinstance(how, str) and how in OTHERS:
+        msg = (
+            f"StoreJoin: how={how!r}: a store does not tell which right rows no left row has matched; only "
+            f"IntervalJoin knows unmatched right rows. Use it, or one of {', '.join((INNER, LEFT_OUTER, SEMI, ANTI))}"
+        )
+        raise InputError(msg)
+    hint = near(how, list(SPELLINGS)) if isinstance(how, str) else ""
+    msg = f"StoreJoin: how: expected inner, left, semi or anti, got {how!r}{hint}"
+    raise InputError(msg)

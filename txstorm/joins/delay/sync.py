@@ -1,0 +1,289 @@
+"""Data delay sync: holds the left rows of a join until the right side has been consumed past them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.tuples import Tuple
+from txstorm.errors import InputError
+from txstorm.joins.delay.feed import POSITION
+from txstorm.joins.delay.held_rows import HeldRows, held_state
+from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
+from txstorm.joins.side import Side
+from txstorm.joins.side_intake import SideIntake
+from txstorm.user_code import InDriver
+from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state, unit_of_task
+from txstorm.windows.rules.event_time import END, instant, microseconds
+from txstorm.windows.rules.forms import Duration
+
+log = logging.getLogger("txstorm.joins")
+AT_ONCE, EVERY_SECOND = Duration(0), Duration.seconds(1)
+Report = Callable[[], Any]
+"""Function that returns the time up to which the right side has been consumed, as the time field has it, or None."""
+
+
+class DataDelaySync(AssembledBolt):
+    """Bolt that passes left rows on once the right side has been consumed past them, ordered by time and arrival.
+
+    A row passes when its time + `after` is below the *consumed time*: the position of the `StoreFeed` whose stream
+    ``position`` it reads with an all-grouping, or what `report` returns. The consumed time never decreases; at the end
+    of input all rows pass. Rows that wait are the state ``<component>-left``, for as long as it takes.
+
+    Args:
+        left: the rows.
+        after: how much later than a left row the right rows that it matches may be.
+        report: returns the consumed time of a feed in another topology, as the time field has it, or None, with which
+            nothing passes. It is called in the driver, when a transaction is planned; its answer is kept for replays.
+        refresh: how long an answer of `report` is used, by stamps of transactions.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        left: Side,
+        *,
+        after: Duration | timedelta = AT_ONCE,
+        report: Report | None = None,
+        refresh: Duration | timedelta = EVERY_SECOND,
+    ) -> None:
+        self.left = checked_side("DataDelaySync", "left", left)
+        self.after = span(after, "DataDelaySync: after")
+        if report is not None and not callable(report):
+            msg = f"DataDelaySync: report: expected a function that returns a time or None, got {report!r}"
+            raise InputError(msg)
+        self.report = report
+        self.refresh = span(refresh, "DataDelaySync: refresh")
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that holds rows and passes them on."""
+        plan = LoneSide.of(self.left, site)
+        left = (self.left.component, self.left.stream)
+        positions = [(one.component, one.stream) for one in site.inputs if one.fields == (POSITION,)]
+        faults = side_faults("DataDelaySync", "left", self.left, site)
+        faults += other_inputs("DataDelaySync", [left, *positions], site)
+        if self.report is None and not positions:
+            faults.append(
+                "DataDelaySync: nothing tells how far the right side has been consumed; subscribe to the stream of a "
+                "StoreFeed, all_grouping(feed, 'position'), or give report=…"
+            )
+        elif self.report is not None and positions:
+            faults.append(
+                f"DataDelaySync: it has a report and reads the position of {positions[0][0]!r}; give one of the two"
+            )
+        if len(positions) > 1:
+            names = " and ".join(repr(component) for component, _ in positions)
+            faults.append(f"DataDelaySync: it reads the positions of {names}; one right side is possible")
+        faults += [
+            f"DataDelaySync: the position of {one.component!r} comes by {one.grouping} grouping, so that not every "
+            f"task gets it; use all_grouping({one.component!r}, {one.stream!r})"
+            for one in site.inputs
+            if (one.component, one.stream) in positions and one.grouping != "all" and site.parallelism > 1
+        ]
+        made = SyncPlan(plan, self.after, positions[0] if positions else None, self.refresh)
+        reader = None if self.report is None else PinnedReport(self.report, self.refresh, self.left.unit)
+        return Assembly(SyncCommitter(made) if reader is None else ReportedSyncCommitter(made, reader), tuple(faults))
+
+
+@dataclass(frozen=True)
+class SyncPlan:
+    """Plan of a data delay sync.
+
+    Attributes:
+        side: the left side.
+        after: in microseconds.
+        position: component and stream of the position; None: it is reported.
+        refresh: how long a report is used, in microseconds.
+    """
+
+    side: LoneSide
+    after: int
+    position: tuple[str, str] | None
+    refresh: int
+
+    def released(self, consumed: int | None) -> int | None:
+        """Return the time before which rows pass; None: none does."""
+        return consumed if consumed is None or consumed == END else consumed - self.after
+
+
+class SyncCommitter(BatchBolt, Committer):
+    """Committer that takes the place of a `DataDelaySync` that reads positions."""
+
+    timers: ClassVar[bool] = True
+
+    def __init__(self, plan: SyncPlan) -> None:
+        self.plan = plan
+        self.held = held_state(plan.side)
+        self.progress = progress_state(plan.side.windows, {**plan.side.fixed(), "after": f"{plan.after} us"})
+        self.internal_states = {self.held.name, self.progress.name}
+        self.also_reads = plan.side.windows.also_reads
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the left rows."""
+        declarer.declare(self.plan.side.fields)
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept."""
+        if state == self.held.name:
+            return "evicted when the right side has been consumed past it"
+        return "one row per task" if state == self.progress.name else None
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the stage that checks the times of left rows; None for positions."""
+        left = (self.plan.side.side.component, self.plan.side.side.stream)
+        return self.plan.side.stage() if (source, stream) == left else None
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector = context, collector
+        self._tuples = SideIntake(self.plan.side, context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        self._tuples.add_tuple(tuple)
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        self._tuples.add_batch(batch)
+
+    def finish_batch(self) -> None:
+        """Pass on the rows that the right side has been consumed past, and hold the others."""
+        plan, context = self.plan, self._context
+        records = context.state(self.progress.name)
+        component = ComponentRecord.read(records.get(COMPONENT))
+        held, oldest = self._held(records.get(unit_of_task(context.task)), component)
+        before = component.progress.watermark
+        consumed = END if context.end_of_input else _later(before, self._consumed())
+        rows = HeldRows(plan.side, context, self._collector)
+        if held is None:
+            held = rows.count()
+        released = plan.released(consumed)
+        passage = rows.pass_on(self._tuples.chunks, released, some_held=held > 0)
+        arrived = sum(len(chunk) for chunk in self._tuples.chunks)
+        held += passage.held - passage.passed
+        oldest = _oldest(oldest, passage.oldest, released) if held else None
+        plan.side.windows.report(context, consumed, arrived - passage.held + passage.passed, 0)
+        records.put(unit_of_task(context.task), json.dumps({"held": held, "oldest": oldest}))
+        if context.task == 0:
+            arrivals = plan.side.arrivals(context, self._tuples.newest, self._tuples.frontiers)
+            followed = plan.side.plan.rule.after(component.progress, arrivals, context.stamp)
+            progress = replace(followed, watermark=consumed, advanced=context.stamp)
+            records.put(COMPONENT, replace(component, tasks=context.parallelism, progress=progress).text())
+        if held and consumed != END:
+            self._wake(component, consumed, oldest)
+
+    def _held(self, record: str | None, component: ComponentRecord) -> tuple[int | None, int | None]:
+        """Return the number of rows held, None if unknown, and a time that none of them is below."""
+        if component.tasks not in (None, self._context.parallelism):
+            return None, None
+        found = {"held": 0, "oldest": None} if record is None else json.loads(record)
+        return found["held"], found["oldest"]
+
+    def _consumed(self) -> int | None:
+        """Return the consumed time that this transaction brings; None if it brings none."""
+        assert self.plan.position is not None
+        found: int | None = self._tuples.others.get(self.plan.position)
+        return found
+
+    def _wake(self, component: ComponentRecord, consumed: int | None, oldest: int | None) -> None:
+        """Ask for a transaction when the next row may pass, if the consumed time follows the stamps."""
+        before, stamp = component.progress, self._context.stamp
+        if consumed is None or oldest is None:
+            return
+        follows = (
+            before.watermark is None
+            or before.advanced is None
+            or (stamp - consumed <= before.advanced - before.watermark)
+        )
+        if follows:
+            self._context.wake_at(max(oldest + self.plan.after + stamp - consumed, stamp) + 1)
+
+
+class ReportedSyncCommitter(SyncCommitter):
+    """Committer that takes the place of a `DataDelaySync` whose consumed time is reported.
+
+    Args:
+        plan: the plan.
+        report: what is asked when a transaction is planned.
+    """
+
+    def __init__(self, plan: SyncPlan, report: PinnedReport) -> None:
+        super().__init__(plan)
+        self._report = report
+
+    def pin(self, context: TaskContext, previous: Any) -> Any:
+        """Return the reported time, and the stamp at which it was asked for."""
+        return self._report.pinned(context.component, context.stamp, previous)
+
+    def _consumed(self) -> int | None:
+        pinned = self._context.pinned
+        return None if pinned is None else pinned["time"]
+
+    def _wake(self, component: ComponentRecord, consumed: int | None, oldest: int | None) -> None:
+        """Ask for a transaction when the report is to be asked again."""
+        pinned, stamp = self._context.pinned, self._context.stamp
+        asked = stamp if pinned is None else pinned["asked"]
+        self._context.wake_at(max(asked + self.plan.refresh, stamp + 1))
+
+
+class PinnedReport:
+    """Report of the consumed time, as the value that a component pins.
+
+    Args:
+        report: the user's function; it stays in the driver.
+        refresh: how long an answer is used, in microseconds.
+        unit: the unit of an answer that is an int.
+    """
+
+    def __init__(self, report: Report, refresh: int, unit: str) -> None:
+        self._report = InDriver(report)
+        self._refresh = refresh
+        self._unit = unit
+        self._warned = False
+
+    def pinned(self, component: str, stamp: int, previous: Any) -> dict[str, int | None]:
+        """Return the value for a transaction with `stamp`: the time, never below the one before, and when it was asked.
+
+        An answer that is no time, or an earlier one, is logged once, and the previous time stays.
+        """
+        if previous is not None and stamp < previous["asked"] + self._refresh:
+            kept: dict[str, int | None] = previous
+            return kept
+        last = None if previous is None else previous["time"]
+        answer = self._report.value()
+        fault, time = None, last
+        if answer is not None:
+            found = microseconds(answer, self._unit)
+            if isinstance(found, str):
+                fault = f"returned no time: {found}"
+            elif last is not None and found < last:
+                fault = f"went back from {instant(last).isoformat()} to {instant(found).isoformat()}"
+            else:
+                time = found
+        if fault is not None and not self._warned:
+            stays = "nothing passes" if last is None else f"the consumed time stays {instant(last).isoformat()}"
+            log.warning("%s: its report %s; %s until it returns a later time", component, fault, stays)
+        self._warned = fault is not None
+        return {"time": time, "asked": stamp}
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((time for time in (one, other) if time is not None), default=None)
+
+
+def _oldest(before: int | None, first: int | None, released: int | None) -> int | None:
+    """Return a time that no held row is below, given those of earlier transactions and of this one."""
+    known = [one for one in (before, first) if one is not None]
+    low = min(known, default=None)
+    return released if low is None else low if released is None else max(low, released)

@@ -1,0 +1,231 @@
+"""Interval join committer: adds the rows of both sides, releases and joins left rows, and expires right rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.assembly import Results
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import HeldBack, TaskContext, WindowProgress
+from txstorm.api.names import DEFAULT_STREAM, map_side_id
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.tuples import Tuple
+from txstorm.display import duration_text
+from txstorm.joins.interval.interval_output import UNMATCHED, JoinOutput
+from txstorm.joins.interval.interval_plan import FULL, LEFT, RIGHT, RIGHT_OUTER, IntervalPlan, SidePlan
+from txstorm.joins.interval.interval_rows import JoinRows
+from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, unit_of_task
+from txstorm.joins.rules.blocks import Rows
+from txstorm.joins.rules.matching import LOWEST
+from txstorm.joins.rules.positions import Arrivals
+from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.newest import NewestTimes
+from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
+
+FRONTIER = "frontier"
+"""Stream of the time that the left times of all later results exceed."""
+
+
+class SideTimes(NewestTimes):
+    """Map-side stage of one side: passes tuples on, reports newest times, and refuses unannounced partitions.
+
+    Args:
+        id: the component's id.
+        plan: the plan of the side.
+    """
+
+    def __init__(self, id: str, plan: SidePlan) -> None:
+        one = plan.windows.inputs[0]
+        super().__init__(plan.windows, one.component, one.stream)
+        self._id, self._side = id, plan.form.side
+
+    def finish_batch(self) -> None:
+        """Report the newest times; raise `ValueError` for a partition that the side does not announce."""
+        announced = self._side.partitions
+        strange = sorted(set(self._newest) - set(announced)) if announced is not None else []
+        if strange:
+            msg = (
+                f"{self._id}: field {self._side.partition!r} of a tuple of {self._side.component!r} is {strange[0]!r}, "
+                f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
+            )
+            raise ValueError(msg)
+        super().finish_batch()
+
+
+class IntervalJoinCommitter(BatchBolt, Committer):
+    """Committer that takes the place of an `IntervalJoin`.
+
+    Args:
+        plan: the plan of the join.
+    """
+
+    timers: ClassVar[bool] = True
+
+    def __init__(self, plan: IntervalPlan) -> None:
+        self.plan = plan
+        self.progress = plan.progress
+        self.left, self.right, self.matched = plan.states
+        self.internal_states = {self.progress.name, *(one.name for one in plan.states)}
+        self.also_reads = tuple(dict.fromkeys(one for side in plan.sides for one in side.windows.also_reads))
+        time = next(
+            (one.name for one in plan.output if (one.side, one.field) == (LEFT, plan.sides[LEFT].form.side.time)), None
+        )
+        self.published = None
+        if time is not None:
+            frontier = None if plan.how in (RIGHT_OUTER, FULL) else FRONTIER
+            self.published = Results(time, frontier, (), final=True, retractions=None, columns={})
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the results, the rows that have not matched, and the frontier."""
+        declarer.declare([one.name for one in self.plan.output])
+        for stream, side in zip(UNMATCHED, self.plan.sides, strict=True):
+            declarer.declare_stream(stream, side.form.fields)
+        declarer.declare_stream(FRONTIER, ("frontier",))
+
+    def retention(self, state: str) -> str | None:
+        """Describe for how long a state is kept."""
+        if state == self.progress.name:
+            return "one row per task"
+        if state == self.left.name:
+            return "evicted when the right position has passed their bounds"
+        reach = duration_text(self.plan.bounds.before * MICROSECOND)
+        return f"evicted when {reach} (before) behind the left position and the oldest pending row"
+
+    def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
+        """Return the stage that checks times and partitions, and reports newest times to all tasks."""
+        return SideTimes(self.plan.id, next(one for one in self.plan.sides if _reads(one) == (source, stream)))
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector, self._attempt = context, collector, attempt
+        self._intakes = [Intake(one.windows, attempt) for one in self.plan.sides]
+        self._stages = {map_side_id(self.plan.id, *_reads(one)): side for side, one in enumerate(self.plan.sides)}
+        self._parts: tuple[list[pa.Table], list[pa.Table]] = [], []
+        self._count = 0
+        self._newest: tuple[dict[str, int], dict[str, int]] = {}, {}
+        self._frontiers: dict[tuple[str, str], int] = {}
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        side = self._stages[tuple.source_component]
+        self._add(side, self._intakes[side].tuples(0, tuple.source_task, [tuple]))
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch: tuples of a side, its newest times, or the frontier of its component."""
+        assert self._context.source is not None
+        component, stream, task = self._context.source
+        side = self._stages.get(component)
+        if side is None:
+            self._frontiers[component, stream] = batch.column(0)[-1].as_py()
+        elif stream == DEFAULT_STREAM:
+            self._add(side, self._intakes[side].batch(0, task, batch))
+        else:
+            newest = self._newest[side]
+            for part, time in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
+                newest[part] = max(time, newest.get(part, time))
+
+    def _add(self, side: int, chunk: Chunk) -> None:
+        # Positions of different tasks differ, so that an arrival is that of one row, whatever the task.
+        positions = np.arange(self._count, self._count + len(chunk)) * self.plan.parallelism + self._context.task
+        self._parts[side].append(self.plan.sides[side].form.rows_of(chunk, self._attempt.txid, positions))
+        self._count += len(chunk)
+
+    def finish_batch(self) -> None:
+        """Add the rows, release and join left rows, expire right rows, and keep what the next transaction needs."""
+        plan, context = self.plan, self._context
+        records = context.state(self.progress.name)
+        component = JoinRecord.read(records.get(COMPONENT))
+        rows = JoinRows(plan, context, records, component)
+        left, right = self._rows(LEFT), self._rows(RIGHT)
+        arrivals = [self._arrivals(LEFT), self._arrivals(RIGHT)]
+        left_progress, right_progress = (
+            side.rule.after(before, arrived, context.stamp)
+            for side, before, arrived in zip(plan.sides, (component.left, component.right), arrivals, strict=True)
+        )
+        released = plan.bounds.released(right_progress.watermark)
+        after = JoinRecord(left_progress, right_progress, plan.parallelism, released, plan.about())
+        late = self._joined(rows, left, right, component, after)
+        records.put(unit_of_task(context.task), rows.record.text())
+        if context.task == 0:
+            records.put(COMPONENT, after.text())
+            frontier = plan.bounds.frontier(right_progress.watermark, left_progress.watermark)
+            if frontier is not None:
+                self._collector.emit(frontier, stream=FRONTIER)
+        self._report(after, arrivals, late)
+        self._wake(after, arrivals, rows.record.oldest)
+
+    def _joined(self, rows: JoinRows, left: Rows, right: Rows, before: JoinRecord, after: JoinRecord) -> int:
+        """Release and join left rows, and expire right rows; return the number of left rows that came late."""
+        plan, output = self.plan, JoinOutput(self.plan, self._collector)
+        released, bounds, record = after.released, plan.bounds, rows.record
+        late = int((left.times - bounds.before < record.bound).sum()) if record.bound > LOWEST else 0
+        passed = before.right.watermark
+        stragglers = 0 if passed is None else int((right.times < passed).sum())
+        known = rows.window()
+        new = len(known.blocks)
+        window = known.with_rows(right)
+        freed = rows.released(released, left)
+        pairs = window.pairs(freed, freed.times - bounds.before, freed.times + bounds.after, new)
+        alone = output.released(freed, window, pairs)
+        window, matched = window.marked(pairs)
+        bound = bounds.expired(after.left.watermark, rows.record.oldest)
+        window, never = window.expire(bound, new)
+        unmatched = output.expired(never)
+        rows.keep(window, right, matched, window.bound)
+        self._results = output.results
+        rows.record = replace(
+            rows.record,
+            stragglers=record.stragglers + stragglers,
+            late=record.late + late,
+            released=record.released + len(freed),
+            joined=record.joined + len(pairs),
+            unmatched_left=record.unmatched_left + alone,
+            unmatched_right=record.unmatched_right + unmatched,
+        )
+        return late
+
+    def _rows(self, side: int) -> Rows:
+        form = self.plan.sides[side].form
+        return form.rows(pa.concat_tables(self._parts[side] or [form.schema.empty_table()]).combine_chunks())
+
+    def _arrivals(self, side: int) -> Arrivals:
+        plan = self.plan.sides[side]
+        return Arrivals(self._newest[side], plan.facts(self._context, self._frontiers), plan.caught_up(self._context))
+
+    def _report(self, after: JoinRecord, arrivals: list[Arrivals], late: int) -> None:
+        context, position = self._context, after.right.watermark
+        if context.report is None:
+            return
+        reached = None if position is None else instant(position)
+        delay = None if reached is None or position == END else context.now - reached
+        held = self._held_back(after, arrivals) if context.task == 0 else None
+        context.report(WindowProgress(reached, delay, self._results, late, held))
+
+    def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
+        """Return the partition of the right side with the oldest newest time."""
+        found = self.plan.sides[RIGHT].rule.held_back_by(after.right, arrivals[RIGHT], self._context.stamp)
+        if found is None:
+            return None
+        one = self.plan.sides[RIGHT].windows.inputs[0]
+        partition, since = found
+        return HeldBack(one.component, one.stream, partition, (self._context.stamp - since) * MICROSECOND)
+
+    def _wake(self, after: JoinRecord, arrivals: list[Arrivals], oldest: int | None) -> None:
+        """Ask for a transaction when a side may advance without data."""
+        plan, context = self.plan, self._context
+        waits_for = None if oldest is None else oldest + plan.bounds.after + 1
+        progress: tuple[Progress, Progress] = after.left, after.right
+        for side, one in enumerate(plan.sides):
+            due = one.rule.wake(progress[side], arrivals[side], context.stamp, waits_for if side == RIGHT else None)
+            if due is not None:
+                context.wake_at(due)
+
+
+def _reads(side: SidePlan) -> tuple[str, str]:
+    one = side.windows.inputs[0]
+    return one.component, one.stream

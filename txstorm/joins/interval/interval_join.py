@@ -1,0 +1,274 @@
+"""Interval join: a ready-made bolt that joins two streams by key within bounds of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pyarrow as pa
+
+from txstorm.api.assembly import AssembledBolt, Assembly, Site, SiteInput
+from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.state import arrow_type
+from txstorm.errors import InputError
+from txstorm.joins.interval.interval_committer import IntervalJoinCommitter
+from txstorm.joins.interval.interval_plan import (
+    ANTI,
+    LEFT,
+    RIGHT,
+    SEMI,
+    SIDES,
+    SPELLINGS,
+    IntervalPlan,
+    OutputField,
+    SidePlan,
+)
+from txstorm.joins.rules.positions import Bounds, PositionRule
+from txstorm.joins.side import Side
+from txstorm.joins.side_rows import SideForm
+from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
+from txstorm.windows.rules.event_time import WatermarkRule
+from txstorm.windows.rules.forms import Count, Duration, duration, sliding
+
+
+class IntervalJoin(AssembledBolt):
+    """Committer that joins each left row with all right rows of its key whose times are within bounds.
+
+    Example::
+
+        clicks = Side("events", "clicks", key="user", time="ts", partition="partition")
+        views = Side("events", "views", key="user", time="ts", partition="partition")
+        join = IntervalJoin(clicks, views, before=Duration.minutes(30), how="left")
+        builder.set_bolt("join", join, 2).fields_grouping("events", "clicks", ["user"]).fields_grouping(
+            "events", "views", ["user"]
+        )
+
+    A left row is released when the position of the right side, the newest time that all of its partitions have reached,
+    has passed its bounds; it is then joined, or unmatched, for good. Right rows are kept until the left side, and the
+    oldest left row that is not released, have passed them. Both sides are state: windows may span hours, and survive
+    whatever the topology survives.
+
+    Streams besides the default one, for every join type: ``unmatched_left`` and ``unmatched_right``, with the fields of
+    that side: rows that have not matched, once, when that is final.
+
+    Args:
+        left, right: the sides. The right one may have `Side.grace`; see there.
+        before, after: the bounds: left.time - before <= right.time <= left.time + after. `before` is required; `after`
+            is 0 by default. Negative ones are allowed as timedelta, as long as their sum is not.
+        how: ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or Spark's spelling of these.
+        select: the fields of the default stream, each ``stream:field``, where stream is that of a side (for a default
+            stream, its component), ``left`` or ``right``; None: all fields of both sides, or of the left one for
+            ``semi`` and ``anti``. Names that occur twice become ``stream_field``.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        left: Side,
+        right: Side,
+        *,
+        before: Duration | timedelta | None = None,
+        after: Duration | timedelta | None = None,
+        how: str = "inner",
+        select: Sequence[str] | None = None,
+    ) -> None:
+        for name, side in zip(SIDES, (left, right), strict=True):
+            if not isinstance(side, Side):
+                msg = f"IntervalJoin: {name}: expected a Side, got {side!r}"
+                raise InputError(msg)
+        if before is None:
+            msg = (
+                "IntervalJoin: before is missing; say how much older than a left row a right row may be, such as "
+                "before=Duration.minutes(30), or right rows would be kept forever"
+            )
+            raise InputError(msg)
+        self.left, self.right = left, right
+        self.bounds = Bounds(_microseconds(before, "before"), 0 if after is None else _microseconds(after, "after"))
+        if self.bounds.before + self.bounds.after < 0:
+            msg = (
+                f"IntervalJoin: the bounds are inverted: before={before!r} and after={after!r} have a negative sum, so "
+                "no right row is within them; bounds are left.time - before <= right.time <= left.time + after"
+            )
+            raise InputError(msg)
+        if not isinstance(how, str) or how.lower() not in SPELLINGS:
+            hint = near(how, list(SPELLINGS)) if isinstance(how, str) else ""
+            reason = "; a join within bounds needs a key, so there is no cross join" if how == "cross" else ""
+            msg = f"IntervalJoin: how: expected one of {', '.join(SPELLINGS)}, got {how!r}{hint}{reason}"
+            raise InputError(msg)
+        self.how = SPELLINGS[how.lower()]
+        if isinstance(select, str) or (select is not None and not all(isinstance(one, str) for one in select)):
+            msg = f"IntervalJoin: select: expected a list of 'stream:field', got {select!r}"
+            raise InputError(msg)
+        self.select = None if select is None else list(select)
+
+    def assemble(self, site: Site) -> Assembly:
+        """Return the committer that joins."""
+        sides = (self.left, self.right)
+        found = [_input(site, side) for side in sides]
+        faults = list(_input_faults(self, site, found))
+        output, wrong = _output(self, found)
+        faults += wrong
+        kinds = [_key_kind(side) for side in sides]
+        kind = next((one for one in kinds if one is not None), None)
+        if None not in kinds and kinds[LEFT] != kinds[RIGHT]:
+            faults.append(
+                f"the keys of its sides have the types {kinds[LEFT]} and {kinds[RIGHT]}, so none would match; declare "
+                "the same type in columns"
+            )
+        plans = [_side_plan(site, side, one, kind) for side, one in zip(sides, found, strict=True)]
+        to_first = any(one is not None and one.grouping == "global" for one in found)
+        plan = IntervalPlan(
+            site.id, site.parallelism, (plans[LEFT], plans[RIGHT]), self.bounds, self.how, tuple(output), to_first
+        )
+        return Assembly(IntervalJoinCommitter(plan), tuple(faults), ())
+
+
+def _microseconds(given: Duration | timedelta, name: str) -> int:
+    if isinstance(given, timedelta):
+        return given // timedelta(microseconds=1)
+    return duration(given, f"IntervalJoin: {name}", zero=True).microseconds
+
+
+def _input(site: Site, side: Side) -> SiteInput | None:
+    return next((one for one in site.inputs if (one.component, one.stream) == (side.component, side.stream)), None)
+
+
+def _key_kind(side: Side) -> pa.DataType | None:
+    """Return the declared type of a key of one field; None if it is stored as text."""
+    if len(side.key) > 1 or side.columns is None or side.key[0] not in side.columns:
+        return None
+    return arrow_type(side.columns[side.key[0]])
+
+
+def _side_plan(site: Site, side: Side, found: SiteInput | None, kind: pa.DataType | None) -> SidePlan:
+    needed = (*side.key, side.time, *(one for one in (side.id, side.partition) if one is not None))
+    if found is None or found.fields is None:
+        found = SiteInput(side.component, side.stream, tuple(dict.fromkeys(needed)), frozenset(), "fields", side.key)
+    grouped = found.grouped_by if found.grouping == "fields" and set(found.grouped_by) <= set(side.key) else side.key
+    time = TimeSource(side.time, side.unit, None, side.partition)
+    rule = WatermarkRule(1, side.lag, side.idle)
+    one = InputPlan.of(found, time)
+    windows = WindowPlan(site.id, site.parallelism, sliding(Count(1)), rule, time, (one,))
+    return SidePlan(SideForm(side, one.fields, tuple(grouped), kind), windows, PositionRule(rule, side.grace))
+
+
+def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | None]) -> Iterator[str]:
+    """Yield the faults of the sides and their inputs."""
+    sides = (join.left, join.right)
+    if (join.left.component, join.left.stream) == (join.right.component, join.right.stream):
+        yield (
+            f"its sides are the same stream {join.left.stream!r} of {join.left.component!r}; to join a stream with "
+            "itself, let a bolt emit it again, and read that as one of the sides"
+        )
+    if join.left.grace is not None:
+        yield "grace is for the right side: it says how long left rows wait for one that pauses; leave it out"
+    for name, side, one in zip(SIDES, sides, found, strict=True):
+        where = f"the {name} side, stream {side.stream!r} of {side.component!r}"
+        if one is None:
+            known = [f"{given.component}/{given.stream}" for given in site.inputs]
+            yield f"{where}, is not one of its inputs ({', '.join(known) or 'none'}); add a grouping for it"
+            continue
+        if one.fields is not None:
+            yield from _field_faults(where, side, one.fields)
+        if side.partitions == () or (side.partitions and side.partition is None):
+            yield (
+                f"{where}: partitions={list(side.partitions)} with the partition field {side.partition!r}: such a side "
+                "never reports a position; name the field, and at least one partition, or leave partitions out"
+            )
+        if one.results is not None and one.results.frontier is None and one.results.time == side.time:
+            yield (
+                f"{where}, can never report a position: its component is a right or full join, whose unmatched right "
+                "rows have no left time, and may come at any time; use a left or inner join there"
+            )
+    known_inputs = {(side.component, side.stream) for side in sides}
+    for one in site.inputs:
+        if (one.component, one.stream) not in known_inputs:
+            yield f"its input, stream {one.stream!r} of {one.component!r}, is none of its sides; remove the grouping"
+    if site.parallelism > 1 and None not in found:
+        yield from _grouping_faults(sides, [one for one in found if one is not None])
+
+
+def _field_faults(where: str, side: Side, fields: Sequence[str]) -> Iterator[str]:
+    needed = {"time": (side.time,), "key": side.key, "id": (side.id,), "partition": (side.partition,)}
+    for what, names in {**needed, "columns": tuple(side.columns or ())}.items():
+        for name in names:
+            if name is not None and name not in fields:
+                hint = near(name, list(fields))
+                yield f"{where}: {what}: there is no field {name!r}{hint}; it has {', '.join(fields)}"
+
+
+def _grouping_faults(sides: Sequence[Side], found: Sequence[SiteInput]) -> Iterator[str]:
+    """Yield a fault for each side whose rows of one key might reach another task than those of the other side."""
+    if all(one.grouping == "global" for one in found):
+        return
+    if any(len(side.key) != len(sides[LEFT].key) for side in sides):
+        return
+    places = []
+    for side, one in zip(sides, found, strict=True):
+        how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
+        if one.grouping != "fields" or not set(one.grouped_by) <= set(side.key):
+            yield (
+                f"its input {one.component!r} is grouped by {how}, so rows of one key may reach two tasks; use "
+                f"fields_grouping({one.component!r}, {one.stream!r}, {list(side.key)})"
+            )
+        else:
+            places.append([side.key.index(name) for name in one.grouped_by])
+    if len(places) == len(sides) and places[LEFT] != places[RIGHT]:
+        ways = " and ".join(str(list(one.grouped_by)) for one in found)
+        yield f"its sides are grouped by {ways}, which are not the same fields of their keys; group both by all"
+
+
+def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list[OutputField], list[str]]:
+    """Return the fields of the default stream, and what is wrong with `select`."""
+    sides, faults = (join.left, join.right), list[str]()
+    fields = [one.fields if one is not None and one.fields is not None else () for one in found]
+    labels = [side.component if side.stream == DEFAULT_STREAM else side.stream for side in sides]
+    if len(join.left.key) != len(join.right.key):
+        faults.append(
+            f"the keys of its sides have {len(join.left.key)} and {len(join.right.key)} fields: "
+            f"{list(join.left.key)}, {list(join.right.key)}; use as many on both sides"
+        )
+    offered = (LEFT,) if join.how in (SEMI, ANTI) else (LEFT, RIGHT)
+    if join.select is None:
+        chosen = [(side, field) for side in offered for field in fields[side]]
+    else:
+        chosen = []
+        for given in join.select:
+            side, field, fault = _selected(given, labels, fields)
+            if fault is None and side not in offered:
+                fault = f"a {join.how} join has fields of the left side only"
+            if fault is not None:
+                faults.append(f"select: {given!r}: {fault}")
+            elif (side, field) in chosen:
+                faults.append(f"select: {given!r} occurs twice")
+            else:
+                chosen.append((side, field))
+    names = [field for _, field in chosen]
+    prefixes = labels if labels[LEFT] != labels[RIGHT] else list(SIDES)
+    made = [
+        OutputField(field if names.count(field) == 1 else f"{prefixes[side]}_{field}", side, field)
+        for side, field in chosen
+    ]
+    twice = sorted({one.name for one in made if [other.name for other in made].count(one.name) > 1})
+    if twice:
+        faults.append(f"the output has two fields {', '.join(map(repr, twice))}; choose others with select")
+    return made, faults
+
+
+def _selected(given: str, labels: Sequence[str], fields: Sequence[Sequence[str]]) -> tuple[int, str, str | None]:
+    """Return side and field that an entry of `select` names, or what is wrong with it."""
+    stream, colon, field = given.rpartition(":")
+    names = {**{label: side for side, label in enumerate(labels)}, "left": LEFT, "right": RIGHT}
+    if not colon:
+        return LEFT, field, "expected 'stream:field'"
+    if stream not in names:
+        return LEFT, field, f"there is no stream {stream!r}{near(stream, list(names))}; use one of {', '.join(names)}"
+    if stream in labels and labels[LEFT] == labels[RIGHT]:
+        return LEFT, field, f"both sides are called {stream!r}; use left: and right:"
+    side = names[stream]
+    if fields[side] and field not in fields[side]:
+        hint = near(field, list(fields[side]))
+        return side, field, f"{stream!r} has no field {field!r}{hint}; it has {', '.join(fields[side])}"
+    return side, field, None

@@ -1,0 +1,116 @@
+"""Output of an interval join: the result of its type on the default stream, and the rows that have not matched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import Collector
+from txstorm.joins.interval.interval_plan import (
+    ANTI,
+    FULL,
+    LEFT,
+    LEFT_OUTER,
+    RIGHT,
+    RIGHT_OUTER,
+    SEMI,
+    IntervalPlan,
+)
+from txstorm.joins.rules.blocks import ARRIVAL, Block, Mask, Numbers, Rows
+from txstorm.joins.rules.matching import Pairs, RightWindow
+from txstorm.joins.side_rows import TIME
+from txstorm.row_order import order_of
+from txstorm.windows.aggregates.groups import integers
+
+UNMATCHED = ("unmatched_left", "unmatched_right")
+"""Streams of the left and right rows that have not matched, for good."""
+
+
+class JoinOutput:
+    """Emits what a task of an interval join has found in a transaction.
+
+    Args:
+        plan: the plan of the join.
+        collector: the output.
+
+    Attributes:
+        results: number of tuples emitted to the default stream.
+    """
+
+    def __init__(self, plan: IntervalPlan, collector: Collector) -> None:
+        self._plan = plan
+        self._collector = collector
+        self.results = 0
+
+    def released(self, left: Rows, window: RightWindow, pairs: Pairs) -> int:
+        """Emit the results of released left rows, sorted by time and arrival; return the number of unmatched ones."""
+        how, matched = self._plan.how, np.zeros(len(left), bool)
+        matched[pairs.left] = True
+        alone = np.flatnonzero(~matched)
+        if how in (SEMI, ANTI):
+            chosen = np.flatnonzero(matched) if how == SEMI else alone
+            self._emit({LEFT: self._left(left, chosen)}, len(chosen))
+        else:
+            rows, partners = pairs.left, None
+            if how in (LEFT_OUTER, FULL) and len(alone):
+                rows = np.concatenate([pairs.left, alone])
+                turn = np.argsort(rows, kind="stable")
+                rows, partners = rows[turn], np.where(turn < len(pairs), turn, -1)
+            self._emit({LEFT: self._left(left, rows), RIGHT: self._right(window, pairs, partners)}, len(rows))
+        self._unmatched(LEFT, left.stored.take(pa.array(alone)) if len(alone) else None)
+        return len(alone)
+
+    def expired(self, parts: Sequence[tuple[Block, Numbers]]) -> int:
+        """Emit expired right rows that have never matched, by time and arrival; return their number."""
+        if not parts:
+            return 0
+        rows = pa.concat_tables([block.stored.take(pa.array(block.at[at])) for block, at in parts]).combine_chunks()
+        rows = rows.take(pa.array(order_of(*(integers(rows.column(name)) for name in (TIME, ARRIVAL)))))
+        if self._plan.how in (RIGHT_OUTER, FULL):
+            form = self._plan.sides[RIGHT].form
+            self._emit({RIGHT: {field: form.values(rows, field) for field in self._plan.fields_of(RIGHT)}}, len(rows))
+        self._unmatched(RIGHT, rows)
+        return int(rows.num_rows)
+
+    def _left(self, left: Rows, chosen: Numbers) -> dict[str, Any]:
+        form, fields = self._plan.sides[LEFT].form, self._plan.fields_of(LEFT)
+        rows = left.stored.select(form.columns_for(fields)).take(pa.array(chosen))
+        return {field: form.values(rows, field) for field in fields}
+
+    def _right(self, window: RightWindow, pairs: Pairs, partners: Numbers | None) -> dict[str, Any]:
+        """Return the fields of the right rows of pairs; `partners`: which pair each result has, -1 for none."""
+        form, fields = self._plan.sides[RIGHT].form, self._plan.fields_of(RIGHT)
+        columns = form.columns_for(fields)
+        if not len(pairs):
+            rows = form.schema.empty_table().select(columns)
+        else:
+            rows = window.stored(pairs, columns)
+        if partners is not None:
+            missing: Mask = partners < 0
+            rows = rows.take(pa.array(partners, mask=missing))
+        return {field: form.values(rows, field) for field in fields}
+
+    def _emit(self, sides: Mapping[int, Mapping[str, Any]], size: int) -> None:
+        """Emit results to the default stream; a missing side is None throughout."""
+        if not size:
+            return
+        self.results += size
+        columns = [sides[one.side][one.field] if one.side in sides else pa.nulls(size) for one in self._plan.output]
+        self._send(columns, [one.name for one in self._plan.output], DEFAULT_STREAM)
+
+    def _unmatched(self, side: int, rows: pa.Table | None) -> None:
+        if rows is not None and rows.num_rows:
+            form = self._plan.sides[side].form
+            self._send([form.values(rows, field) for field in form.fields], list(form.fields), UNMATCHED[side])
+
+    def _send(self, columns: Sequence[Any], names: Sequence[str], stream: str) -> None:
+        if any(isinstance(column, list) for column in columns):  # values that have no common Arrow type
+            lists = (column if isinstance(column, list) else column.to_pylist() for column in columns)
+            for values in zip(*lists, strict=True):
+                self._collector.emit(*values, stream=stream)
+        else:
+            self._collector.emit_batch(pa.table(list(columns), names=list(names)), stream=stream)

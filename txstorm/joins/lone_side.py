@@ -1,0 +1,192 @@
+"""Lone side: the only side of a join that a component reads, at the component's place in its topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.api.assembly import Site, SiteInput
+from txstorm.api.context import TaskContext
+from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.errors import InputError
+from txstorm.joins.interval.interval_committer import SideTimes
+from txstorm.joins.interval.interval_plan import SidePlan
+from txstorm.joins.rules.positions import Arrivals, PositionRule
+from txstorm.joins.side import Side
+from txstorm.joins.side_rows import SideForm
+from txstorm.windows.intake import Chunk
+from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
+from txstorm.windows.rules.event_time import WatermarkRule
+from txstorm.windows.rules.forms import Count, duration, sliding
+
+KEY_TYPES = (str, int, bool, bytes, datetime, date, Decimal)
+"""Types of which keys and ids of a store may be."""
+
+
+@dataclass(frozen=True)
+class LoneSide:
+    """A side in its topology.
+
+    Attributes:
+        plan: its form, its input and the rule of its position.
+        by_fields: whether its tuples are distributed to the tasks by fields.
+    """
+
+    plan: SidePlan
+    by_fields: bool
+
+    @classmethod
+    def of(cls, side: Side, site: Site, *, grace: int | None = None) -> LoneSide:
+        """Return a side at its place; `grace` is for one that declares none."""
+        found = input_of(side, site)
+        if found is None or found.fields is None:
+            needed = (*side.key, side.time, *(one for one in (side.id, side.partition) if one is not None))
+            found = SiteInput(
+                side.component, side.stream, tuple(dict.fromkeys(needed)), frozenset(), "fields", side.key
+            )
+        time = TimeSource(side.time, side.unit, None, side.partition)
+        rule = WatermarkRule(1, side.lag, side.idle)
+        one = InputPlan.of(found, time)
+        by_fields = found.grouping == "fields" or site.parallelism == 1
+        windows = WindowPlan(
+            id=site.id,
+            parallelism=site.parallelism,
+            form=sliding(Count(1)),
+            rule=rule,
+            time=time,
+            inputs=(one,),
+            owner_fields=side.key if by_fields else None,
+        )
+        form = SideForm(side, one.fields, found.grouped_by if found.grouping == "fields" else side.key)
+        position = PositionRule(rule, side.grace if side.grace is not None else grace)
+        return cls(SidePlan(form, windows, position), by_fields)
+
+    @property
+    def side(self) -> Side:
+        """The declaration."""
+        return self.plan.form.side
+
+    @property
+    def windows(self) -> WindowPlan:
+        """The plan of its intake."""
+        return self.plan.windows
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of its tuples."""
+        return self.plan.form.fields
+
+    def fixed(self) -> dict[str, str]:
+        """Return what must be the same at every start, in words."""
+        facts = self.plan.described()
+        return facts if self.by_fields else {**facts, "tasks": str(self.windows.parallelism)}
+
+    def stage(self, stored: Sequence[str] = ()) -> CheckedSideTimes:
+        """Return the stage in the tasks of the source; `stored`: fields by whose values a store knows rows."""
+        return CheckedSideTimes(self, stored)
+
+    def arrivals(
+        self, context: TaskContext, newest: Mapping[str, int], frontiers: dict[tuple[str, str], int]
+    ) -> Arrivals:
+        """Return what a transaction brings: newest times by partition, and facts of the sources."""
+        return Arrivals(newest, self.plan.facts(context, frontiers), self.plan.caught_up(context))
+
+
+class CheckedSideTimes(SideTimes):
+    """Map-side stage of a lone side: also refuses values that cannot be a key or an id of a store."""
+
+    def __init__(self, side: LoneSide, stored: Sequence[str]) -> None:
+        super().__init__(side.windows.id, side.plan)
+        self._stored = tuple(stored)
+
+    def _add(self, chunk: Chunk) -> None:
+        for name in self._stored:
+            self._check(chunk, name, optional=name in self._side.key)
+        super()._add(chunk)
+
+    def _check(self, chunk: Chunk, name: str, *, optional: bool) -> None:
+        """Raise `ValueError` for a value that cannot be a key or an id; `optional`: None may stand for a value."""
+        if isinstance(chunk.values, list):
+            at = self._plan.inputs[0].fields.index(name)
+            values: Iterable[Any] = (row[at] for row in chunk.values)
+        else:
+            column = chunk.values.column(name)
+            kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+            plain = not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind))
+            if plain and (optional or not column.null_count):
+                return
+            values = column.to_pylist()
+        for value in values:
+            if value is None and optional:
+                continue
+            if value is None or not isinstance(value, KEY_TYPES):
+                what = "None" if value is None else f"{type(value).__name__} {value!r}"
+                role = "key" if optional else "id"
+                msg = (
+                    f"{self._plan.id}: field {name!r} of {self._side!r}: a row of a store cannot have the {role} "
+                    f"{what}; use a str, int, bool, bytes, datetime, date or Decimal, or leave such tuples out with "
+                    "on_error='dead_letter'"
+                )
+                raise ValueError(msg)
+
+
+def input_of(side: Side, site: Site) -> SiteInput | None:
+    """Return the input of a component that a side describes; None if it does not subscribe to it."""
+    found = (one for one in site.inputs if (one.component, one.stream) == (side.component, side.stream))
+    return next(found, None)
+
+
+def checked_side(kind: str, role: str, side: Any) -> Side:
+    """Return `side`; raise `InputError` if it is none."""
+    if not isinstance(side, Side):
+        msg = f"{kind}: the {role} side: expected a Side, got {side!r}; write Side(component, stream, key=…, time=…)"
+        raise InputError(msg)
+    return side
+
+
+def span(given: Any, what: str) -> int:
+    """Return a duration of at least 0 in microseconds; raise `InputError` for anything else."""
+    if isinstance(given, timedelta) and given < timedelta(0):
+        msg = f"{what}: expected a duration of at least 0, got {given!r}"
+        raise InputError(msg)
+    return duration(given, what, zero=True).microseconds
+
+
+def side_faults(kind: str, role: str, side: Side, site: Site) -> list[str]:
+    """Return the faults of a side that show in its topology: what it reads, and the fields that it names."""
+    found = input_of(side, site)
+    stream = "" if side.stream == DEFAULT_STREAM else f" stream {side.stream!r} of"
+    where = f"{kind}: the {role} side"
+    if found is None:
+        inputs = ", ".join(f"{one.component!r} (stream {one.stream!r})" for one in site.inputs) or "nothing"
+        return [f"{where} is{stream} {side.component!r}, but the component reads {inputs}; subscribe to it"]
+    if found.fields is None:
+        return []  # the builder reports an unknown component or stream
+    named = {"key": side.key, "time": (side.time,), "id": (side.id,), "partition": (side.partition,)}
+    faults = [
+        f"{where}: {what}:{stream} {side.component!r} has no field {name!r}{near(name, list(found.fields))}; it has "
+        f"{', '.join(found.fields)}"
+        for what, names in {**named, "columns": tuple(side.columns or ())}.items()
+        for name in names
+        if name is not None and name not in found.fields
+    ]
+    if side.partitions == () or (side.partitions and side.partition is None):
+        faults.append(
+            f"{where}: partitions={list(side.partitions)} with the partition field {side.partition!r}: such a side "
+            "never reports a position; name the field, and at least one partition, or leave partitions out"
+        )
+    return faults
+
+
+def other_inputs(kind: str, expected: Sequence[tuple[str, str]], site: Site) -> list[str]:
+    """Return a fault for each input that is none of the `expected` ones."""
+    return [
+        f"{kind}: the component also reads stream {one.stream!r} of {one.component!r}, which it does not use; remove it"
+        for one in site.inputs
+        if (one.component, one.stream) not in expected
+    ]

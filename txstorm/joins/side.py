@@ -1,0 +1,114 @@
+"""Side of a join: a stream with the key, time and identity of its tuples, and what is known of their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.state import arrow_type
+from txstorm.errors import InputError
+from txstorm.windows.rules.event_time import UNITS
+from txstorm.windows.rules.forms import Duration, duration
+
+
+class Side:
+    """One side of a join: a stream of a component.
+
+    Example::
+
+        Side("orders", key="customer", time="placed_at", lag=Duration.seconds(5), partition="partition")
+
+    Args:
+        component, stream: what is read.
+        key: the field or fields of the key; tuples with the key None, or with None in it, match nothing.
+        time: the field with the time: an int in `unit`, or an aware datetime.
+        unit: ``s``, ``ms`` or ``us``.
+        id: the field that identifies a tuple; None: its txid and position.
+        lag: how much the tuples of a partition may be out of order.
+        idle: the time without data, by stamps, after which a partition is left out; None: never.
+        grace: how far behind the present a right source that is read to its end may still be; None: it holds the left
+            side back until it has data.
+        partition: the field with the partition; None: the stream is one partition.
+        partitions: all partitions that the field may have; None: those of the source, and those that were seen.
+        columns: field → type, for the stored rows of the side; None: fields but key, time, id and partition are stored
+            as text.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        stream: str = DEFAULT_STREAM,
+        *,
+        key: str | Sequence[str],
+        time: str,
+        unit: str = "ms",
+        id: str | None = None,
+        lag: Duration | timedelta | None = None,
+        idle: Duration | timedelta | None = None,
+        grace: Duration | timedelta | None = None,
+        partition: str | None = None,
+        partitions: Sequence[Any] | None = None,
+        columns: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, given in {"component": component, "stream": stream, "time": time}.items():
+            if not isinstance(given, str) or not given:
+                msg = f"Side: {name}: expected a name, got {given!r}"
+                raise InputError(msg)
+        _check_fields(component, key, id, partition)
+        self.component, self.stream = component, stream
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.time, self.unit, self.id = time, unit, id
+        where = f"Side {component!r}"
+        self.lag = 0 if lag is None else _microseconds(lag, f"{where}: lag", zero=True)
+        self.idle = None if idle is None else _microseconds(idle, f"{where}: idle", zero=False)
+        self.grace = None if grace is None else _microseconds(grace, f"{where}: grace", zero=True)
+        self.partition = partition
+        if isinstance(partitions, str):
+            msg = f"Side {component!r}: partitions: expected a list of partitions, got {partitions!r}"
+            raise InputError(msg)
+        self.partitions = None if partitions is None else tuple(str(one) for one in partitions)
+        self.columns = None if columns is None else dict(columns)
+        unknown = [name for name, kind in (self.columns or {}).items() if arrow_type(kind) is None]
+        if unknown:
+            kind = (self.columns or {})[unknown[0]]
+            msg = (
+                f"Side {component!r}: columns: {unknown[0]!r} has the unsupported type {kind!r}; use str, int, float, "
+                "bool, bytes, datetime, date, Decimal or an Arrow type"
+            )
+            raise InputError(msg)
+        if unit not in UNITS:
+            msg = f"Side {component!r}: unit: expected {', '.join(UNITS)}, got {unit!r}"
+            raise InputError(msg)
+
+    def __repr__(self) -> str:
+        stream = "" if self.stream == DEFAULT_STREAM else f", {self.stream!r}"
+        return f"Side({self.component!r}{stream}, key={list(self.key)}, time={self.time!r})"
+
+
+def _microseconds(given: Duration | timedelta, what: str, *, zero: bool) -> int:
+    try:
+        return duration(given, what, zero=zero).microseconds
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if what in text else f"{what}: {text}") from None
+
+
+def _check_fields(component: str, key: Any, id: Any, partition: Any) -> None:
+    """Raise `InputError` if key, id or partition do not name fields."""
+    names = [key] if isinstance(key, str) else key
+    fault = None
+    if not isinstance(names, Sequence) or not names or not all(isinstance(one, str) and one for one in names):
+        fault = f"key: expected a field or a list of fields, got {key!r}"
+    elif len(set(names)) < len(names):
+        fault = f"key: expected different fields, got {key!r}"
+    for what, one in {"id": id, "partition": partition}.items():
+        if one is not None and (not isinstance(one, str) or not one):
+            fault = f"{what}: expected a field or None, got {one!r}"
+    if fault is not None:
+        msg = f"Side {component!r}: {fault}"
+        raise InputError(msg)

@@ -1,0 +1,307 @@
+"""Stored rows of a side: the columns of its state, and conversions between the fields of tuples and these columns.
+
+Fields without a declared type are stored as text: a string as it is, another value as its tagged text. A string that
+could be read as such a text is stored as tagged text, too, so that every value comes back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.state import CollectionState, arrow_type
+from txstorm.errors import InputError
+from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Numbers, Rows
+from txstorm.joins.side import Side
+from txstorm.keys import groups_of, hash_rows, key_group
+from txstorm.tagged import text_of, value_of
+from txstorm.windows.aggregates.groups import numbered, whole
+from txstorm.windows.intake import Chunk
+from txstorm.windows.rules.event_time import UNITS
+
+GROUP, TIME, INSTANT = "group", "time", "instant"
+ID, PARTITION = "id", "partition"
+_OWN = (GROUP, KEY, TIME, ID, PARTITION, ARRIVAL, INSTANT)
+"""Columns that a side has whatever its fields are called."""
+POSITION_BITS = 24
+"""Number of low bits of an arrival: the position of a tuple in its transaction; the rest is the txid."""
+_TAGGED = r'^([-0-9{\["]|(true|false|null|NaN|Infinity)$)'
+"""Pattern of texts that are not strings as they are."""
+_UTC = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True)
+class StoredField:
+    """One column of the stored rows: its name, the field it holds, its type (None: text)."""
+
+    column: str
+    field: str
+    kind: pa.DataType | None
+
+
+@dataclass(frozen=True)
+class SideForm:
+    """Form of the stored rows of a side.
+
+    Attributes:
+        side: the declaration.
+        fields: the fields of its tuples.
+        grouped_by: the fields by which its tuples are distributed.
+        key_kind: type of the column with the key; None: text.
+    """
+
+    side: Side
+    fields: tuple[str, ...]
+    grouped_by: tuple[str, ...]
+    key_kind: pa.DataType | None = None
+
+    @cached_property
+    def stored(self) -> tuple[StoredField, ...]:
+        """The columns but group, time, arrival and, if there are several fields in the key, the key."""
+        side, several = self.side, len(self.side.key) > 1
+        roles = {} if several else {KEY: side.key[0]}
+        roles.update({ID: side.id or "", PARTITION: side.partition or ""})
+        given = [StoredField(column, field, self._kind(column, field)) for column, field in roles.items()]
+        known = {side.time, *roles.values()}
+        for field in self.fields:
+            if field not in known:
+                column = f"{field}_field" if field in _OWN else field
+                given.append(StoredField(column, field, self._kind(column, field)))
+        return tuple(given)
+
+    def _kind(self, column: str, field: str) -> pa.DataType | None:
+        if column == KEY:
+            return self.key_kind
+        return None if field not in (self.side.columns or {}) else arrow_type((self.side.columns or {})[field])
+
+    @cached_property
+    def time_kind(self) -> pa.DataType | None:
+        """The declared type of the time field; None: each row says whether its time was an int or a datetime."""
+        kind = (self.side.columns or {}).get(self.side.time)
+        return None if kind is None else arrow_type(kind)
+
+    @cached_property
+    def plain(self) -> frozenset[str]:
+        """The columns of key, id and partition that hold values as they are, and not texts of them."""
+        kinds = {one.column: one.kind for one in self.stored if one.field}
+        typed = {name for name, kind in {**kinds, KEY: self.key_kind}.items() if kind is not None}
+        return frozenset(typed & {KEY, ID, PARTITION}) | ({ID} if self.side.id is None else set())
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of stored rows, in their order."""
+        columns = {GROUP: pa.int64(), KEY: self.key_kind or pa.string(), TIME: pa.int64()}
+        columns.update({one.column: one.kind or pa.string() for one in self.stored})
+        columns[ARRIVAL] = pa.int64()
+        if self.time_kind is None:
+            columns[INSTANT] = pa.bool_()
+        return pa.schema(columns)
+
+    def state(self, name: str) -> CollectionState:
+        """Declare the state of the rows."""
+        values = {one.name: one.type for one in self.schema if one.name not in (GROUP, TIME)}
+        return CollectionState(name, {GROUP: int}, values, order={TIME: int})
+
+    # -- from tuples to rows -------------------------------------------------------------------------------------------
+
+    def rows_of(self, chunk: Chunk, txid: int, positions: Numbers) -> pa.Table:
+        """Convert tuples to stored rows; `positions`: their positions in the transaction."""
+        size = len(chunk)
+        columns: dict[str, Any] = {one.column: self._converted(chunk, one) for one in self.stored if one.field}
+        for name in (ID, PARTITION):
+            columns.setdefault(name, pa.nulls(size, pa.string()))
+        if self.side.id is None:
+            parts = [pa.repeat(str(txid), size), pa.array(positions).cast(pa.string()), "/"]
+            columns[ID] = pc.binary_join_element_wise(*parts)
+        if KEY not in columns:
+            columns[KEY] = self._key_texts(chunk)
+        assert chunk.times is not None
+        columns[TIME] = pa.array(chunk.times)
+        columns[ARRIVAL] = pa.array(positions + (txid << POSITION_BITS))
+        columns[GROUP] = pa.array(self._groups(chunk))
+        if self.time_kind is None:
+            columns[INSTANT] = _instants(self._values(chunk, self.side.time), size)
+        return pa.table([columns[one.name] for one in self.schema], schema=self.schema)
+
+    def rows(self, stored: pa.Table) -> Rows:
+        """Return stored rows with the hashes of their keys."""
+        key, times = whole(stored.column(KEY)), whole(stored.column(TIME))
+        keyed = np.asarray(key.is_valid()) if key.null_count else None
+        return Rows(self.hashes(key), np.asarray(times), stored, keyed)
+
+    def hashes(self, key: pa.Array) -> Hashes:
+        """Return the hashes of keys."""
+        return hash_rows([key], len(key))
+
+    def _values(self, chunk: Chunk, field: str) -> pa.Array | list[Any]:
+        number = self.fields.index(field)
+        if isinstance(chunk.values, list):
+            return [row[number] for row in chunk.values]
+        return chunk.values.column(number)
+
+    def _converted(self, chunk: Chunk, one: StoredField) -> pa.Array:
+        values = self._values(chunk, one.field)
+        if one.kind is None:
+            return texts_of(values, one.field)
+        try:
+            return typed(values, one.kind)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            msg = (
+                f"{self.side!r}: field {one.field!r} does not fit the type {one.kind} that columns declares ({error}); "
+                "declare a type that holds all its values, or leave the field out of columns"
+            )
+            raise InputError(msg) from None
+
+    def _key_texts(self, chunk: Chunk) -> pa.Array:
+        """Return the keys of several fields as texts; None if one of the fields is None."""
+        columns = [self._values(chunk, field) for field in self.side.key]
+        arrays = [column for column in columns if isinstance(column, pa.Array)]
+        if len(arrays) < len(columns):
+            rows = list(zip(*columns, strict=True))
+            return pa.array([None if None in row else text_of(list(row), KEY) for row in rows], pa.string())
+        codes, _ = numbered(arrays, len(chunk))
+        _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
+        distinct = zip(*(column.take(pa.array(first)).to_pylist() for column in arrays), strict=True)
+        made = pa.array([None if None in row else text_of(list(row), KEY) for row in distinct], pa.string())
+        return made.take(pa.array(numbers.reshape(-1)))
+
+    def _groups(self, chunk: Chunk) -> Numbers:
+        columns = [self._values(chunk, field) for field in self.grouped_by]
+        if any(isinstance(column, list) for column in columns):
+            return np.array([key_group(row) for row in zip(*columns, strict=True)], np.int64)
+        return groups_of(hash_rows(columns, len(chunk)))
+
+    # -- from rows to tuples -------------------------------------------------------------------------------------------
+
+    def columns_for(self, fields: Iterable[str]) -> list[str]:
+        """Return the columns that hold `fields`."""
+        held = {one.field: one.column for one in reversed(self.stored)}
+        times = [TIME] if self.time_kind is not None else [TIME, INSTANT]
+        names = [name for field in fields for name in (times if field == self.side.time else [held[field]])]
+        return list(dict.fromkeys(names))
+
+    def values(self, stored: pa.Table, field: str) -> pa.Array | list[Any]:
+        """Return the values of a field; a list if they have no common Arrow type; None where the row is missing."""
+        if field == self.side.time:
+            return self._times(stored)
+        one = next(one for one in self.stored if one.field == field)
+        column = whole(stored.column(one.column))
+        return column if one.kind is not None else values_of(column)
+
+    def _times(self, stored: pa.Table) -> pa.Array | list[Any]:
+        times = whole(stored.column(TIME))
+        numbers = pc.divide(times, UNITS[self.side.unit])
+        kind = self.time_kind
+        if kind is not None:
+            return times.cast(_UTC).cast(kind) if pa.types.is_timestamp(kind) else numbers.cast(kind)
+        instants = whole(stored.column(INSTANT))
+        if instants.null_count == len(instants):
+            return pa.nulls(len(instants))
+        if not pc.any(instants).as_py():
+            return numbers
+        if pc.all(instants).as_py():
+            return times.cast(_UTC)
+        pairs = zip(instants.to_pylist(), numbers.to_pylist(), times.cast(_UTC).to_pylist(), strict=True)
+        return [instant if flag else number for flag, number, instant in pairs]
+
+
+def texts_of(values: pa.Array | list[Any], name: str) -> pa.Array:
+    """Return values as texts that `values_of` converts back; None stays None."""
+    if isinstance(values, list):
+        return pa.array([_text(value, name) for value in values], pa.string())
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return texts_of(values.dictionary_decode(), name)
+    if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return values.cast(pa.string())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        plain = values.cast(pa.string())
+        tagged = pc.match_substring_regex(plain, _TAGGED)
+        if not pc.any(tagged).as_py():
+            return plain
+        return pa.array([_text(value, name) for value in plain.to_pylist()], pa.string())
+    if pa.types.is_nested(kind):
+        return pa.array([_text(value, name) for value in values.to_pylist()], pa.string())
+    encoded = values.dictionary_encode()
+    return texts_of(encoded.dictionary.to_pylist(), name).take(encoded.indices)
+
+
+def values_of(texts: pa.Array) -> pa.Array | list[Any]:
+    """Return the values of texts made by `texts_of`; a list if they have no common type, nulls if all are None."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts))
+    tagged = pc.match_substring_regex(texts, _TAGGED)
+    if not pc.any(tagged).as_py():
+        return texts
+    if pc.all(pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$")).as_py():
+        return texts.cast(pa.int64())
+    encoded = texts.dictionary_encode()
+    distinct = [
+        value_of(text) if special else text
+        for text, special in zip(
+            encoded.dictionary.to_pylist(),
+            pc.match_substring_regex(encoded.dictionary, _TAGGED).to_pylist(),
+            strict=True,
+        )
+    ]
+    if len({type(value) for value in distinct}) == 1:
+        try:
+            return pa.array(distinct).take(encoded.indices)
+        except (pa.ArrowException, OverflowError):
+            pass
+    return [None if code is None else distinct[code] for code in encoded.indices.to_pylist()]
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and not _may_be_tagged(value):
+        return str(value)
+    return text_of(value, name)
+
+
+def _may_be_tagged(value: str) -> bool:
+    return value[:1] in set('-0123456789{["') - {""} or value in ("true", "false", "null", "NaN", "Infinity")
+
+
+def typed(values: pa.Array | Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as a column of a declared type; raise `TypeError` for values of another kind."""
+    if not isinstance(values, pa.Array):
+        return pa.array(values, kind)
+    given = values.type
+    if given == kind or pa.types.is_null(given):
+        return values.cast(kind)
+    families = (
+        (pa.types.is_integer, pa.types.is_integer),
+        (lambda one: pa.types.is_floating(one) or pa.types.is_integer(one), pa.types.is_floating),
+        (_is_text, _is_text),
+        (pa.types.is_timestamp, pa.types.is_timestamp),
+        (pa.types.is_decimal, pa.types.is_decimal),
+        (_is_binary, _is_binary),
+        (pa.types.is_date, pa.types.is_date),
+    )
+    if any(source(given) and target(kind) for source, target in families):
+        return values.cast(kind)
+    msg = f"expected {kind}, got {given}"
+    raise TypeError(msg)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _instants(values: pa.Array | list[Any], size: int) -> pa.Array:
+    """Return which times are datetimes."""
+    if isinstance(values, list):
+        return pa.array([not isinstance(value, int) for value in values], pa.bool_())
+    return pa.repeat(pa.scalar(not pa.types.is_integer(values.type)), size)

@@ -1,0 +1,5 @@
+"""Stores of joins: rows by key and time in memory, in Redis, or behind an HTTP API.
+
+May import: clients.
+Start: memory_store.py.
+"""

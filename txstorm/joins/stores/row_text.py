@@ -1,0 +1,141 @@
+"""Stored form of rows and keys: tagged JSON, and the canonical bytes of keys and ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from txstorm import keys
+from txstorm.api.join_store import StoreRow
+from txstorm.errors import InputError, StateError
+from txstorm.tagged import tag, untag
+
+MAX_KEY_BYTES = 65_536
+MAX_ROW_BYTES = 16 << 20
+MAX_TIME = (1 << 63) - 1
+_PLAIN = frozenset((str, int, bool, type(None)))
+_BY_TIME = attrgetter("time", "id")
+_MIXED = frozenset((dict, list))
+DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""Errors of decoding something else than what was encoded."""
+
+
+def key_bytes(key: Any, what: str = "key") -> bytes:
+    """Return the canonical bytes of a key or id; equal decimals and equal moments have equal bytes, 1 and "1" not.
+
+    Raises:
+        StateError: a type that cannot be part of a key, or more than `MAX_KEY_BYTES`.
+    """
+    try:
+        if type(key) is tuple:
+            found = b"(" + keys.canonical(key)
+        else:
+            kind, content = keys.canonical_value(key)
+            found = kind + content
+    except UnicodeEncodeError:
+        msg = f"join store: the {what} {key!r} is no valid Unicode text; replace its lone surrogates"
+        raise StateError(msg) from None
+    if len(found) > MAX_KEY_BYTES:
+        msg = (
+            f"join store: the {what} {str(key)[:40]!r}… has {len(found):,} bytes, expected at most {MAX_KEY_BYTES:,}; "
+            "use a digest of it"
+        )
+        raise StateError(msg)
+    return found
+
+
+def in_order(rows: Iterable[StoreRow]) -> list[StoreRow]:
+    """Sort rows by (time, id); ids of types that cannot be compared are sorted by type first."""
+    found = list(rows)
+    if len(found) > 1:
+        try:
+            found.sort(key=_BY_TIME)
+        except TypeError:
+            found.sort(key=lambda row: (row.time, key_bytes(row.id)))
+    return found
+
+
+def checked_time(row: StoreRow) -> int:
+    """Return the time of `row`; raise `StateError` unless it is an int of 64 bits."""
+    if type(row.time) is not int or not -MAX_TIME <= row.time <= MAX_TIME:
+        msg = f"join store: row {row.id!r} of key {row.key!r}: time {row.time!r}, expected an int, UTC microseconds"
+        raise StateError(msg)
+    return row.time
+
+
+def plain_fields(row: StoreRow) -> dict[str, Any]:
+    """Return the value of `row` with tags where JSON lacks the type."""
+    try:
+        return {name: one if type(one) in _PLAIN else tag(one, name) for name, one in row.value.items()}
+    except InputError as error:
+        msg = f"join store: row {row.id!r} of key {row.key!r}: {error}"
+        raise StateError(msg) from None
+
+
+def plain_value(value: Any) -> Any:
+    """Return a key or id, tagged where JSON lacks the type."""
+    return value if type(value) in _PLAIN else tag(value, "key")
+
+
+def restored(value: Any) -> Any:
+    """Return the key or id that `plain_value` has encoded."""
+    return untag(value) if type(value) in _MIXED else value
+
+
+def restored_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that `plain_fields` has encoded, changed in place."""
+    for name, one in fields.items():
+        if type(one) in _MIXED:
+            fields[name] = untag(one)
+    return fields
+
+
+def encoded(document: Any) -> bytes:
+    """Encode tagged JSON in one line of UTF-8; texts with lone surrogates are escaped."""
+    try:
+        return to_json(document)
+    except PydanticSerializationError:
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decoded(data: bytes) -> Any:
+    """Decode JSON; raise ValueError if it is none."""
+    try:
+        return from_json(data)
+    except ValueError:
+        return json.loads(data)  # lone surrogates, or no JSON at all
+
+
+def row_parts(row: StoreRow) -> list[Any]:
+    """Return ``[time, id, fields]`` of `row`, ready for JSON."""
+    return [checked_time(row), plain_value(row.id), plain_fields(row)]
+
+
+def rows_of(key: Any, found: list[list[Any]], *, plain: bool = False) -> list[StoreRow]:
+    """Return the rows of `key` from their decoded ``[time, id, fields]``, in order.
+
+    Args:
+        key: the key that was asked for.
+        found: the decoded parts; they are changed.
+        plain: whether no id and no field has a tag.
+
+    Raises:
+        One of `DAMAGED`: something else was decoded.
+    """
+    if not plain:
+        for parts in found:
+            restored_fields(parts[2])
+            if type(parts[1]) in _MIXED:
+                parts[1] = untag(parts[1])
+    if len(found) == 1:  # the usual case
+        [(time, id_, fields)] = found
+        return [StoreRow(key, id_, time, fields)]
+    try:
+        found.sort()
+    except TypeError:
+        return in_order(StoreRow(key, id_, time, fields) for time, id_, fields in found)
+    return [StoreRow(key, id_, time, fields) for time, id_, fields in found]

@@ -1,0 +1,331 @@
+"""History of a key of an interval join: the txids that added, released, matched and expired its rows, and why.
+
+It is derived from the changes of the join's states, as far as they are kept, without its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.errors import InputError
+from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, TaskRecord, unit_of_task
+from txstorm.joins.rules.blocks import ARRIVAL, KEY
+from txstorm.joins.rules.matching import LOWEST
+from txstorm.joins.rules.positions import Bounds
+from txstorm.joins.side_rows import GROUP, ID, PARTITION, POSITION_BITS, TIME, values_of
+from txstorm.keys import tasks_of
+from txstorm.results.joins import MATCHED, ComponentJoin, holding_text
+from txstorm.results.read import read_kept_changes, read_state
+from txstorm.results.windows import PROGRESS, time_text
+from txstorm.storage.rows.schema import TXID
+
+SIDES = ("left", "right")
+SIDE = "side"
+OUTSIDE = 3
+"""Greatest number of rows outside the bounds of a row that are mentioned."""
+_SHOWN = [GROUP, KEY, TIME, ID, PARTITION, ARRIVAL]
+_NOTED = [SIDE, KEY, ID, PARTITION, GROUP, TIME, ARRIVAL]
+
+
+@dataclass(frozen=True)
+class JoinStep:
+    """Positions after one transaction, in microseconds; None: undefined.
+
+    Attributes:
+        txid: the transaction.
+        left, right: the positions of the sides.
+        released: left rows before this time were released.
+        bound: right rows of the key before this time had expired.
+    """
+
+    txid: int
+    left: int | None
+    right: int | None
+    released: int | None
+    bound: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as JSON values."""
+        bound = None if self.bound == LOWEST else self.bound
+        named = {"left": self.left, "right": self.right, "released_before": self.released, "expired_before": bound}
+        return {"txid": self.txid, **{name: time_text(time) for name, time in named.items()}}
+
+
+@dataclass
+class JoinRow:
+    """A row of a key, and what has become of it.
+
+    Attributes:
+        side: ``left`` or ``right``.
+        key: tells keys apart that look alike, such as a number and its text.
+        id, partition: of its side's fields; None: it has none.
+        time: in microseconds.
+        arrival: orders rows that came in one transaction.
+        ended: the txid that released a left row, or expired a right row; None: none yet.
+        matched: the rows of the other side that it was joined with, with the txid.
+        flagged: the txid in which a right row was marked as matched; None: it was not.
+    """
+
+    side: str
+    key: str
+    id: str | None
+    partition: str | None
+    time: int
+    arrival: int
+    ended: int | None = None
+    matched: list[tuple[JoinRow, int]] = field(default_factory=list)
+    flagged: int | None = None
+
+    @property
+    def added(self) -> int:
+        """The txid that added it."""
+        return self.arrival >> POSITION_BITS
+
+    @property
+    def first_match(self) -> int | None:
+        """The txid of its first match; None if it has none that is known."""
+        known = [txid for _, txid in self.matched] + ([] if self.flagged is None else [self.flagged])
+        return min(known, default=None)
+
+
+class KeyHistory:
+    """History of the rows of one key: which txids added, released, matched and expired them.
+
+    Args:
+        join: the join.
+        key: the key's fields, as text.
+        rows: the rows of the key.
+        steps: txid → the positions after it.
+        floor: the txid after which the history is kept.
+    """
+
+    def __init__(
+        self, join: ComponentJoin, key: Sequence[str], rows: list[JoinRow], steps: Mapping[int, JoinStep], floor: int
+    ) -> None:
+        self.join, self.key, self.steps, self.floor = join, list(key), steps, floor
+        self.rows = sorted(rows, key=lambda one: (one.time, one.side, one.arrival))
+        self._bounds = Bounds(join.about["before"], join.about["after"])
+        for one in self.rows:
+            one.ended = self._ended(one)
+        for left in self.of("left"):
+            for right in self.of("right") if left.ended is not None else ():
+                if self._within(left, right) and self._was_there(left, right):
+                    left.matched.append((right, left.ended or 0))
+                    right.matched.append((left, left.ended or 0))
+
+    @classmethod
+    def read(cls, join: ComponentJoin, key: Sequence[str]) -> KeyHistory:
+        """Read the history of a key up to the transaction of `join`; `key`: its fields, as text.
+
+        Raises:
+            InputError: the key has another number of fields, or no row of it is kept.
+        """
+        fields = join.about.get("left", {}).get("key", [])
+        if len(key) != len(fields):
+            msg = f"{join.component}: expected a key of {', '.join(fields) or 'unknown fields'}, got {len(key)} values"
+            raise InputError(msg)
+        data_dir = join.data_dir
+        floor, records = read_kept_changes(data_dir, join.component + PROGRESS, join.txid, ["unit", "record"])
+        texts = _by_txid(records)
+        stored = [_rows_of(data_dir, join, side, key) for side in SIDES]
+        rows = pa.concat_tables([*stored, _passing(texts, key)]).to_pylist()
+        if not rows:
+            msg = f"{join.component}: no row of key {', '.join(key)!r} is kept, after txid {floor} up to {join.txid}"
+            raise InputError(msg)
+        flags = _flags(data_dir, join)
+        found = [JoinRow(one[SIDE], one[KEY], one[ID], one[PARTITION], one[TIME], one[ARRIVAL]) for one in rows]
+        for row, one in zip(found, rows, strict=True):
+            row.flagged = flags.get((one[GROUP], one[ARRIVAL])) if row.side == "right" else None
+        return cls(join, key, found, _steps(texts, rows[0][GROUP]), floor)
+
+    def of(self, side: str) -> list[JoinRow]:
+        """Return the rows of a side, by time."""
+        return [one for one in self.rows if one.side == side]
+
+    def _ended(self, row: JoinRow) -> int | None:
+        for txid, step in self.steps.items():
+            limit = step.released if row.side == "left" else step.bound
+            if txid >= row.added and limit is not None and row.time < limit:
+                return txid
+        return None
+
+    def _within(self, left: JoinRow, right: JoinRow) -> bool:
+        low, high = left.time - self._bounds.before, left.time + self._bounds.after
+        return left.key == right.key and low <= right.time <= high
+
+    def _was_there(self, left: JoinRow, right: JoinRow) -> bool:
+        assert left.ended is not None
+        return right.added <= left.ended and (right.ended is None or right.ended >= left.ended)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rows, a sentence for each, and the positions after the transactions that changed them."""
+        told = sorted({txid for one in self.rows for txid in (one.added, one.ended, one.first_match) if txid})
+        return {
+            "component": self.join.component,
+            "txid": self.join.txid,
+            "key": self.key,
+            "kept_after": self.floor,
+            "rows": [self._row_json(one) for one in self.rows],
+            "positions": [self.steps[txid].to_json() for txid in told if txid in self.steps],
+        }
+
+    def _row_json(self, row: JoinRow) -> dict[str, Any]:
+        left = row.side == "left"
+        return {
+            "side": row.side,
+            "id": row.id,
+            "partition": row.partition,
+            "time": time_text(row.time),
+            "added": row.added,
+            "released" if left else "expired": row.ended,
+            "matched": row.first_match,
+            "matches": [{"id": other.id, "txid": txid} for other, txid in row.matched],
+            "why": self.explain(row),
+        }
+
+    def explain(self, row: JoinRow) -> list[str]:
+        """Return sentences that say what has become of a row, and why it was not joined with others."""
+        others = self.of("right" if row.side == "left" else "left")
+        nearest = sorted(others, key=lambda one: abs(one.time - row.time))
+        joined = {id(other) for other, _ in row.matched}
+        left = row.side == "left"
+        missed = [
+            self._missed(row, one) if left else self._missed(one, row) for one in nearest if id(one) not in joined
+        ]
+        inside = [text for text, within in missed if within]
+        outside = [text for text, within in missed if not within]
+        said = self._left_fate(row) if left else self._right_fate(row)
+        if left and row.ended is not None and not row.matched and not others:
+            said.append(f"no right row of this key is kept after txid {self.floor}")
+        # Rows outside the bounds explain only why there is no match at all.
+        return [*said, *inside, *([] if row.matched or not left or row.ended is None else outside[:OUTSIDE])]
+
+    def _left_fate(self, row: JoinRow) -> list[str]:
+        low, high = (time_text(one) for one in (row.time - self._bounds.before, row.time + self._bounds.after))
+        if row.ended is None:
+            position = time_text(self.join.record.right.watermark) or "undefined"
+            held = self.join.side("right")["held_back_by"]
+            said = [f"pending until the right position is after {high}; it is {position}"]
+            return said if held is None else [*said, f"the right side is {holding_text(held)}"]
+        if row.matched:
+            return [f"joined with right row {other.id} in txid {txid}" for other, txid in row.matched]
+        return [f"released in txid {row.ended} without a match; its bounds are {low} to {high}"]
+
+    def _right_fate(self, row: JoinRow) -> list[str]:
+        said = [f"joined with left row {other.id} in txid {txid}" for other, txid in row.matched]
+        if not said and row.flagged is not None:
+            said = [f"matched in txid {row.flagged}, by a left row that is not kept"]
+        if row.ended is None:
+            return said or ["in the window, not matched so far"]
+        at = "in which it came" if row.ended == row.added else "once the left side had passed it"
+        return [*said, f"expired in txid {row.ended}, {at}{'' if said else ', without a match that is known'}"]
+
+    def _missed(self, left: JoinRow, right: JoinRow) -> tuple[str, bool]:
+        """Return why two rows were not joined, and whether their times would have allowed it."""
+        pair = f"right row {right.id} at {time_text(right.time)}"
+        if not self._within(left, right):
+            return f"{pair} is outside the bounds of left row {left.id}", False
+        if left.ended is None:
+            return f"{pair} is joined with left row {left.id} when that is released", True
+        if right.added > left.ended:
+            return (
+                f"{pair} arrived in txid {right.added}, after left row {left.id} was released in txid {left.ended} "
+                "(straggler)",
+                True,
+            )
+        return f"{pair} expired in txid {right.ended}, before left row {left.id} came in txid {left.added} (late)", True
+
+
+def _rows_of(data_dir: Path, join: ComponentJoin, side: str, key: Sequence[str]) -> pa.Table:
+    """Return the rows of a key that a side has kept: those at the beginning of the kept history, and those since."""
+    name = f"{join.component}-{side}"
+    floor, changes = read_kept_changes(data_dir, name, join.txid, _SHOWN)
+    parts = [changes.select(_SHOWN)]
+    if floor:
+        parts.insert(0, read_state(data_dir, name, floor, join.txid).select(_SHOWN))
+    rows = pa.concat_tables(parts)
+    rows = rows.filter(rows[ARRIVAL].is_valid())  # without tombstones
+    plain = join.about[side]["plain"]
+    return _of_key(rows.append_column(SIDE, pa.array([side] * rows.num_rows, pa.string())), key, plain)
+
+
+def _passing(texts: Mapping[int, Mapping[str, str]], key: Sequence[str]) -> pa.Table:
+    """Return the rows of a key that came and went in one transaction, if they were few enough to be noted."""
+    noted = [
+        row
+        for of_txid in texts.values()
+        for unit, text in of_txid.items()
+        if unit != COMPONENT
+        for row in TaskRecord.read(text).passing
+    ]
+    columns = list(zip(*noted, strict=True)) or [()] * len(_NOTED)
+    kinds = [pa.string()] * 4 + [pa.int64()] * 3
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    return _of_key(pa.table(arrays, names=_NOTED), key)
+
+
+def _of_key(rows: pa.Table, key: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
+    """Return the rows with a key, given as texts of its fields; the columns `plain` hold no texts, but values."""
+    encoded = rows[KEY].combine_chunks().dictionary_encode()
+    keys = _decoded(encoded.dictionary, KEY in plain)
+    chosen = [code for code, value in enumerate(keys) if _key_text(value) == list(key)]
+    kept = rows.filter(pc.is_in(encoded.indices, pa.array(chosen, encoded.indices.type)))
+    columns = {name: _decoded(kept[name].combine_chunks(), name in plain) for name in (KEY, ID, PARTITION)}
+    texts = {name: [None if one is None else str(one) for one in columns[name]] for name in (ID, PARTITION)}
+    # The number 7 and the text 7 are different keys.
+    texts[KEY] = [repr(one) if isinstance(one, str | list) else str(one) for one in columns[KEY]]
+    shown = {name: pa.array(column, pa.string()) for name, column in texts.items()}
+    return pa.table({SIDE: kept[SIDE], **shown, **{name: kept[name] for name in (GROUP, TIME, ARRIVAL)}})
+
+
+def _flags(data_dir: Path, join: ComponentJoin) -> dict[tuple[int, int], int]:
+    """Return the txid that marked a right row as matched, by key group and arrival."""
+    name = join.component + MATCHED
+    floor, rows = read_kept_changes(data_dir, name, join.txid, [GROUP, ARRIVAL])
+    rows = rows.filter(rows[ARRIVAL].is_valid())
+    places = zip(rows[GROUP].to_pylist(), rows[ARRIVAL].to_pylist(), strict=True)
+    flags = dict(zip(places, rows[TXID.name].to_pylist(), strict=True))
+    if floor:
+        before = read_state(data_dir, name, floor, join.txid)
+        flags |= dict.fromkeys(zip(before[GROUP].to_pylist(), before[ARRIVAL].to_pylist(), strict=True), floor)
+    return flags
+
+
+def _by_txid(records: pa.Table) -> dict[int, dict[str, str]]:
+    """Return txid → unit → the record that it wrote."""
+    texts: dict[int, dict[str, str]] = {}
+    for row in records.to_pylist():
+        if row["record"] is not None:
+            texts.setdefault(row[TXID.name], {})[row["unit"]] = row["record"]
+    return dict(sorted(texts.items()))
+
+
+def _steps(texts: Mapping[int, Mapping[str, str]], group: int) -> dict[int, JoinStep]:
+    """Return txid → positions, with the bound of the task that has a key group."""
+    steps = {}
+    for txid, of_txid in texts.items():
+        record = JoinRecord.read(of_txid.get(COMPONENT))
+        first = (record.about or {}).get("to_first", False)
+        task = 0 if first else int(tasks_of(np.array([group]), record.tasks or 1)[0])
+        bound = TaskRecord.read(of_txid.get(unit_of_task(task))).bound
+        steps[txid] = JoinStep(txid, record.left.watermark, record.right.watermark, record.released, bound)
+    return steps
+
+
+def _decoded(column: pa.Array, plain: bool) -> list[Any]:
+    """Return the values of a column, converted back if it holds their texts."""
+    values = column if plain else values_of(column)
+    return values if isinstance(values, list) else values.to_pylist()
+
+
+def _key_text(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
