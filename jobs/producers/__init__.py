@@ -1,0 +1,1 @@
+"""Producers of the events that example jobs read."""
