@@ -942,6 +942,102 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "reached",
         "tests/unit/windows/test_aggregates_against_model.py",
     ),
+    Mutant(
+        "the_position_of_the_newest_partition",
+        "WatermarkRule._position",
+        "min(times)",
+        "max(times)",
+        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+    ),
+    Mutant(
+        "left_rows_released_at_the_right_position",
+        "Bounds.released",
+        "position - self.after",
+        "position - self.after + 1",
+        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+    ),
+    Mutant(
+        "right_rows_expire_although_pending_rows_need_them",
+        "Bounds.expired",
+        "left if oldest is None else min(left, oldest)",
+        "left",
+        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+    ),
+    Mutant(
+        "right_rows_expire_by_released_rows_only",
+        "IntervalJoinCommitter._joined",
+        "bounds.expired(after.left.watermark, rows.record.oldest)",
+        "bounds.expired(int(freed.times.max()) if len(freed) else None, rows.record.oldest)",
+        "tests/joins/test_golden_joins.py",
+    ),
+    Mutant(
+        "a_matched_flag_of_a_failed_attempt_is_kept",
+        "RightWindow.marked",
+        "old.matched.copy()",
+        "old.matched",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
+    ),
+    Mutant(
+        "the_position_of_a_failed_attempt_is_kept",
+        "PositionRule.after",
+        "newest = {(0, partition): time for partition, time in arrivals.newest.items()}",
+        """
+kept = self.__dict__.setdefault("kept", {})
+for partition, time in arrivals.newest.items():
+    kept[partition] = max(time, kept.get(partition, time))
+newest = {(0, partition): time for partition, time in kept.items()}
+""",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
+    ),
+    Mutant(
+        "rows_are_put_before_the_decision",
+        "FeedGroup.end_txid",
+        "self._ended[txid] = sorted(feeds, key=lambda one: one.task)",
+        """
+self._ended[txid] = sorted(feeds, key=lambda one: one.task)
+self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows])
+""",
+        "tests/joins/test_store_joins.py",
+    ),
+    Mutant(
+        "a_put_overwrites_the_first_row",
+        "MemoryStore.put_many",
+        "if id_ in ids: continue",
+        "of_key[:] = [one for one in of_key if key_bytes(one.id, 'id') != id_]",
+        "tests/joins/test_join_stores.py",
+    ),
+    Mutant(
+        "a_caught_up_consumer_is_as_old_as_its_last_record",
+        "collect",
+        "consumed_time: float | None = now",
+        "consumed_time: float | None = min(times.values(), default=now)",
+        "tests/unit/joins/test_data_delay.py",
+    ),
+    Mutant(
+        "a_pinned_value_is_read_again_at_a_replay",
+        "Planning.plan",
+        "if replay and not self.planner.opaque and txid in self.metas: return True",
+        """
+if replay and not self.planner.opaque and txid in self.metas:
+    self._plan(txid, self.metas[txid].document)
+    return True
+""",
+        "tests/joins/test_store_joins.py",
+    ),
+    Mutant(
+        "a_frontier_that_later_results_may_reach",
+        "Bounds.frontier",
+        "low if low == END else low - 1",
+        "low",
+        "tests/joins",
+    ),
+    Mutant(
+        "a_row_that_expires_on_arrival_matches_nothing",
+        "RightWindow.pairs",
+        "floor if number < new else lows",
+        "floor",
+        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+    ),
 )
 
 

@@ -43,9 +43,12 @@ def test_function_budget():
 
 
 CALLED_BY_USERS = {
+    "cli/commands/joins/data_delay.py: collect": "options of the command line",
     "cli/commands/replay.py: replay": "options of the command line",
     "cli/commands/run.py: run": "options of the command line",
+    "cli/commands/time_travel.py: rewind": "options of the command line",
     "cli/commands/windows.py: windows": "options of the command line",
+    "joins/side.py: Side.__init__": "keyword-only options of a side",
     "runtime/run.py: run": "keyword-only options of a run",
     "sinks/kafka.py: KafkaSink.__init__": "keyword-only options of a sink",
     "spouts/files/spout.py: FileSpout.__init__": "keyword-only options of a spout",

@@ -13,9 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "conformance.md"
-ROW = re.compile(r"^\| ([TUW]?\d+) \|")
+ROW = re.compile(r"^\| ([ATUW]?\d+) \|")
 _ITEMS = re.compile(r"\b[Ii]tems? ((?:\d+(?:[,–-] ?| and | to )?)+)")
-_ROWS = re.compile(r"\b([TUW])(\d+)(?:[–-][TUW]?(\d+))?\b")
+_ROWS = re.compile(r"\b([ATUW])(\d+)(?:[–-][ATUW]?(\d+))?\b")
 OTHERS = ("tests/benchmarks",)
 """Tests whose workloads have names like rows."""
 
@@ -72,7 +72,7 @@ def _filled(line: str, found: dict[str, list[str]]) -> str:
     row = ROW.match(line)
     if row is None:
         return line
-    kept = line.split(" | ")[: 3 if row[1].startswith(("T", "U", "W")) else 2]
+    kept = line.split(" | ")[: 3 if row[1].startswith(("A", "T", "U", "W")) else 2]
     return " | ".join([*(one.rstrip(" |") for one in kept), _links(found.get(row[1], []))]) + " |"
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from docs_blocks import ROOT, blocks
+from join_picture import Moment, drawn
 
 IMAGES = ROOT / "docs" / "images"
 
 
+@cache
 def pictures() -> dict[Path, str]:
     """Return the up-to-date content of each picture file."""
-    return {IMAGES / "word-count.svg": program_of_readme().describe("svg") + "\n"}
+    return {
+        IMAGES / "word-count.svg": program_of_readme().describe("svg") + "\n",
+        IMAGES / "interval-join.svg": drawn(Moment.of_a_run()) + "\n",
+    }
 
 
 def program_of_readme() -> Any:

@@ -9,6 +9,8 @@ WANTED = [
     *(f"T{row}" for row in range(1, 51)),
     *(f"W{row}" for row in range(1, 45)),
     *(f"U{row}" for row in (1, 2, 3, 4, 5, 8, 23, 24, 26)),
+    *(f"A{row}" for row in range(1, 24)),
+    *(f"U{row}" for row in (6, 7, 9, 10, 11, 12, 13, 14, 25)),
     *(str(item) for item in range(1, 84)),
 ]
 
@@ -37,6 +39,7 @@ def test_the_page_names_the_tests_there_are():
         ("Rows T1, T12. Items 15–17.", {"T1", "T12", "15", "16", "17"}),
         ("W2–W4, W12.", {"W2", "W3", "W4", "W12"}),
         ("U1 to U3, U8.", {"U1", "U3", "U8"}),
+        ("Rows A5, A6; A16–A18.", {"A5", "A6", "A16", "A17", "A18"}),
         ("test txid 5 of 8", set()),
     ],
 )

@@ -141,7 +141,7 @@ PUBLIC = {
     "txstorm",
     *(
         f"txstorm.{room}"
-        for room in ("spouts", "bolts", "sinks", "windows", "stateful", "testing", "simulation", "errors")
+        for room in ("spouts", "bolts", "sinks", "windows", "stateful", "joins", "testing", "simulation", "errors")
     ),
 }
 """Homes of public names; all other modules may move."""

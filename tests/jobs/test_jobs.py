@@ -23,7 +23,7 @@ from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERS = ("__init__", "demo", "replay", "kafka_producer", "kafka_to_delta")
+OTHERS = ("__init__", "demo", "replay", "kafka_producer", "kafka_to_delta", "stream_join")
 JOBS = sorted(path for path in (ROOT / "jobs").glob("*.py") if path.stem not in OTHERS)
 MakeEngine = Callable[[], Engine]
 
@@ -229,3 +229,26 @@ def test_trending_topics(finished: Callable[..., RunHandle]):
     ]
     assert sorted(found) == sorted(expected)
     assert len(found) > 300
+
+
+def test_clicks_and_views(finished: Callable[..., RunHandle]):
+    """Every view comes out once, with its click or without, although the clicks pause and lag; what is kept is small (A1, A20, A22)."""
+    from jobs.clicks_and_views import topology
+    from jobs.producers.clicks_and_views import LAST, events
+
+    views, clicks = (
+        [json.loads(one) for minute in range(1, LAST + 1) for one in events(topic, minute)]
+        for topic in ("views", "clicks")
+    )
+    clicked = {one["view"]: one["click"] for one in clicks}
+    expected = sorted((one["view"], one["ad"], clicked.get(one["view"])) for one in views)
+    assert (len(expected), len(clicked)) == (600, 360)
+    handle = finished(topology(), end_of_input=True)
+    rows = handle.sink("joined").to_pylist()
+    assert sorted((row["view"], row["ad"], row["click"]) for row in rows) == expected
+    # The clicks of the first ten minutes are not enough for any view; in the pause, all of them wait.
+    assert min(row["_txid"] for row in rows) == 25
+    # Clicks of the ten minutes before the oldest pending view are kept, and no others.
+    kept = [len(handle.state("join-right").as_of(txid).to_pylist()) for txid in range(26, handle.committed, 4)]
+    assert max(kept) < 100 < len(clicked)
+    assert handle.state("join-left").to_pylist() == handle.state("join-right").to_pylist() == []

@@ -24,8 +24,9 @@ def code_cells(notebook: Any) -> Iterator[Any]:
     return (cell for cell in notebook.cells if cell.cell_type == "code")
 
 
-def test_there_are_two_notebooks():
-    assert [path.name for path in NOTEBOOKS] == ["event_time_windows.ipynb", "first_topology.ipynb"]
+def test_the_notebooks_are_these():
+    names = ["event_time_windows.ipynb", "first_topology.ipynb", "stream_joins.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -73,6 +74,27 @@ def test_the_notebook_on_windows_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         "attempts at txid 3 so far: 2",
         "[('00:00:40', 8, ['d', 'e'])]",
         "4 {'00:00:10': 6, '00:00:20': 7, '00:00:30': 4, '00:00:40': 8, '00:00:50': 12, '00:01:00': 7}",
+    ):
+        assert expected in shown
+
+
+@pytest.mark.notebook
+@pytest.mark.integration
+def test_the_notebook_on_joins_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """U25: after a rewind to a time, what is read again is joined once."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebook = read(ROOT / "notebooks" / "stream_joins.ipynb")
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    shown = "".join(output_of(cell) for cell in code_cells(notebook))
+    for expected in (
+        "txid 2: ('v1', 'shoes', 'c1') ('v2', 'books', None)",
+        "attempts at txid 5 so far: 2 []",
+        "txid 8: ('v6', 'books', 'c7') ('v7', 'shoes', 'c8') ('v8', 'books', 'c9') ('v8', 'books', 'c10')",
+        "txid 8: pending ['v9'] clicks kept ['c11']",
+        "arrived in txid 9, after left row v4 was released in txid 7 (straggler)",
+        "kept up to txid 3 - taken back: [4, 9]",
+        "11 results, 11 of them different\nonly before: [('v6', 'c7')]",
     ):
         assert expected in shown
 

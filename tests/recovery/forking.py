@@ -25,7 +25,7 @@ import scenarios
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults
 
-LOADED = ("words", "grid", "stateful", "windows")
+LOADED = ("words", "grid", "stateful", "windows", "joins", "sides")
 FROZEN = -signal.SIGSTOP
 
 

@@ -134,7 +134,7 @@ def test_a_namespace_of_another_topology_is_refused(redis):
 
 
 def test_a_key_of_another_kind_is_reported(redis):
-    from txstorm.clients.redis import redis as client
+    from txstorm.clients.redis.connection import redis as client
 
     client.Redis("127.0.0.1", redis.ports[0]).set("{count-0}:mark", "text")
     with pytest.raises(BlockedError, match=r"state 'count-0'.*WRONGTYPE"):

@@ -22,6 +22,8 @@ SCENARIOS = {
     "grid": "scenarios.grid:main",
     "stateful": "scenarios.stateful:main",
     "windows": "scenarios.windows:main",
+    "joins": "scenarios.joins:main",
+    "sides": "scenarios.sides:main",
     "shelf": "scenarios.shelf:watch",
     "keyed": "scenarios.shelf:keep_keyed",
     "spark-writer": "scenarios.spark_writer:main",

@@ -1,7 +1,9 @@
 import io
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
+from txstorm.api.context import HeldBack, WindowProgress
 from txstorm.monitor.live import ACTIVE_ROWS, COLUMNS, COMMITTED_ROWS, WINDOW, Moment, Rate, as_html, line, rows, table
 from txstorm.monitor.progress import Snapshot, TransactionProgress
 
@@ -82,3 +84,19 @@ def test_the_rate_covers_the_last_seconds():
         last = rate.after(float(second), 200 + 1000 * (second - 2))
     assert last == 1000.0
     assert rate.after(60.0 + 10 * WINDOW, 57200) < 200.0
+
+
+def test_a_join_names_the_partition_that_holds_it_back():
+    """In the line, the live table, and the notebook: which partition, and for how long it has had no data."""
+    held = HeldBack("feed", "r", "r1", timedelta(seconds=90))
+    position = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    shown = WindowProgress(position, timedelta(seconds=95), 7, 1, held, join=True)
+    one = moment(windows={"match": shown})
+    expected = (
+        "join match: right position 2026-01-31T12:00:00+00:00, 95.0 s behind, 7 results, 1 late left row, "
+        "held back by partition 'r1' of feed/r, 90.0 s without data"
+    )
+    assert expected in line(one)
+    assert expected in " ".join(drawn(one).split())
+    assert expected in as_html(one).replace("&#x27;", "'")
+    assert shown.to_json()["held_back_by"] == {"component": "feed", "stream": "r", "partition": "r1", "since": 90.0}

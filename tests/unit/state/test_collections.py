@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from keyed_cases import EVENTS, begun, opened
 
+from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.api.state import CollectionState
 from txstorm.errors import StateError
+from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.collections import CollectionGroup
 from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.storage.rows.schema import changes_schema
@@ -147,7 +149,63 @@ def test_any_reads_and_writes_match_the_model(bench, run):
             found = handle.scan_table(keys, start, end)
             expected = [(*key, at, n) for key in keys for at, n in plain.scan(key, start, end)]
             assert list(zip(*(column.to_pylist() for column in found), strict=True)) == expected
+            every = handle.scan_table(None, start, end)
+            assert in_parts(handle, every.column_names, start, end) == rows_of(every)
         made.commit(txid, lambda h: None)
+
+
+def rows_of(table):
+    return sorted(map(repr, zip(*(column.to_pylist() for column in table.columns), strict=True)))
+
+
+def in_parts(handle, names, start=None, end=None):
+    parts = handle.scan_parts(list, start, end)
+    assert all(part.column_names == names for part in parts)
+    return sorted(row for part in parts for row in rows_of(part))
+
+
+def test_parts_read_from_files_have_each_row_once(tmp_path, monkeypatch):
+    """Also those that are in memory, or unpublished, at that time; none below the bound, and none removed."""
+    monkeypatch.setattr("txstorm.state.index.collection_index.MEMORY", 1)
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    SEEN.clear()
+    spout = MemoryTransactionalSpout({0: [(i,) for i in range(60)]}, ["n"], take=1)
+    builder = TransactionalTopologyBuilder("t", "numbers", spout)
+    builder.set_bolt("keep", KeepsVisits(seed)).global_grouping("numbers")
+    settings = {"max_group_txids": 3, "max_spout_pending": 5, "compact_on_stop": False}
+    for last in (15, 30):  # the second start reads what the first one has left
+        topology = builder.build_topology()
+        run(topology, engine="local", data_dir=tmp_path, settings=settings, until_txid=last).awaitTermination()
+    assert set(SEEN) == set(range(1, 31))
+
+
+SEEN = []
+
+
+class KeepsVisits(BatchBolt, Committer):
+    """Appends, removes and evicts at random, and compares both ways to read."""
+
+    def __init__(self, seed):
+        self.visits, self.seed = VISITS, seed
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.txid = context, attempt.txid
+
+    def execute(self, tuple):
+        pass
+
+    def finish_batch(self):
+        draw, handle = random.Random(f"{self.seed}/{self.txid}"), self.context.collection("visits")
+        day = timedelta(self.txid)
+        handle.append_many([(("ann", k % 3), AT + day * draw.randrange(2), 10 * self.txid) for k in range(200)])
+        if self.txid % 7 == 0:
+            handle.evict_before(AT + timedelta(self.txid // 2))
+        if self.txid > 15 and draw.random() < 0.2:
+            handle.remove(("ann", 1), AT, AT + day / 2)
+        every = handle.scan_table(None, AT, AT + day)
+        assert in_parts(handle, every.column_names, AT, AT + day) == rows_of(every)
+        SEEN.append(self.txid)
 
 
 def test_a_scanned_table_has_the_appended_columns(bench):

@@ -5,7 +5,7 @@ from topology_samples import Keep, Lines, Partial, Plain, Split, builder, rich, 
 
 from txstorm import run
 from txstorm.api.bolt import BatchBolt, Committer
-from txstorm.api.grouping import Grouping
+from txstorm.api.output import Grouping
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
 from txstorm.api.tuples import Fields
 from txstorm.bolts import CountByKey

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txstorm.api.grouping import Grouping
+from txstorm.api.output import Grouping
 from txstorm.engine.arrow import batch_of_rows, rows_of_batch
 from txstorm.engine.task.routing import Router, check_target
 from txstorm.errors import EmitError

@@ -7,7 +7,7 @@ import threading
 import pytest
 from kafka_fake import Brokers, source
 
-from txstorm import NOT_READY
+from txstorm import NOT_READY, SourceFacts
 from txstorm.errors import SpoutError
 from txstorm.spouts.kafka.brokers import Offsets
 from txstorm.spouts.kafka.coordinator import KafkaCoordinator
@@ -288,3 +288,63 @@ def test_the_mark_of_an_empty_topic_is_reached_without_a_transaction():
     mark = planner.latest()
     assert planner.initialize_transaction(1, None) is NOT_READY
     assert planner.reached(None, mark)
+
+
+def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_is_more_by_now():
+    """A3: whether a topic is read to its end is decided by the end that it has when the batch is planned."""
+    brokers = Brokers(t={0: [0, 200]})
+    planner = coordinator(brokers)
+    [first] = plans(planner, 1)
+    assert planner.facts(first) == SourceFacts(("0",), caught_up=False)
+    brokers.bounds["t"][0][1] = 250
+    [second] = plans(planner, 1, 2, first)
+    assert ranges_of(second) == {("t", 0): (100, 200)}
+    assert not planner.facts(second).caught_up
+    [third] = plans(planner, 1, 3, second)
+    assert planner.facts(third).caught_up
+
+
+def test_a_topic_whose_leader_does_not_answer_is_not_caught_up():
+    """A3: nor while an answer is pending."""
+    brokers = Brokers(t={0: [0, 50], 1: [0, 0]})
+    planner = coordinator(brokers)
+    [first] = plans(planner, 1)
+    assert planner.facts(first).caught_up
+    brokers.down.add(1)
+    assert planner.initialize_transaction(2, first) is NOT_READY
+    assert not planner.facts(first).caught_up
+
+
+def test_a_slow_answer_leaves_open_whether_a_topic_is_caught_up():
+    """A3: while the brokers are asked, the ends from before do not count."""
+    brokers, clock = Slow(t={0: [0, 50]}), Clock()
+    brokers.answers.set()
+    planner = coordinator(brokers, clock=clock, patience=0.01)
+    first = poll_plan(planner, 1, None)
+    assert planner.facts(first).caught_up
+    brokers.answers.clear()
+    clock.now += 100  # the topics are listed again
+    assert planner.initialize_transaction(2, first) is NOT_READY
+    assert not planner.facts(first).caught_up
+    brokers.answers.set()
+    brokers.bounds["t"][0][1] = 51
+    assert planner.facts(poll_plan(planner, 2, first)).caught_up
+
+
+def test_offsets_for_a_time():
+    """A4: per partition the first offset of the time or later, else its end; times equal offsets here."""
+    planner = coordinator(Brokers(t={0: [0, 150], 1: [0, 20]}))
+    assert planner.offsets_at(99_001) == {"t/0": 100, "t/1": 20}
+    [first] = plans(planner, 1)
+    assert planner.offsets(first) == {"t/0": 80, "t/1": 20}
+    assert planner.offsets(None) == {}
+
+
+def test_offsets_for_a_time_need_all_partitions():
+    brokers = Brokers(t={0: [0, 150], 1: [0, 20]})
+    brokers.down.add(1)
+    with pytest.raises(SpoutError, match="t/1: not available, so its offsets are unknown"):
+        coordinator(brokers).offsets_at(5_000)
+    brokers.unreachable = True
+    with pytest.raises(SpoutError, match="the brokers do not answer"):
+        coordinator(brokers).offsets_at(5_000)

@@ -1,0 +1,140 @@
+"""Bad input of sides and interval joins: one clear error each, at the call or when the topology is built (U7, U8)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from txstorm import Duration, TransactionalTopologyBuilder
+from txstorm.errors import InputError, TopologyFailed, TxstormError
+from txstorm.joins import IntervalJoin, Side
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+FIELDS = ("key", "ts", "id", "part")
+TEN = Duration(10)
+
+
+def side(stream: str = "l", **more: Any) -> Side:
+    return Side("feed", stream, **{"key": "key", "time": "ts", **more})
+
+
+def build(left: Side, right: Side, tasks: int = 1, group: Any = "key", **options: Any) -> Any:
+    spout = FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    declarer = builder.set_bolt("join", IntervalJoin(left, right, **{"before": TEN, **options}), tasks)
+    for stream in dict.fromkeys(("l", "r")):
+        if group is None:
+            declarer.shuffle_grouping("feed", stream)
+        else:
+            declarer.fields_grouping("feed", stream, [group])
+    return builder.build_topology()
+
+
+CALLS = {
+    "a component that is no name": (lambda: Side(7, key="k", time="t"), "component: expected a name, got 7"),  # type: ignore[arg-type]
+    "no time": (lambda: side(time=None), "time: expected a name, got None"),
+    "no key": (lambda: side(key=[]), r"key: expected a field or a list of fields, got \[\]"),
+    "the same key twice": (lambda: side(key=["a", "a"]), "key: expected different fields"),
+    "another unit": (lambda: side(unit="h"), "unit: expected s, ms, us, got 'h'"),
+    "a negative lag": (lambda: side(lag=timedelta(seconds=-1)), "lag"),
+    "partitions as text": (lambda: side(partition="part", partitions="p0"), "expected a list of partitions, got 'p0'"),
+    "an unsupported column": (lambda: side(columns={"id": list}), "columns: 'id' has the unsupported type"),
+    "no side": (lambda: IntervalJoin("l", side("r"), before=TEN), "left: expected a Side, got 'l'"),  # type: ignore[arg-type]
+    "no before": (lambda: IntervalJoin(side(), side("r")), "before is missing; .* kept forever"),
+    "inverted bounds": (
+        lambda: IntervalJoin(side(), side("r"), before=TEN, after=timedelta(milliseconds=-11)),
+        "the bounds are inverted: .* negative sum",
+    ),
+    "a cross join": (lambda: IntervalJoin(side(), side("r"), before=TEN, how="cross"), "no cross join"),
+    "a misspelt type": (lambda: IntervalJoin(side(), side("r"), before=TEN, how="lefft"), "did you mean 'left'"),
+    "select as text": (lambda: IntervalJoin(side(), side("r"), before=TEN, select="l:id"), "list of 'stream:field'"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_argument_is_refused_at_the_call(name: str) -> None:
+    """U8: no hidden defaults, and no join without bounds."""
+    call, message = CALLS[name]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+BUILDS: dict[str, Any] = {
+    "an unknown stream": (lambda: build(side(), side("rr")), "the right side, stream 'rr' of 'feed', is not one of"),
+    "an input that is no side": (lambda: build(side(), side("x")), "stream 'r' of 'feed', is none of its sides"),
+    "an unknown key": (lambda: build(side(key="kee"), side("r")), "key: there is no field 'kee' .did you mean 'key'"),
+    "an unknown time": (lambda: build(side(), side("r", time="t")), "time: there is no field 't'"),
+    "an unknown id": (lambda: build(side(id="idd"), side("r")), "id: there is no field 'idd'"),
+    "an unknown column": (lambda: build(side(columns={"x": int}), side("r")), "columns: there is no field 'x'"),
+    "one stream twice": (lambda: build(side(), side()), "its sides are the same stream"),
+    "a right side without partitions": (
+        lambda: build(side(), side("r", partition="part", partitions=[])),
+        "never reports a position",
+    ),
+    "partitions without a field": (lambda: build(side(), side("r", partitions=["p"])), "never reports a position"),
+    "grace on the left": (lambda: build(side(grace=TEN), side("r")), "grace is for the right side"),
+    "another grouping": (lambda: build(side(), side("r"), 2, "id"), r"use fields_grouping\('feed', 'l', \['key'\]\)"),
+    "a shuffle": (lambda: build(side(), side("r"), 2, None), "is grouped by shuffle, so rows of one key"),
+    "keys of different length": (
+        lambda: build(side(key=["key", "id"]), side("r")),
+        "the keys of its sides have 2 and 1 fields",
+    ),
+    "keys of different types": (
+        lambda: build(side(columns={"key": int}), side("r", columns={"key": str})),
+        "the types int64 and string, so none would match",
+    ),
+    "an unknown selected field": (lambda: build(side(), side("r"), select=["l:idd"]), "'l' has no field 'idd'.*'id'"),
+    "an unknown selected stream": (lambda: build(side(), side("r"), select=["q:id"]), "there is no stream 'q'"),
+    "a field without stream": (lambda: build(side(), side("r"), select=["id"]), "expected 'stream:field'"),
+    "a field twice": (lambda: build(side(), side("r"), select=["l:id", "l:id"]), "occurs twice"),
+    "a right field of a semi join": (
+        lambda: build(side(), side("r"), how="semi", select=["r:id"]),
+        "a semi join has fields of the left side only",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_wrong_declaration_is_refused_when_the_topology_is_built(name: str) -> None:
+    """U8: checks at build time."""
+    call, message = BUILDS[name]
+    with pytest.raises(TxstormError, match=message):
+        call()
+
+
+def test_a_side_that_follows_a_full_join_can_never_report_a_position() -> None:
+    """U8: unmatched right rows have no left time, and may come at any time."""
+    spout = FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    first = IntervalJoin(side(), side("r"), before=TEN, how="full", select=["l:key", "l:ts"])
+    builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    second = IntervalJoin(side("x"), Side("first", key="key", time="ts"), before=TEN)
+    builder.set_bolt("second", second).fields_grouping("feed", "x", ["key"]).fields_grouping("first", ["key"])
+    with pytest.raises(TxstormError, match="can never report a position: its component is a right or full join"):
+        builder.build_topology()
+
+
+TUPLES = {
+    "no time": (("a", None, "1", "p"), "field 'ts' of .* got None"),
+    "a naive time": (("a", datetime(2026, 1, 1), "1", "p"), "has no time zone"),  # noqa: DTZ001 - that is the case
+    "text as time": (("a", "noon", "1", "p"), "expected an int or an aware datetime, got str 'noon'"),
+    "a time of another unit": (("a", 1 << 62, "1", "p"), "is its unit really 'ms'"),
+    "an unannounced partition": (("a", 5, "1", "q"), r"field 'part' .* is 'q', expected one of partitions=\['p'\]"),
+    "another type than declared": (("a", 5, 1.5, "p"), "field 'id' does not fit the type string"),
+}
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_a_bad_tuple_fails_its_transaction_and_nothing_is_lost(name: str) -> None:
+    bad, message = TUPLES[name]
+    announced = {"partition": "part", "partitions": ["p"], "id": "id", "columns": {"id": str}}
+    made = build(side(**announced), side("r", **announced))
+    with TopologyTestDriver(made, clock=ManualClock(datetime(1970, 1, 1, tzinfo=UTC))) as driver:
+        driver.feed({"l": [("a", 1, "0", "p")]})
+        driver.commit(1)
+        with pytest.raises(TopologyFailed, match=message):
+            driver.feed({"r": [bad]})
+            driver.commit(2)
+        assert [row["id"] for row in driver.state("join-left").to_pylist()] == ["0"]

@@ -1,0 +1,297 @@
+"""Bad input of joins per window and look-ups: one clear error each, when they are declared, built or fed.
+
+Tables that are lost or replaced during a run are in `tests/joins/test_lookup_joins.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from txstorm import BatchBolt, Committer, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.errors import InputError, TopologyError, TxstormError
+from txstorm.joins import JoinBolt, LookupJoin, Side
+from txstorm.results.read import read_letters, read_sink
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.testing import FeedSpout
+from txstorm.topology.graph import Topology
+
+TEN = Duration.seconds(10)
+
+
+def windows(bolt: JoinBolt, tasks: int = 1, *, a: str = "k", b: str = "k", c: str | None = None) -> Topology:
+    """Return a topology with `bolt` over the streams `a`, `b` and perhaps `c`, grouped by these fields."""
+    spout = FeedSpout({"a": ("id", "k"), "b": ("id", "k", "x"), "c": ("id", "k"), "default": ("id", "k")})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    declarer = builder.set_bolt("w", bolt.with_tumbling_window(TEN), tasks)
+    for stream, by in {"a": a, "b": b, "c": c}.items():
+        if by == "all":
+            declarer.all_grouping("feed", stream)
+        elif by == "shuffle":
+            declarer.shuffle_grouping("feed", stream)
+        elif by is not None:
+            declarer.fields_grouping("feed", stream, [by])
+    return builder.build_topology()
+
+
+def ab() -> JoinBolt:
+    return JoinBolt("a", "k").join("b", "k", "a")
+
+
+def unwindowed() -> Topology:
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"a": ("id", "k")}))
+    builder.set_bolt("w", JoinBolt("a", "k")).global_grouping("feed", "a")
+    return builder.build_topology()
+
+
+JOINS = {
+    "no field": (lambda: JoinBolt("a", None), "JoinBolt: expected the name of the join field, .* got None"),
+    "a field with its stream": (lambda: JoinBolt("a", "a:k"), "expected the name of the join field, without its str"),
+    "a bad name": (lambda: JoinBolt("", "k"), "JoinBolt: stream '': a name is a letter"),
+    "three names": (lambda: JoinBolt("a", "k", "b"), "JoinBolt: expected a stream and its join field, got 'a', 'k', "),
+    "a stream joined twice": (lambda: ab().join("b", "id", "a"), "join: stream 'b' is joined already; join each"),
+    "a stream joined to itself": (lambda: JoinBolt("a", "k").left_join("a", "k", "a"), "left_join: stream 'a' is joi"),
+    "joined to one that comes later": (
+        lambda: JoinBolt("a", "k").left_join("b", "k", "c").join("c", "k", "a"),
+        "left_join: stream 'c' is not joined yet; join to one of those named before: a",
+    ),
+    "nothing selected": (lambda: ab().select(), r"select: expected names of fields, such as 'a, stream:b', got \(\)"),
+    "an empty name": (lambda: ab().select("id,,k"), "select: expected names of fields between commas"),
+    "a number selected": (lambda: ab().select(1), "select: expected names of fields"),
+    "a bad output stream": (lambda: ab().with_output_stream("1st"), "with_output_stream: stream '1st'"),
+    "no window": (unwindowed, "'w': it declares no windows"),
+    "a stream without input": (
+        lambda: windows(ab().join("d", "k", "a")),
+        "'w': no input is the stream, or the default stream of the component, 'd'; subscribe to it",
+    ),
+    "an input that is not joined": (
+        lambda: windows(ab(), c="k"),
+        "'w': its input, stream 'c' of 'feed', is not joined; join 'c', or do not subscribe to it",
+    ),
+    "an unknown join field": (
+        lambda: windows(JoinBolt("a", "kk").join("b", "k", "a")),
+        "'w': stream 'a' has no join field 'kk' .did you mean 'k'..; it has id, k",
+    ),
+    "an unknown field": (
+        lambda: windows(ab().select("a:id, y")),
+        "'w': select: no stream has 'y'; it has id, k, x",
+    ),
+    "an unknown field of a stream": (
+        lambda: windows(ab().select("a:x")),
+        "'w': select: 'a:x': no such field; it has id, k",
+    ),
+    "an unknown stream": (
+        lambda: windows(ab().select("aa:k")),
+        "'w': select: 'aa:k': there is no 'aa' .did you mean 'a'.* there are a, b, and window with start and end",
+    ),
+    "an unknown time": (lambda: windows(ab().select("window:middle")), "there is no 'window' .*with start and end"),
+    "a field twice": (lambda: windows(ab().select("x, b:x")), "select: field 'b_x' is selected 2 times; select it"),
+    "grouped by another field": (
+        lambda: windows(ab(), 2, b="id"),
+        "'w': its input 'feed', joined as 'b' by 'k', is grouped by fields id, so tuples of one key may get into "
+        r"different tasks; use fields_grouping.'feed', \['k'\]",
+    ),
+    "not grouped": (lambda: windows(ab(), 2, a="shuffle"), "joined as 'a' by 'k', is grouped by shuffle"),
+    "the first stream to all tasks": (
+        lambda: windows(ab(), 2, a="all"),
+        "'w': its first stream 'a' goes to all tasks, so each of them would emit the results",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_wrong_join_per_window_is_refused(name: str) -> None:
+    make, message = JOINS[name]
+    with pytest.raises(InputError, match=message) as refused:
+        make()
+    assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
+
+
+def test_one_task_or_a_stream_that_all_tasks_get_needs_no_grouping_by_key() -> None:
+    windows(ab(), 1, a="shuffle", b="id")
+    windows(ab(), 2, a="shuffle", b="all")
+    windows(ab(), 2, a="k", b="all")
+    windows(ab().with_key("id"), 2, a="id", b="id")
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    rows = {"id": [1, 2], "name": ["Ann", "Bob"], "at": pa.array([0, 0], pa.timestamp("us")), "tags": [["a"], ["b"]]}
+    write_deltalake(tmp_path / "users", pa.table(rows))
+    return tmp_path / "users"
+
+
+def lookup(join: LookupJoin, tasks: int = 1, grouping: str = "shuffle", *streams: str) -> Topology:
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("n", "id"), "r": ("n", "id")}))
+    declarer = builder.set_bolt("j", join, tasks)
+    for stream in streams or ("s",):
+        getattr(declarer, f"{grouping}_grouping")("feed", stream)
+    return builder.build_topology()
+
+
+S = ("feed", "s")
+LOOKUPS: dict[str, tuple[Any, str]] = {
+    "no stream": (lambda users: LookupJoin(None, users, on="id"), "LookupJoin: left: expected a Side, a component"),
+    "a table elsewhere": (
+        lambda users: LookupJoin(S, "s3://bucket/users", on="id"),
+        "LookupJoin: uri: expected the directory of a Delta table, or a file: URI of it, got 's3://bucket/users'",
+    ),
+    "no fields": (
+        lambda users: LookupJoin(S, users),
+        "LookupJoin: on: expected fields, or field .* column of the tabl",
+    ),
+    "numbers for fields": (lambda users: LookupJoin(S, users, on=[1]), "LookupJoin: on: expected fields"),
+    "an unknown type": (
+        lambda users: LookupJoin(S, users, on="id", how="full"),
+        "LookupJoin: how: expected inner, left, semi, anti, got 'full'",
+    ),
+    "nothing selected": (lambda users: LookupJoin(S, users, on="id", select=[]), "LookupJoin: select: expected names"),
+    "a refresh time without unit": (
+        lambda users: LookupJoin(S, users, on="id", refresh=5),
+        "LookupJoin: refresh: expected a Duration or a timedelta, got 5",
+    ),
+    "no table": (
+        lambda users: lookup(LookupJoin(S, users.with_name("none"), on="id")),
+        "'j': LookupJoin: the table cannot be read: .*none: expected a Delta table, found none; create it before",
+    ),
+    "another stream": (
+        lambda users: lookup(LookupJoin(("feed", "t"), users, on="id")),
+        "'j': LookupJoin: no input is stream 't' of 'feed'; subscribe to it",
+    ),
+    "a second input": (
+        lambda users: lookup(LookupJoin(S, users, on="id"), 1, "shuffle", "s", "r"),
+        "'j': LookupJoin: its input, stream 'r' of 'feed', is not the one that it joins; leave it out",
+    ),
+    "an input of all tasks": (
+        lambda users: lookup(LookupJoin(S, users, on="id"), 2, "all"),
+        "'j': LookupJoin: stream 's' of 'feed' goes to all tasks, so each would emit the results",
+    ),
+    "an unknown field": (
+        lambda users: lookup(LookupJoin(S, users, on={"idd": "id"})),
+        "'j': LookupJoin: on: stream 's' of 'feed' has no field 'idd' .did you mean 'id'..; there are n, id",
+    ),
+    "an unknown column": (
+        lambda users: lookup(LookupJoin(S, users, on={"n": "nam"})),
+        "'j': LookupJoin: on: the table .* has no column 'nam' .did you mean 'name'",
+    ),
+    "the key of a side, which the table does not have": (
+        lambda users: lookup(LookupJoin(Side("feed", "s", key="n", time="id"), users)),
+        "'j': LookupJoin: on: the table .* has no column 'n'",
+    ),
+    "a list as key": (
+        lambda users: lookup(LookupJoin(S, users, on={"n": "tags"})),
+        "'j': LookupJoin: on: column 'tags' has type list<.*>, which cannot be a key; join by another one",
+    ),
+    "times without zone": (
+        lambda users: lookup(LookupJoin(S, users, on="id")),
+        "'j': LookupJoin: select: column 'at' has times without time zone",
+    ),
+    "an unknown selected field": (
+        lambda users: lookup(LookupJoin(S, users, on="id", select=["table:n"])),
+        "'j': LookupJoin: select: there is no 'table:n'; there are id, name, at, tags",
+    ),
+    "an unknown side": (
+        lambda users: lookup(LookupJoin(S, users, on="id", select=["users:id"])),
+        "'j': LookupJoin: select: 'users:id': expected left:field or table:column",
+    ),
+    "a field twice": (
+        lambda users: lookup(LookupJoin(S, users, on="id", select=["name", "table:name"])),
+        "'j': LookupJoin: select: field 'table_name' is selected 2 times; select it once",
+    ),
+    "columns of a semi join": (
+        lambda users: lookup(LookupJoin(S, users, on="id", how="semi", select=["n", "name"])),
+        "'j': LookupJoin: select: a semi join has no fields of the table, such as 'name'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_a_wrong_look_up_is_refused(name: str, users: Path) -> None:
+    make, message = LOOKUPS[name]
+    with pytest.raises(InputError, match=message) as refused:
+        make(users)
+    assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
+
+
+class Keep(BatchBolt, Committer):
+    out = SinkTable("out", {"n": str})
+
+    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
+        self.context, self.rows = context, []
+
+    def execute(self, tuple: Any) -> None:
+        self.rows.append(tuple["n"])
+
+    def finish_batch(self) -> None:
+        for row in self.rows:
+            self.context.sink("out").append(row)
+
+
+def fed(bolt: Any, bad: Any, **settings: Any) -> Topology:
+    """Return a topology whose second transaction has the tuple `c` with the key `bad`."""
+    rows = [("a", 1), ("b", 2), ("c", bad), ("d", 1)]
+    builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([rows], ("n", "id"), take=2))
+    builder.set_bolt("j", bolt).global_grouping("feed")
+    builder.set_bolt("keep", Keep()).global_grouping("j")
+    return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
+
+
+def in_window() -> JoinBolt:
+    return JoinBolt("feed", "id").select("n").with_timestamp_field("id", "s").with_tumbling_window(TEN)
+
+
+TUPLES = {
+    "text for a number": (
+        "1",
+        "field 'id'.* by which j joins, has values of several types|field 'id' has values of ty",
+    ),
+    "a list": ([1], "field 'id', by which j joins, has values of several types|field 'id' has values of type"),
+}
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(
+    name: str, users: Path, tmp_path: Path
+) -> None:
+    bad, message = TUPLES[name]
+
+    def made(**settings: Any) -> Topology:
+        return fed(LookupJoin("feed", users, on="id", select=["n", "name"]), bad, **settings)
+
+    data = tmp_path / "data"
+    with pytest.raises(TxstormError, match=message):
+        run(made(), engine="local", data_dir=data, available_now=True).awaitTermination(120)
+    assert read_sink(data, "out").to_pylist() == [{"n": "a", "_txid": 1}, {"n": "b", "_txid": 1}]
+    handle = run(made(on_error="dead_letter"), engine="local", data_dir=data, available_now=True)
+    with pytest.warns(UserWarning, match="left out"):
+        handle.awaitTermination(120)
+    letters = read_letters(data)
+    assert letters is not None
+    assert letters.num_rows
+
+
+class Listing(BatchBolt):
+    """Emits a list as the join field."""
+
+    fields = ("n", "k")
+
+    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
+        self.collector = collector
+
+    def execute(self, tuple: Any) -> None:
+        self.collector.emit(tuple[0], [tuple[1]])
+
+
+def test_a_join_field_that_cannot_be_a_key_names_the_window(tmp_path: Path) -> None:
+    builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([[("a", 1)]], ("n", "id")))
+    builder.set_bolt("listing", Listing()).global_grouping("feed")
+    bolt = JoinBolt("listing", "k").with_tumbling_window(TEN)
+    builder.set_bolt("j", bolt).global_grouping("listing")
+    made = builder.build_topology()
+    message = r"j\[0\] raised StateError: list \[1\] cannot be part of a key; .*\(listing:k\) in TupleWindow"
+    with pytest.raises(TxstormError, match=message):
+        run(made, engine="local", data_dir=tmp_path, end_of_input=True).awaitTermination(120)

@@ -1,0 +1,308 @@
+"""``txstorm join``: positions, what holds a join back, and the history of a key: why was this pair not joined?"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder
+from txstorm.cli.main import execute
+from txstorm.joins import DataDelaySync, IntervalJoin, MemoryStore, Side, StoreFeed
+from txstorm.operations.rewind import rewind
+from txstorm.results.joins import ComponentJoin
+from txstorm.results.key_history import KeyHistory
+from txstorm.results.read import read_sink
+from txstorm.runtime.run import run
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.topology.graph import Topology
+
+FIELDS = ("id", "key", "ts", "part")
+Row = tuple[Any, Any, int, str]
+Command = Callable[..., tuple[int, str, str]]
+LEFT = [("l1", "a", 10, "l0"), ("l2", "a", 30, "l0"), ("l3", "b", 40, "l0"), ("l4", "a", 200, "l0")]
+RIGHT = [
+    ("r1", "a", 5, "r0"),
+    ("r2", "a", 25, "r0"),
+    ("r3", "a", 60, "r0"),
+    ("r4", "a", 28, "r0"),
+    ("r5", "a", 205, "r0"),
+]
+
+
+def topology(left: Sequence[Row], right: Sequence[Row], take: int = 1, tasks: int = 1, **options: Any) -> Topology:
+    """Build a left join of two lists of rows, `take` of each per transaction, with sinks for pairs and unmatched rows."""
+    spout = CompositeSpout(
+        {
+            "l": MemoryTransactionalSpout([list(left)], FIELDS, take=take),
+            "r": MemoryTransactionalSpout([list(right)], FIELDS, take=take),
+        }
+    )
+    builder = TransactionalTopologyBuilder("joins", "feed", spout)
+    common = {"key": "key", "time": "ts", "id": "id", "partition": "part"}
+    right_side = Side("feed", "r", partitions=options.pop("partitions", None), **common)
+    bounds = {"before": Duration(10), **options}
+    join = IntervalJoin(Side("feed", "l", **common), right_side, select=["l:id", "r:id"], **bounds)
+    builder.set_bolt("join", join, tasks).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    builder.set_bolt("pairs", DeltaSink("pairs", {"l_id": str, "r_id": str})).global_grouping("join")
+    return builder.build_topology()
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    data_dir = tmp_path / "clicks"
+    run(topology(LEFT, RIGHT, how="inner"), engine="local", data_dir=data_dir, available_now=True).awaitTermination(60)
+    return data_dir
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def done(*arguments: Any) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = execute(["join", *map(str, arguments)])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return done
+
+
+def at(millis: int) -> str:
+    return f"1970-01-01T00:00:00.{millis * 1000:06d}+00:00"
+
+
+def test_positions_and_counts(clicks: Path, command: Command):
+    code, out, _ = command(clicks, "join", "--json")
+    shown = json.loads(out)
+    assert (code, shown["txid"], shown["how"], shown["before"], shown["after"]) == (0, 5, "inner", 0.01, 0)
+    assert (shown["position"], shown["bound"], shown["oldest_pending"]) == (at(205), at(190), None)
+    assert (shown["left"]["position"], shown["left"]["partitions"]) == (at(200), {"l0": at(200)})
+    counts = {name: shown[name] for name in ("pending", "buffered", "stragglers", "late", "released", "joined")}
+    assert counts == {"pending": 0, "buffered": 1, "stragglers": 1, "late": 0, "released": 4, "joined": 2}
+    assert (shown["unmatched_left"], shown["unmatched_right"]) == (2, 2)
+
+
+def test_as_of_an_earlier_transaction(clicks: Path, command: Command):
+    shown = json.loads(command(clicks, "join", "--txid", 2, "--json")[1])
+    assert (shown["position"], shown["pending"], shown["oldest_pending"]) == (at(25), 1, at(30))
+    assert "pending     1 left row, the oldest at " + at(30) in command(clicks, "join", "--txid", 2)[1]
+
+
+def test_partition_that_holds_the_join_back(tmp_path: Path, command: Command):
+    """The announced partition without data is named, and how long it has had none, in command and progress."""
+    data_dir = tmp_path / "held"
+    built = topology(LEFT, RIGHT, partitions=["r0", "r1"])
+    handle = run(built, engine="local", data_dir=data_dir, until_txid=3)
+    handle.awaitTermination(60)
+    held = json.loads(command(data_dir, "join", "--json")[1])["right"]["held_back_by"]
+    assert (held["partition"], held["newest"], held["silent"] > 0) == ("r1", None, True)
+    out = command(data_dir, "join")[1]
+    assert "position undefined; held back by partition 'r1', which has had no data, for " in out
+    progress = handle.progress.windows["join"]
+    assert (progress.held_back_by.partition, progress.held_back_by.component) == ("r1", "feed")
+    assert "join join: right position undefined" in handle._repr_html_().replace("</th><td>", ": ")
+    assert str(progress).endswith(f"held back by {str(progress.held_back_by).removeprefix('held back by ')}")
+    why = KeyHistory.read(ComponentJoin(data_dir, "join"), ["a"]).to_json()["rows"][1]["why"]
+    assert why[0].startswith(f"pending until the right position is after {at(10)}; it is undefined")
+    assert why[1].startswith("the right side is held back by partition 'r1', which has had no data, for ")
+
+
+def test_join_that_is_no_longer_held_back_names_no_partition(tmp_path: Path):
+    handle = run(topology(LEFT, RIGHT), engine="local", data_dir=tmp_path / "ended", end_of_input=True)
+    handle.awaitTermination(60)
+    assert handle.progress.windows["join"].held_back_by is None
+    assert "held_back_by" not in handle.progress.windows["join"].to_json()
+
+
+def test_history_of_a_key(clicks: Path, command: Command):
+    shown = json.loads(command(clicks, "join", "--key", "a", "--json")[1])
+    rows = {row["id"]: row for row in shown["rows"]}
+    assert {
+        id: (row["added"], row.get("released", row.get("expired")), row["matched"]) for id, row in rows.items()
+    } == {
+        "l1": (1, 2, 2),
+        "l2": (2, 3, 3),
+        "l4": (4, 5, None),
+        "r1": (1, 2, 2),
+        "r2": (2, 3, 3),
+        "r3": (3, 4, None),
+        "r4": (4, 4, None),
+        "r5": (5, None, None),
+    }
+    straggler = f"right row r4 at {at(28)} arrived in txid 4, after left row l2 was released in txid 3 (straggler)"
+    assert rows["l2"]["why"] == ["joined with right row r2 in txid 3", straggler]
+    assert rows["r4"]["why"][-1] == straggler
+    fate, nearest, *_ = rows["l4"]["why"]
+    assert fate == f"released in txid 5 without a match; its bounds are {at(190)} to {at(200)}"
+    assert nearest == f"right row r5 at {at(205)} is outside the bounds of left row l4"
+    assert [step["txid"] for step in shown["positions"]] == [1, 2, 3, 4, 5]
+    assert shown["positions"][2] == {
+        "txid": 3,
+        "left": at(40),
+        "right": at(60),
+        "released_before": at(60),
+        "expired_before": at(30),
+    }
+    text = command(clicks, "join", "--key", "a")[1]
+    assert f"left l2: joined with right row r2 in txid 3; {straggler}" in text
+
+
+def test_left_row_that_was_released_at_once(clicks: Path, command: Command):
+    shown = json.loads(command(clicks, "join", "--key", "b", "--json")[1])
+    assert [(row["id"], row["added"], row["released"]) for row in shown["rows"]] == [("l3", 3, 3)]
+    assert shown["rows"][0]["why"][1] == "no right row of this key is kept after txid 0"
+
+
+def test_left_row_that_came_late(tmp_path: Path, command: Command):
+    """A right row that had expired before a late left row came is named as the reason."""
+    left = [("l1", "a", 10, "l0"), ("l2", "a", 90, "l0"), ("l3", "a", 12, "l0")]
+    right = [("r1", "a", 11, "r0"), ("r2", "a", 95, "r0"), ("r3", "a", 99, "r0")]
+    data_dir = tmp_path / "late"
+    run(topology(left, right), engine="local", data_dir=data_dir, available_now=True).awaitTermination(60)
+    rows = {row["id"]: row for row in json.loads(command(data_dir, "join", "--key", "a", "--json")[1])["rows"]}
+    expected = f"right row r1 at {at(11)} expired in txid 2, before left row l3 came in txid 3 (late)"
+    assert expected in rows["l3"]["why"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_history_agrees_with_the_results(seed: int, tmp_path: Path):
+    """The matches of all histories are the pairs that were emitted, each in the txid that emitted it."""
+    rng = random.Random(seed)
+    parts, keys = rng.randint(1, 2), ["a", "b", 7, "7"][: rng.randint(1, 4)]
+    names = {str(one) for one in keys}
+
+    def rows(prefix: str) -> list[Row]:
+        drift, made = 0, []
+        for number in range(40):
+            drift += rng.randint(0, 6)
+            part = f"{prefix}{rng.randrange(parts)}"
+            made.append((f"{prefix}{number}", rng.choice(keys), drift + rng.randint(0, 15), part))
+        return made
+
+    tasks = rng.randint(1, 2)
+    built = topology(rows("l"), rows("r"), rng.randint(1, 7), tasks, after=Duration(rng.randint(0, 8)), how="inner")
+    run(built, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(120)
+    emitted = {(row["l_id"], row["r_id"], row["_txid"]) for row in read_sink(tmp_path / "data", "pairs").to_pylist()}
+    join = ComponentJoin(tmp_path / "data", "join")
+    found, seen = set(), 0
+    for key in names:
+        shown = KeyHistory.read(join, [key]).to_json()
+        seen += len(shown["rows"])
+        for row in shown["rows"]:
+            if row["side"] == "left":
+                found |= {(row["id"], match["id"], match["txid"]) for match in row["matches"]}
+    assert found == emitted, f"seed {seed}"
+    assert seen == 80, f"seed {seed}"
+    assert emitted, f"seed {seed}: nothing joined"
+
+
+def test_keys_of_several_fields_and_declared_types(tmp_path: Path, command: Command):
+    """Typed columns, and sides without id: a row is named by its txid and position."""
+    fields = ("id", "key", "part", "ts")
+    spout = CompositeSpout(
+        {
+            "l": MemoryTransactionalSpout([[("007", "[a", 1, 10), ("008", "[a", 2, 12)]], fields),
+            "r": MemoryTransactionalSpout([[("r1", "[a", 1, 9), ("r2", "[a", 1, 90)]], fields, take=1),
+        }
+    )
+    builder = TransactionalTopologyBuilder("typed", "feed", spout)
+    columns = {"key": str, "part": int, "id": str}
+    left = Side("feed", "l", key=["key", "part"], time="ts", id="id", columns={"id": str})
+    right = Side("feed", "r", key=["key", "part"], time="ts")
+    builder.set_bolt("join", IntervalJoin(left, right, before=Duration(10))).global_grouping(
+        "feed", "l"
+    ).global_grouping("feed", "r")
+    typed = [Side("feed", one, key="key", time="ts", id="id", partition="part", columns=columns) for one in "lr"]
+    single = builder.set_bolt("single", IntervalJoin(*typed, before=Duration(10)))
+    single.fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    data_dir = tmp_path / "typed"
+    run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True).awaitTermination(60)
+    shown = json.loads(command(data_dir, "join", "--key", "[a", "--key", "1", "--json")[1])
+    assert [(row["side"], row["id"]) for row in shown["rows"]] == [("right", "1/2"), ("left", "007"), ("right", "2/0")]
+    assert shown["rows"][1]["matches"] == [{"id": "1/2", "txid": 2}]
+    shown = json.loads(command(data_dir, "single", "--key", "[a", "--json")[1])
+    assert [(row["id"], row["partition"]) for row in shown["rows"] if row["side"] == "left"] == [
+        ("007", "1"),
+        ("008", "2"),
+    ]
+
+
+def test_bad_command_lines(clicks: Path, tmp_path: Path, command: Command):
+    refused = {
+        ("nowhere", "join"): "nowhere",
+        (clicks, "joint"): "no join 'joint' (did you mean 'join'?); there are join",
+        (clicks, "join", "--txid", 9): "txid 9",
+        (clicks, "join", "--key", "z"): "join: no row of key 'z' is kept, after txid 0 up to 5",
+        (clicks, "join", "--key", "a", "--key", "b"): "join: expected a key of key, got 2 values",
+    }
+    for arguments, what in refused.items():
+        code, out, _ = command(*arguments, "--json")
+        error = json.loads(out.splitlines()[-1])["error"]
+        assert (code, what in error["message"]) == (2, True), error
+
+
+def test_history_after_a_rewind_and_of_kept_changes_only(tmp_path: Path, command: Command):
+    """A rewound row is in the history as it came again; what is older than the kept changes has the oldest kept txid."""
+    data_dir = tmp_path / "rewound"
+    run(topology(LEFT, RIGHT), engine="local", data_dir=data_dir, until_txid=3).awaitTermination(60)
+    before = command(data_dir, "join", "--key", "a", "--json")[1]
+    rewind(data_dir, 1)
+    assert [row["id"] for row in json.loads(command(data_dir, "join", "--key", "a", "--json")[1])["rows"]] == [
+        "r1",
+        "l1",
+    ]
+    run(topology(LEFT, RIGHT), engine="local", data_dir=data_dir, until_txid=3).awaitTermination(60)
+    assert command(data_dir, "join", "--key", "a", "--json")[1] == before
+    built = topology(LEFT, RIGHT).with_settings({"history_retention": 0.0001})
+    for txid in (4, 5):
+        run(built, engine="local", data_dir=data_dir, until_txid=txid).awaitTermination(60)
+    shown = json.loads(command(data_dir, "join", "--key", "a", "--json")[1])
+    rows = {row["id"]: row for row in shown["rows"]}
+    assert shown["kept_after"] > 0
+    assert rows["r5"]["added"] == 5
+    assert f"up to txid {shown['kept_after']} is no longer kept" in command(data_dir, "join", "--key", "a")[1]
+
+
+def test_parts_of_a_join_over_a_store(tmp_path: Path, command: Command):
+    spout = CompositeSpout(
+        {"l": MemoryTransactionalSpout([LEFT], FIELDS), "r": MemoryTransactionalSpout([RIGHT[:3]], FIELDS, take=1)}
+    )
+    common = {"key": "key", "time": "ts", "id": "id", "partition": "part"}
+    builder = TransactionalTopologyBuilder("parts", "feed", spout)
+    feed = StoreFeed(Side("feed", "r", **common), MemoryStore(), retain=Duration(50))
+    builder.set_bolt("fill", feed).fields_grouping("feed", "r", ["key"])
+    sync = builder.set_bolt("sync", DataDelaySync(Side("feed", "l", **common)))
+    sync.fields_grouping("feed", "l", ["key"]).all_grouping("fill", "position")
+    builder.set_bolt("keep", DeltaSink("rows", {"id": str, "key": str, "ts": int, "part": str})).global_grouping("sync")
+    data_dir = tmp_path / "parts"
+    run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True).awaitTermination(60)
+    shown = json.loads(command(data_dir, "fill", "--json")[1])
+    assert (shown["position"], shown["partitions"], shown["retain"]) == (at(60), {"r0": at(60)}, 0.05)
+    shown = json.loads(command(data_dir, "sync", "--json")[1])
+    assert (shown["consumed_time"], shown["pending"], shown["oldest_pending"]) == (at(60), 1, at(200))
+    assert json.loads(command(data_dir, "sync", "--txid", 1, "--json")[1])["pending"] == 4
+    assert f"1 left row, the oldest at {at(200)}" in command(data_dir, "sync")[1]
+    assert "rows kept for" in command(data_dir, "fill")[1]
+    code, _, err = command(data_dir, "sync", "--key", "a")
+    assert (code, "sync: a part of a join over a store, expected an interval join" in err) == (2, True)
+
+
+def test_many_rows_that_come_and_go_are_not_noted(tmp_path: Path, command: Command):
+    """More than 100 rows released at once leave no trace but in the counts; the message says what is kept."""
+    left = [(f"l{number}", "b", 40, "l0") for number in range(101)]
+    built = topology(left, [("r1", "a", 100, "r0")], take=200)
+    run(built, engine="local", data_dir=tmp_path / "many", available_now=True).awaitTermination(60)
+    assert json.loads(command(tmp_path / "many", "join", "--json")[1])["unmatched_left"] == 101
+    assert "no row of key 'b' is kept" in command(tmp_path / "many", "join", "--key", "b")[2]
+
+
+def test_directory_without_joins(tmp_path: Path, command: Command):
+    spout = MemoryTransactionalSpout([[("a",)]], "word")
+    builder = TransactionalTopologyBuilder("words", "words", spout)
+    builder.set_bolt("keep", DeltaSink("rows", {"word": str})).global_grouping("words")
+    run(builder.build_topology(), engine="local", data_dir=tmp_path / "w", available_now=True).awaitTermination(60)
+    assert "no component of it is a join" in command(tmp_path / "w", "join")[2]

@@ -1,0 +1,97 @@
+"""``txstorm store-server``: what it prints, the free port, tokens, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txstorm.cli.main import execute
+from txstorm.joins import RestStore, StoreRow
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Run a command that must fail; return its exit code and message."""
+    code = execute(["store-server", *arguments, "--json"])
+    out, _ = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1])["error"]["message"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("stop", "given"), [(signal.SIGTERM, "option"), (signal.SIGINT, "variable")])
+def test_a_server_on_a_free_port_with_a_token(tmp_path: Path, stop: signal.Signals, given: str) -> None:
+    """A10: one line of JSON when it listens; exit code 0 after a signal."""
+    command = [sys.executable, "-m", "txstorm", "store-server", "--store", "memory", "--port", "0", "--json"]
+    environment = dict(os.environ)
+    if given == "option":
+        command += ["--token", "secret"]
+    else:
+        environment["TXSTORM_STORE_TOKEN"] = "secret"
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, text=True
+    )
+    try:
+        line = json.loads(server.stdout.readline())
+        assert (line["store"], line["token"]) == ("memory", True)
+        store = RestStore(line["url"], token="secret")
+        store.put_many([StoreRow("a", 1, 1, {})])
+        assert list(store.get_many(["a"], None, None)["a"]) == [StoreRow("a", 1, 1, {})]
+        server.send_signal(stop)
+        out, err = server.communicate(timeout=60)
+        assert (server.returncode, out, err) == (0, "", "")
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--store", "disk"], "--store: got 'disk', expected memory or redis:URL"),
+        (["--store", "redis:redis://:hunter2@h:x"], "Redis: URL redis://h:x"),
+        (["--store", "redis:"], "Redis: URL"),
+        (["--store", "redis:redis://h", "--prefix", "a b"], "prefix 'a b': expected ASCII text"),
+        (["--store", "memory", "--host", "0.0.0.0"], "can be reached from other machines: give a token"),
+        (["--store", "memory", "--host", "::"], "can be reached from other machines: give a token"),
+        (["--store", "memory", "--token", "a\nb"], "the token has spaces around it, or characters"),
+        (["--store", "memory", "--port", "70000"], "'--port'"),
+        (["--store", "memory", "--max-body", "10"], "'--max-body'"),
+        (["--store", "memory", "--host", "256.1.1.1", "--token", "t"], "cannot listen on 256.1.1.1:8080"),
+        ([], "'--store'"),
+    ],
+)
+def test_what_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    code, said = refused(capsys, *arguments)
+    assert (code, message in said) == (2, True), said
+    assert "hunter" not in said
+
+
+@pytest.mark.integration
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = refused(capsys, "--store", "memory", "--port", str(port))
+    assert (code, f"cannot listen on 127.0.0.1:{port}" in said, "choose another --port" in said) == (2, True, True)
+
+
+@pytest.mark.integration
+def test_credentials_that_redis_rejects_end_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import shutil
+
+    from servers.running import start_redis
+
+    if shutil.which("redis-server") is None:
+        pytest.skip("scripts/redis --install installs it")
+    server = start_redis(tmp_path, password="hunter2")
+    try:
+        code, said = refused(capsys, "--store", f"redis:redis://:hunter3@127.0.0.1:{server.ports[0]}/0", "--port", "0")
+    finally:
+        server.close()
+    assert (code, "rejects the credentials" in said, "hunter" in said) == (2, True, False), said

@@ -1,0 +1,129 @@
+"""Servers of join stores: ``txstorm store-server`` as a process, and a proxy before it that injects faults."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from servers.process import GuardedProcess, free_ports
+
+from txstorm.joins import StoreRow
+
+Answer = tuple[int, bytes]
+Fault = Callable[[str, str, Callable[[], Answer]], "Answer | None"]
+"""Function of (method, path, forward) that returns the answer; None: close the connection without one."""
+
+
+def row(key: Any, id_: Any, time: int, **value: Any) -> StoreRow:
+    return StoreRow(key, id_, time, value)
+
+
+def ids(found: Any) -> dict[Any, list[Any]]:
+    """Return key → ids of what a look-up has found."""
+    return {key: [one.id for one in rows] for key, rows in found.items()}
+
+
+class StoreServer:
+    """The command ``txstorm store-server``, on the same port at each start."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "txstorm", "store-server", "--port", str(self.port), *options]
+        self.process = GuardedProcess("store server", command, directory / "log")
+        self.start()
+
+    def start(self) -> None:
+        self.process.start()
+        self.process.wait_ready(self._listens)
+
+    def restart(self) -> None:
+        self.process.kill()
+        self.start()
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
+    def close(self) -> None:
+        self.process.kill()
+
+
+class FaultyProxy:
+    """HTTP proxy whose answers `fault` decides, by default those of the server behind it.
+
+    Attributes:
+        requests: (method, path) of every request.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.fault: Fault = lambda _method, _path, forward: forward()
+        self.requests: list[tuple[str, str]] = []
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                proxy.requests.append((self.command, self.path))
+                answer = proxy.fault(self.command, self.path, lambda: forwarded(port, self, body))
+                if answer is None:
+                    self.close_connection = True
+                    return
+                self.send_response(answer[0])
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer[1])))
+                self.end_headers()
+                self.wfile.write(answer[1])
+
+            do_POST = do_PUT = do_GET  # noqa: N815 - names of the base class
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def forwarded(port: int, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        headers = {name: handler.headers[name] for name in ("Authorization",) if name in handler.headers}
+        connection.request(handler.command, handler.path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def store_server(directory: Path, *options: str) -> Iterator[StoreServer]:
+    server = StoreServer(directory, *options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def faulty(server: StoreServer) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(server.port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

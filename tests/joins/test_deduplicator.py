@@ -1,0 +1,348 @@
+"""Deduplicator: quiet and keep, starts, recent ids, ids of every kind, replays, and a naive model of all of it."""
+
+import random
+
+import pytest
+
+from txstorm import Duration, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountBy
+from txstorm.errors import InputError
+from txstorm.joins import Deduplicator
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.testing import FeedSpout, TopologyTestDriver
+
+QUIET = Duration.seconds(10)
+BEGIN = 1_800_000_000_000
+"""The second 0 of the tests, in milliseconds."""
+
+
+def second(at):
+    return BEGIN + round(at * 1000)
+
+
+def topology(bolt, streams=None, tasks=1, by=("id",), **feed):
+    streams = streams or {"s": ("id", "n")}
+    builder = TransactionalTopologyBuilder("results", "feed", FeedSpout(streams, **feed))
+    once = builder.set_bolt("once", bolt, tasks)
+    for stream in streams:
+        once.fields_grouping("feed", stream, list(by))
+    return builder.build_topology()
+
+
+@pytest.fixture
+def started():
+    drivers = []
+
+    def start(bolt, *arguments, pending=None, **options):
+        drivers.append(TopologyTestDriver(topology(bolt, *arguments, **options), pending=pending))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()
+
+
+def passed(driver, at, *ids, stream="s"):
+    """Feed tuples with these ids at a second; return the ids that pass."""
+    txid = driver.feed({stream: [(one, number) for number, one in enumerate(ids)]}, at=second(at))
+    driver.commit(txid)
+    return [one for one, _ in driver.emitted("once", txid, stream=stream)]
+
+
+def known(driver):
+    return {row["id"] for row in driver.state("once-ids").to_pylist()}
+
+
+def test_a_known_id_is_dropped_while_it_is_active(started):
+    """A8: within a batch and across batches, each id passes once, with all its fields, in order."""
+    driver = started(Deduplicator("id", quiet=QUIET))
+    txid = driver.feed({"s": [("b", 1), ("a", 2), ("b", 3), (None, 4), ("c", 5), ("a", 6), (None, 7)]}, at=second(1))
+    driver.commit(txid)
+    assert driver.emitted("once", txid, stream="s") == [("b", 1), ("a", 2), (None, 4), ("c", 5), (None, 7)]
+    assert passed(driver, 2, "c", "d", "a") == ["d"]
+    assert known(driver) == {"a", "b", "c", "d"}
+
+
+def test_a_tuple_switches_it_off_when_the_last_duplicate_is_quiet_ago(started):
+    """A8: at the last duplicate + quiet, not before; then duplicates pass until the next start, at no cost."""
+    driver = started(Deduplicator("id", quiet=QUIET))
+    assert passed(driver, 100, "a") == ["a"]
+    assert passed(driver, 109, "a", "b") == ["b"]
+    assert passed(driver, 118, "b") == []
+    assert passed(driver, 127, "c") == ["c"]
+    assert passed(driver, 128, "c", "d", "d") == ["c", "d", "d"]
+    assert passed(driver, 129, "c", "a") == ["c", "a"]
+    assert known(driver) == set()
+
+
+def test_at_first_the_start_counts_as_the_last_duplicate(started):
+    driver = started(Deduplicator("id", quiet=QUIET))
+    driver.heartbeat(at=second(50))
+    driver.commit()
+    assert passed(driver, 59, "a") == ["a"]
+    assert passed(driver, 60, "a") == ["a"]
+
+
+def test_each_start_switches_it_on_and_loads_recent_ids(started):
+    """A7, A8: what input delivered again after a restart gave already is dropped."""
+    found, calls = ["old"], []
+
+    def recent():
+        calls.append(1)
+        return list(found)
+
+    driver = started(Deduplicator("id", quiet=QUIET, recent=recent))
+    assert passed(driver, 0, "old", "a") == ["a"]
+    assert passed(driver, 20, "old", "a") == ["old", "a"]
+    found += ["a", "b"]
+    driver.restart()
+    assert passed(driver, 21, "a", "b", "c", "old") == ["c"]
+    assert passed(driver, 22, "c", "d") == ["d"]
+    assert passed(driver, 32, "c") == ["c"]
+    assert len(calls) == 2
+
+
+def test_ids_that_were_known_when_the_process_died_stay_known(started):
+    driver = started(Deduplicator("id", quiet=QUIET))
+    assert passed(driver, 0, "a") == ["a"]
+    driver.restart()
+    assert passed(driver, 9, "a", "b") == ["b"]
+    assert passed(driver, 18, "b") == []
+
+
+def test_a_replay_knows_the_same_recent_ids(started):
+    """A8: the recent ids are part of the plan, so a replay does not depend on what is recent by then."""
+    found = ["a"]
+    driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: found))
+    txid = driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1))
+    found.append("b")
+    driver.ack(txid)
+    driver.fail(txid)
+    driver.commit(txid)
+    assert driver.emitted("once", txid, stream="s") == [("b", 2)]
+
+
+def test_a_restart_before_the_decision_keeps_the_plan_and_its_start(started):
+    found = ["a"]
+    driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: found))
+    txid = driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1))
+    found[:] = ["c"]
+    driver.restart()
+    driver.commit(txid)
+    assert driver.emitted("once", txid, stream="s") == [("b", 2)]
+    assert passed(driver, 2, "c", "a", "b", "d") == ["d"]
+
+
+def test_an_opaque_transaction_that_is_planned_again_still_loads_recent_ids(started):
+    driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: ["a"]), opaque=True)
+    txid = driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1))
+    driver.fail(txid)
+    assert passed(driver, 2, "a", "c") == ["c"]
+
+
+def test_recent_that_fails_is_asked_again_and_warned_of(started, caplog):
+    answers = [OSError("sink away"), ["a"]]
+
+    def recent():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    driver = started(Deduplicator("id", quiet=QUIET, recent=recent))
+    assert passed(driver, 0, "b") == ["b"]
+    assert "once: pin() failed: OSError('sink away')" in caplog.text
+    assert passed(driver, 1, "a", "b", "c") == ["c"]
+
+
+def test_too_many_recent_ids(started, caplog):
+    driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: range(100_001)))
+    assert passed(driver, 0, 5) == [5]
+    assert "more than 100,000 ids" in caplog.text
+
+
+def test_keep_is_always_active_and_forgets(started):
+    """U14: an id is known for `keep` after it has passed; then it leaves the state."""
+    driver = started(Deduplicator("id", keep=QUIET))
+    assert passed(driver, 0, "a") == ["a"]
+    assert passed(driver, 5, "a", "b") == ["b"]
+    assert passed(driver, 9, "a") == []
+    driver.restart()
+    assert passed(driver, 9.999, "a") == []
+    assert passed(driver, 10, "a", "b") == ["a"]
+    assert passed(driver, 15, "a", "b") == ["b"]
+    assert passed(driver, 30) == []
+    assert known(driver) == set()
+
+
+@pytest.mark.parametrize("how", ["quiet", "keep"])
+def test_the_state_is_bounded(started, how):
+    """U14: with keep it holds the ids of that time, with quiet none once it is off."""
+    driver = started(Deduplicator("id", **{how: QUIET}))
+    most = 0
+    for at in range(0, 60, 2):
+        passed(driver, at, *range(at * 10, at * 10 + 20))
+        most = max(most, len(known(driver)))
+    assert most == 100
+    assert len(known(driver)) == (0 if how == "quiet" else 100)
+
+
+def test_ids_of_every_type_are_told_apart(started):
+    driver = started(Deduplicator("id", keep=QUIET, recent=lambda: ["=5", 7, True, 2.5, (1, "x")]))
+    ids = [5, "5", "=5", "==5", 7, "7", 2.5, True, "true", "=true", (1, "x"), (1, "y"), 5, "==5", b"5", b"5"]
+    assert passed(driver, 0, *ids) == [5, "5", "==5", "7", "true", "=true", (1, "y"), b"5"]
+    assert passed(driver, 1, 5, 6, 7) == [6]
+    assert passed(driver, 1, "5", "=5", "==5", "=6") == ["=6"]
+
+
+def test_an_id_of_several_fields(started):
+    bolt = Deduplicator(["user", "n"], keep=QUIET, recent=lambda: [("a,b", 1), ("c", 2)])
+    driver = started(bolt, {"s": ("n", "user", "x")}, by=["user"], tasks=2)
+    rows = [(1, "a,b", 0), (1, "a", 1), (1, "a\\", 2), (2, "c", 3), (1, "c", 4), (None, "c", 5), (1, "a", 6)]
+    driver.commit(driver.feed({"s": rows}, at=second(0)))
+    assert sorted(driver.emitted("once", 1, stream="s"), key=lambda row: row[2]) == [rows[1], rows[2], rows[4], rows[5]]
+
+
+def test_each_input_has_its_stream_and_all_share_the_ids(started):
+    driver = started(Deduplicator("id", keep=QUIET), {"l": ("id", "n"), "r": ("m", "id")})
+    driver.commit(driver.feed({"l": [("a", 1), ("b", 2)], "r": [(1, "b"), (2, "c")]}, at=second(0)))
+    driver.commit(driver.feed({"l": [("c", 1), ("d", 2)]}, at=second(1)))
+    assert driver.emitted("once", stream="l") == [("a", 1), ("b", 2), ("d", 2)]
+    assert driver.emitted("once", stream="r") == [(2, "c")]
+
+
+def test_tasks_agree_on_the_last_duplicate(started):
+    """A8: a duplicate that one task sees keeps all of them active."""
+    driver = started(Deduplicator("id", quiet=QUIET), tasks=4)
+    ids = [f"id-{number}" for number in range(20)]
+    assert sorted(passed(driver, 0, *ids)) == sorted(ids)
+    assert passed(driver, 9, ids[0]) == []
+    assert passed(driver, 18, *ids[1:]) == []
+    assert sorted(passed(driver, 28, *ids)) == sorted(ids)
+
+
+def test_another_parallelism_and_another_way_after_a_restart(started):
+    driver = started(Deduplicator("id", quiet=QUIET), tasks=3)
+    ids = list(range(20))
+    assert sorted(passed(driver, 0, *ids)) == ids
+    driver.restart(topology(Deduplicator("id", quiet=QUIET), tasks=2))
+    assert passed(driver, 5, *ids) == []
+    driver.restart(topology(Deduplicator("id", keep=QUIET)))
+    assert passed(driver, 9, *ids, 20) == [20]
+    assert passed(driver, 10, *ids, 20) == ids
+
+
+def test_on_both_engines(make_engine, tmp_path):
+    """A8: with several tasks, groups of transactions and a restart in the middle, each id is passed once."""
+    rows = [(f"id-{(n * 7) % 40}", n) for n in range(200)]
+    for until in (4, 10):
+        spout = MemoryTransactionalSpout([rows[::2], rows[1::2]], ("id", "n"), take=10)
+        builder = TransactionalTopologyBuilder("results", "rows", spout, 2)
+        once = Deduplicator("id", quiet=Duration.hours(1), recent=lambda: ["id-0", "id-1"])
+        builder.set_bolt("once", once, 2).fields_grouping("rows", ["id"])
+        builder.set_committer_bolt("keep", DeltaSink("out", {"id": str, "n": int})).global_grouping("once")
+        handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path / "data", until_txid=until)
+        assert handle.awaitTermination(240)
+    found = handle.sink("out").to_pylist()
+    assert sorted(row["id"] for row in found) == sorted(f"id-{n}" for n in range(2, 40))
+    assert len({row["_txid"] for row in found}) > 1
+
+
+class Model:
+    """Naive model of a deduplicator: sets and dicts."""
+
+    def __init__(self, quiet, keep):
+        self.quiet, self.keep, self.known = quiet, keep, {}
+
+    def start(self, recent):
+        self.active, self.last, self.recent = True, None, recent
+
+    def feed(self, at, ids):
+        if self.last is None:
+            self.last = at
+            self.known.update((one, at) for one in self.recent if not self.knows(one, at))
+        out = []
+        for one in ids:
+            if self.quiet is not None and (not self.active or at >= self.last + self.quiet):
+                self.active, self.known = False, {}
+                out.append(one)
+            elif one is not None and self.knows(one, at):
+                self.last = at if self.quiet is not None else self.last
+            else:
+                self.known[one] = at
+                out.append(one)
+        if self.quiet is not None and at >= self.last + self.quiet:
+            self.active, self.known = False, {}
+        return out
+
+    def knows(self, one, at):
+        return one in self.known and (self.keep is None or self.known[one] > at - self.keep)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_it_does_what_the_model_does(started, number):
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    how = rng.choice(["quiet", "keep"])
+    span = rng.randint(3, 20)
+    recent = []
+    tasks = rng.choice([1, 2])
+    driver = started(Deduplicator("id", **{how: Duration.seconds(span)}, recent=lambda: list(recent)), tasks=tasks)
+    model = Model(**{"quiet": None, "keep": None, how: span})
+    model.start([])
+    at = 0
+    for _ in range(40):
+        at += rng.choice([0, 0, 1, 2, span - 1, span])
+        if rng.random() < 0.1:
+            recent[:] = rng.sample(range(12), 3)
+            driver.restart()
+            model.start(list(recent))
+        ids = [rng.choice([None, *range(12)]) for _ in range(rng.randrange(6))]
+        expected = model.feed(at, ids)
+        found = passed(driver, at, *ids)
+        if tasks == 1:
+            assert found == expected
+        assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({}, "got neither"),
+        ({"quiet": QUIET, "keep": QUIET}, "got both"),
+        ({"quiet": 10}, "expected a Duration"),
+        ({"keep": Duration(0)}, "longer than 0"),
+        ({"keep": QUIET, "recent": ["a"]}, "expected a function that returns ids"),
+        ({"keep": QUIET, "id": []}, "expected the name of a field"),
+        ({"keep": QUIET, "id": ["a", "a"]}, "expected the name of a field"),
+        ({"keep": QUIET, "id": 5}, "expected the name of a field"),
+    ],
+)
+def test_wrong_arguments(arguments, match):
+    with pytest.raises(InputError, match=match):
+        Deduplicator(**{"id": "id", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"bolt": Deduplicator("idd", keep=QUIET)}, "has no field 'idd'.*did you mean 'id'"),
+        ({"tasks": 2, "by": ["n"]}, "two tasks may get tuples with the same id; use fields_grouping"),
+    ],
+)
+def test_wrong_topologies(options, match):
+    with pytest.raises(InputError, match=match):
+        topology(**{"bolt": Deduplicator("id", keep=QUIET), **options})
+
+
+def test_two_inputs_of_one_name_with_other_fields():
+    builder = TransactionalTopologyBuilder("results", "feed", FeedSpout({"s": ("id", "n")}))
+    builder.set_bolt("count", CountBy("id")).fields_grouping("feed", "s", ["id"])
+    builder.set_bolt("again", CountBy("id", count="m")).fields_grouping("feed", "s", ["id"])
+    once = builder.set_bolt("once", Deduplicator("id", keep=QUIET)).fields_grouping("count", ["id"])
+    builder.build_topology()
+    once.fields_grouping("again", ["id"])
+    with pytest.raises(InputError, match="'count' have the same name, but other fields"):
+        builder.build_topology()

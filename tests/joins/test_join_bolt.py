@@ -1,0 +1,267 @@
+"""Joins per window: Storm's API on every form of windows, names, selected fields, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import BatchBolt, Committer, Count, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.joins import JoinBolt
+from txstorm.results.read import read_sink
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.topology.graph import Topology
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ROWS = {
+    "a": [("a1", 1, 1), ("a2", 2, 2), ("a3", None, 3), ("a4", 1, 12)],
+    "b": [("b1", 1, 1), ("b2", 1, 9), ("b3", None, 4), ("b4", 1, 13)],
+}
+
+
+def topology(bolt: JoinBolt, streams: Sequence[str] = ("a", "b"), tasks: int = 1, *, by: str = "k") -> Topology:
+    spout = FeedSpout(dict.fromkeys(streams, ("id", "k", "ts")))
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    declarer = builder.set_bolt("j", bolt, tasks)
+    for name in streams:
+        declarer.fields_grouping("feed", name, [by])
+    return builder.build_topology()
+
+
+def joined(made: Topology, *batches: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Feed each batch, end the input, and return all results."""
+    with TopologyTestDriver(made) as driver:
+        for batch in batches:
+            driver.commit(driver.feed(batch))
+        driver.commit(driver.end_of_input())
+        return driver.emitted("j")
+
+
+def ab() -> JoinBolt:
+    return JoinBolt("a", "k").join("b", "k", "a").select("a:id, b:id").with_timestamp_field("ts")
+
+
+def at(milliseconds: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+FORMS = {
+    "tumbling": (lambda: ab().with_tumbling_window(Duration(10)), ["a1b1", "a1b2", "a4b4"]),
+    "sliding": (
+        lambda: ab().with_window(Duration(10), Duration(5)),
+        ["a1b1", "a1b1", "a1b2", "a4b2", "a4b4", "a4b4"],
+    ),
+    "a duration, slid by a count": (lambda: ab().with_window(Duration(10), Count(8)), ["a4b2", "a4b4"]),
+    "a count": (lambda: ab().with_tumbling_window(Count(4)), ["a1b1", "a4b2", "a4b4"]),
+    "a count, slid by a duration": (lambda: ab().with_window(Count(3), Duration(20)), ["a4b2", "a4b4"]),
+    "sessions": (lambda: ab().with_session_window(Duration(2)), ["a1b1", "a4b4"]),
+    "a trigger": (
+        lambda: ab().with_window(Duration(10), lambda one: one["id"] == "b2"),
+        ["a1b1", "a1b2"],
+    ),
+    "per key": (lambda: ab().with_key("k").with_tumbling_window(Duration(10)), ["a1b1", "a1b2", "a4b4"]),
+    "an evictor": (
+        lambda: ab().with_tumbling_window(Duration(20)).with_evictor(lambda some: [x for x in some if x["id"] > "a1"]),
+        ["a4b1", "a4b2", "a4b4"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_windows_joins_its_content(name: str) -> None:
+    """U10, U11: in sliding windows, a pair appears in each window that has both. None matches nothing."""
+    make, expected = FORMS[name]
+    batches = [{"a": ROWS["a"][:2], "b": ROWS["b"][1:3]}, {"a": ROWS["a"][2:], "b": [ROWS["b"][0], ROWS["b"][3]]}]
+    whole = joined(topology(make()), ROWS)
+    assert ["".join(row) for row in whole] == expected
+    lagging = make().with_lag(Duration(20))
+    assert ["".join(row) for row in joined(topology(lagging), *batches)] == expected
+
+
+def test_processing_time_joins_what_comes_together() -> None:
+    made = JoinBolt("a", "k").leftJoin("b", "k", "a").select("a:id", "b:id").withTumblingWindow(Duration(10))
+    assert sorted(joined(topology(made), ROWS), key=str) == sorted(
+        [("a1", "b1"), ("a1", "b2"), ("a1", "b4"), ("a2", None), ("a3", None),
+         ("a4", "b1"), ("a4", "b2"), ("a4", "b4")], key=str
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_tasks_join_the_keys_that_they_get(tasks: int) -> None:
+    made = topology(ab().with_tumbling_window(Duration(10)), tasks=tasks)
+    assert joined(made, ROWS) == [("a1", "b1"), ("a1", "b2"), ("a4", "b4")]
+
+
+def test_rows_come_in_the_order_of_the_first_stream_then_the_second() -> None:
+    bolt = ab().with_tumbling_window(Duration(10))
+    rows = {
+        "a": [("late", 1, 5), ("early", 1, 2), ("same", 1, 5)],
+        "b": [("B2", 1, 3), ("B1", 1, 1), ("B3", 1, 3)],
+    }
+    assert joined(topology(bolt), rows) == [
+        (left, right) for left in ("early", "late", "same") for right in ("B1", "B2", "B3")
+    ]
+
+
+def test_times_of_the_window_are_selected() -> None:
+    bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
+    assert joined(topology(bolt.with_tumbling_window(Duration(10))), ROWS) == [
+        ("a1", at(0), at(10)),
+        ("a1", at(0), at(10)),
+        ("a4", at(10), at(20)),
+    ]
+    bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
+    assert joined(topology(bolt.with_tumbling_window(Count(4))), ROWS)[0] == ("a1", None, at(3))
+
+
+def test_a_left_join_finds_the_third_stream_though_the_second_has_no_row() -> None:
+    """U10: Storm's bolt loses such rows of the first stream."""
+    rows = {
+        "a": [("a1", 1, 1), ("a2", 2, 2), ("a3", 3, 3)],
+        "b": [("b1", 1, 1), ("b3", 3, 4)],
+        "c": [("c1", 1, 1), ("c2", 2, 2)],
+    }
+    by_first = JoinBolt("a", "k").left_join("b", "k", "a").left_join("c", "k", "a")
+    by_first.select("a:id,b:id,c:id").with_timestamp_field("ts").with_tumbling_window(Duration(10))
+    assert joined(topology(by_first, "abc"), rows) == [("a1", "b1", "c1"), ("a2", None, "c2"), ("a3", "b3", None)]
+    by_second = JoinBolt("a", "k").left_join("b", "k", "a").left_join("c", "k", "b")
+    by_second.select("a:id,b:id,c:id").with_timestamp_field("ts").with_tumbling_window(Duration(10))
+    assert joined(topology(by_second, "abc"), rows) == [("a1", "b1", "c1"), ("a2", None, None), ("a3", "b3", None)]
+    inner = JoinBolt("a", "k").left_join("b", "k", "a").join("c", "k", "b")
+    inner.select("a:id,b:id,c:id").with_timestamp_field("ts").with_tumbling_window(Duration(10))
+    assert joined(topology(inner, "abc"), rows) == [("a1", "b1", "c1")]
+
+
+def output_fields(made: Topology, stream: str = "default") -> tuple[str, ...]:
+    return made.component("j").streams[stream].fields
+
+
+def test_a_name_that_occurs_twice_has_its_stream_before_it() -> None:
+    assert output_fields(topology(ab().with_tumbling_window(Count(2)))) == ("a_id", "b_id")
+    some = JoinBolt("a", "k").join("b", "k", "a").select("a:id,b:ts").with_tumbling_window(Count(2))
+    assert output_fields(topology(some)) == ("id", "ts")
+    everything = JoinBolt("a", "k").join("b", "k", "a").with_tumbling_window(Count(2))
+    assert output_fields(topology(everything)) == ("a_id", "a_k", "a_ts", "b_id", "b_k", "b_ts")
+
+
+class Person:
+    """Topologies over streams with different and nested fields."""
+
+    spout = FeedSpout({"s": ("id", "who", "ts"), "t": ("who", "x", "ts"), "u": ("who", "x", "y.z", "ts")})
+
+    @classmethod
+    def topology(cls, bolt: JoinBolt) -> Topology:
+        builder = TransactionalTopologyBuilder("t", "feed", cls.spout)
+        declarer = builder.set_bolt("j", bolt.with_timestamp_field("ts").with_tumbling_window(Duration(10)))
+        for name in ("s", "t", "u"):
+            declarer.global_grouping("feed", name)
+        return builder.build_topology()
+
+
+def test_a_name_without_stream_is_that_of_the_first_stream_that_has_one() -> None:
+    bolt = JoinBolt("s", "id").left_join("t", "who.id", "s").left_join("u", "who", "s")
+    bolt.select("id, x, u:x, who.name, who.no.such, y.z, :ts")
+    rows = {
+        "s": [(1, {"name": "Ann"}, 1), (2, "text", 2)],
+        "t": [({"id": 1, "name": "Bob"}, "t1", 1)],
+        "u": [(1, "u1", "z1", 1), (2, "u2", "z2", 1)],
+    }
+    made = Person.topology(bolt)
+    assert output_fields(made) == ("id", "t_x", "u_x", "who.name", "who.no.such", "y.z", "ts")
+    assert joined(made, rows) == [(1, "t1", "u1", "Ann", None, "z1", 1), (2, "u2", "u2", None, None, "z2", 2)]
+
+
+class Numbers(MemoryTransactionalSpout):
+    def __init__(self) -> None:
+        super().__init__([[(n, n % 3, n) for n in range(1, 7)]], ("n", "k", "ts"), take=2)
+
+
+class Forward(BatchBolt):
+    """Passes tuples on, to the default stream and to `even`, with other names."""
+
+    fields = ("m", "key", "ts")
+    streams = {"even": ("m", "key", "ts")}
+
+    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
+        self.collector = collector
+
+    def execute(self, tuple: Any) -> None:
+        self.collector.emit(*tuple.values)
+        if tuple[0] % 2 == 0:
+            self.collector.emit(*tuple.values, stream="even")
+
+
+class Keep(BatchBolt, Committer):
+    rows = SinkTable("rows", {"n": int, "m": int})
+
+    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
+        self.context, self.found = context, []
+
+    def execute(self, tuple: Any) -> None:
+        self.found.append(tuple.values)
+
+    def finish_batch(self) -> None:
+        for row in self.found:
+            self.context.sink("rows").append(*row)
+
+
+SELECTED = {
+    "names": (lambda: JoinBolt("numbers", "k").join("forward", "key", "numbers"), "default"),
+    "a stream's name": (lambda: JoinBolt("numbers", "k").join("even", "key", "numbers"), "even"),
+    "Selector.SOURCE": (
+        lambda: JoinBolt(JoinBolt.Selector.SOURCE, "numbers", "k").join("forward", "key", "numbers"),
+        "even",
+    ),
+    "Selector.STREAM": (
+        lambda: JoinBolt(JoinBolt.Selector.STREAM, "default", "k").join("even", "key", "default"),
+        "even",
+    ),
+}
+
+
+def named_topology(bolt: JoinBolt, stream: str, output: str = "default") -> Topology:
+    builder = TransactionalTopologyBuilder("names", "numbers", Numbers())
+    builder.set_bolt("forward", Forward()).local_or_shuffle_grouping("numbers")
+    bolt.select("n, m").with_timestamp_field("ts").with_tumbling_window(Duration(100))
+    declarer = builder.set_bolt("j", bolt, 2).fields_grouping("numbers", ["k"])
+    declarer.fields_grouping("forward", stream, ["key"])
+    builder.set_bolt("keep", Keep()).global_grouping("j", output)
+    return builder.build_topology()
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_names_are_those_of_streams_or_components(name: str, tmp_path: Path) -> None:
+    make, stream = SELECTED[name]
+    made = named_topology(make(), stream)
+    run(made, engine="local", data_dir=tmp_path / "data", end_of_input=True).awaitTermination(120)
+    rows = {(row["n"], row["m"]) for row in read_sink(tmp_path / "data", "rows").to_pylist()}
+    right = range(2, 7, 2) if stream == "even" else range(1, 7)
+    assert rows == {(n, m) for n in range(1, 7) for m in right if n % 3 == m % 3}
+
+
+def test_both_engines_join_the_same_and_once(make_engine: Any, tmp_path: Path) -> None:
+    """U10. The second run has nothing to add."""
+    for _ in range(2):
+        bolt = JoinBolt("numbers", "k").join("forward", "key", "numbers").withOutputStream("pairs")
+        made = named_topology(bolt, "default", "pairs")
+        run(made, engine=make_engine(), data_dir=tmp_path / "data", end_of_input=True).awaitTermination(120)
+        rows = [(row["n"], row["m"]) for row in read_sink(tmp_path / "data", "rows").to_pylist()]
+        assert sorted(rows) == [(n, m) for n in range(1, 7) for m in range(1, 7) if n % 3 == m % 3]
+
+
+def test_a_window_that_is_open_at_a_restart_has_its_tuples() -> None:
+    made = topology(ab().with_tumbling_window(Duration(10)), tasks=2)
+    with TopologyTestDriver(made) as driver:
+        driver.commit(driver.feed({"a": [("a1", 1, 1)], "b": [("b1", 2, 2)]}))
+        driver.restart()
+        driver.commit(driver.feed({"a": [("a2", 2, 4)], "b": [("b2", 1, 5)]}))
+        txid = driver.feed({"a": [("a3", 1, 25)], "b": [("b3", 1, 26)]})
+        driver.fail(txid)
+        driver.advance(60)
+        driver.restart()
+        driver.commit(txid)
+        assert sorted(driver.emitted("j", txid)) == [("a1", "b2"), ("a2", "b1")]

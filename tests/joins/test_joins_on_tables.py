@@ -1,0 +1,142 @@
+"""Random schedules of interval joins on real tables, with failures, replays, restarts and rewinds, against a naive model.
+
+``SEED=n`` starts with that schedule; a failure names the seed of its schedule. ``JOIN_SCHEDULES`` is the number of
+them. Rows A2, A5, A6, A20, U6, U9.
+"""
+
+import os
+import random
+from copy import deepcopy
+from datetime import timedelta
+
+import pytest
+from join_model import JoinModel
+from join_schedules import FIELDS, NAMES, cut, join_rules, join_schedule, of_side, ordered_rows, sides_of, streams_of
+from window_schedules import FedSchedule, run_seeds, time
+
+from txstorm import TransactionalTopologyBuilder, rewind
+from txstorm.joins import IntervalJoin
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "200"))
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
+
+
+def topology_of(rules, *, opaque=False, parallelism=1):
+    left, right = sides_of(rules)
+    select = ["l:id"] if rules.how in ("semi", "anti") else ["l:id", "r:id"]
+    join = IntervalJoin(
+        left,
+        right,
+        before=timedelta(microseconds=rules.before),
+        after=timedelta(microseconds=rules.after),
+        how=rules.how,
+        select=select,
+    )
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys(NAMES, FIELDS), opaque=opaque))
+    declarer = builder.set_bolt("join", join, parallelism)
+    for name in NAMES:
+        declarer.fields_grouping("feed", name, ["key"])
+    return builder.set_settings({"retry_backoff": 0}).build_topology()
+
+
+class FedJoin(FedSchedule):
+    """Feeds the transactions of a join; those with `caught_up` say that the right source is read to its end."""
+
+    caught_up = False
+
+    def _feed(self, stamp, rows, end):
+        if end or (not rows and not self.caught_up):
+            return super()._feed(stamp, rows, end)
+        return self.driver.feed(self.to_streams(rows), at=time(stamp), caught_up=["r"] if self.caught_up else [])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_random_schedules_with_failures_join_what_the_model_joins(part, tmp_path):
+    run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_random_schedules_with_failures_join_what_the_model_joins(tmp_path):
+    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES), tmp_path)
+
+
+def run_schedule(seed, directory):
+    rng = random.Random(seed)
+    rules = join_rules(rng)
+    opaque, parallelism = rng.random() < 0.5, rng.choice([1, 1, 2])
+    topology = topology_of(rules, opaque=opaque, parallelism=parallelism)
+    kept = [JoinModel(rules)]
+    driver = TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100)))
+    try:
+        fed = FedJoin(driver, rng, streams_of, number=4, id=3)
+        for step in join_schedule(rng, rules):
+            if len(kept) > 1 and rng.random() < 0.06:
+                kept = kept[: rng.randrange(1, len(kept))]
+                driver.close()
+                if len(kept) - 1 < driver.committed:
+                    rewind(directory, len(kept) - 1)
+                driver = fed.driver = TopologyTestDriver(topology, data_dir=directory, clock=driver.clock)
+            fed.caught_up = step.caught_up and not step.end
+            txid, rows = fed.commit(step.stamp, step.rows, end=step.end)
+            assert txid == len(kept), f"SEED={seed}"
+            model = deepcopy(kept[-1])
+            kept.append(model)
+            outcome = model.transaction(
+                txid,
+                step.stamp,
+                of_side(rows, 0),
+                of_side(rows, 1),
+                caught_up=fed.caught_up,
+                end=step.end,
+            )
+            check(driver, model, outcome, parallelism, f"SEED={seed}, txid {txid}, {rules}")
+    finally:
+        driver.close()
+
+
+def check(driver, model, outcome, parallelism, where):
+    """Compare one transaction with the model; two tasks expire rows by their own pending rows."""
+    txid = driver.committed
+    pairs = driver.emitted("join", txid)
+    unmatched_left = [row[3] for row in driver.emitted("join", txid, stream="unmatched_left")]
+    unmatched_right = [row[3] for row in driver.emitted("join", txid, stream="unmatched_right")]
+    pending = sorted(int(row["id"]) for row in driver.state("join-left").to_pylist())
+    buffered = sorted(int(row["id"]) for row in driver.state("join-right").to_pylist())
+    if parallelism == 1:
+        assert pairs == outcome.pairs, where
+        assert unmatched_left == outcome.unmatched_left, where
+        assert unmatched_right == outcome.unmatched_right, where
+        assert buffered == sorted(one.id for one in model.buffered), where
+    else:
+        assert sorted(pairs_of_left(pairs)) == sorted(pairs_of_left(outcome.pairs)), where
+        assert sorted(unmatched_left) == sorted(outcome.unmatched_left), where
+    assert pending == sorted(one.id for one in model.pending), where
+
+
+def pairs_of_left(pairs):
+    return [pair for pair in pairs if pair[0] is not None]
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 12))
+def test_other_batch_cuts_change_no_total(seed, tmp_path):
+    """If no side is out of order by more than its lag (A2, U6)."""
+    rng = random.Random(seed)
+    rules = join_rules(rng)
+    rules.left.idle = rules.right.idle = rules.right.grace = None
+    rows = ordered_rows(rng, rules)
+    totals = [total(tmp_path / str(number), topology_of(rules), cut(rng, rows)) for number in range(3)]
+    assert totals[0] == totals[1] == totals[2], f"SEED={seed}, {rules}"
+
+
+def total(directory, topology, batches):
+    """Return all results, and the unmatched rows of both sides, sorted."""
+    with TopologyTestDriver(topology, data_dir=directory) as driver:
+        for batch in batches:
+            driver.feed(streams_of(batch))
+            driver.commit()
+        driver.end_of_input()
+        driver.commit()
+        streams = ("default", "unmatched_left", "unmatched_right")
+        return [sorted(map(repr, driver.emitted("join", stream=stream))) for stream in streams]

@@ -1,0 +1,324 @@
+"""External store join: feed, hold and look-up in one topology, on the test driver; rows A10, A12, A13, A16 to A20."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.store_joins import Counting, net
+
+from txstorm import Duration
+from txstorm.errors import BlockedError, StateError
+from txstorm.joins import MemoryStore, Side, StoreRow
+from txstorm.operations.rewind import rewind
+from txstorm.testing import TopologyTestDriver
+
+
+def test_left_rows_wait_until_the_right_side_is_consumed_past_them_and_are_then_final():
+    """A16, A17, A20: strictly past them, by the slowest right partition."""
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 101, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
+        driver.commit()
+        assert driver.emitted("fill", stream="position") == [(None,)]  # nothing of r1
+        driver.feed({"l": [("c", 100, "l3", "l0")], "r": [("a", 100, "r2", "r1"), ("a", 300, "r3", "r0")]})
+        driver.commit()
+        assert driver.emitted("fill", 2, stream="position") == [(100_000,)]
+        assert driver.emitted("match") == []  # more right rows of 100 may follow
+        held = driver.state("sync-left").to_pylist()
+        assert sorted((one["key"], one["time"], one["id"], one["partition"]) for one in held) == [
+            ("a", 100_000, "l1", "l0"),
+            ("b", 101_000, "l2", "l0"),
+            ("c", 100_000, "l3", "l0"),
+        ]
+        driver.feed({"r": [("a", 102, "r4", "r1")]})
+        driver.commit()
+        assert driver.emitted("sync", 3) == [("a", 100, "l1", "l0"), ("c", 100, "l3", "l0"), ("b", 101, "l2", "l0")]
+        assert driver.emitted("match", 3) == [("l1", "r1"), ("l1", "r2"), ("l3", None), ("l2", None)]
+        assert driver.emitted("match", stream="unmatched_left") == [("c", 100, "l3", "l0"), ("b", 101, "l2", "l0")]
+        assert driver.state("sync-left").to_pylist() == []
+
+
+def test_puts_and_look_ups_are_batched():
+    """A12, A13: r rows of a transaction and task take ceil(r / batch_size) requests."""
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"r": [(f"k{i}", 100 + i, f"r{i}", f"r{i % 2}") for i in range(7)]})
+        driver.commit()
+        assert [len(rows) for rows in store.puts] == [3, 3, 1]
+        driver.feed({"l": [(f"k{i}", 100 + i, f"l{i}", "l0") for i in range(5)]})
+        driver.commit()
+        assert len(driver.emitted("match", 2)) == 5
+        assert [len(keys) for keys in store.gets] == [4, 1]
+        driver.heartbeat()
+        driver.commit()
+        assert (len(store.puts), len(store.gets)) == (3, 2)
+
+
+def test_stored_rows_have_all_fields_of_their_tuples():
+    """A10: any data by key."""
+    store = MemoryStore()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"r": [("a", 100, "r1", "r0"), (None, 100, "r2", "r0")]})
+        driver.commit()
+    value = {"key": "a", "ts": 100, "id": "r1", "part": "r0"}
+    assert store.get_many(["a"], None, None) == {"a": [StoreRow("a", "r1", 100_000, value)]}
+
+
+def test_nothing_is_put_or_expired_before_the_decision():
+    """A failed attempt leaves nothing behind, in either phase."""
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        rows = [("a", 500, "r1", "r0"), ("a", 500, "r2", "r1")]
+        driver.feed({"r": rows})
+        driver.fail(1)
+        driver.ack(1)
+        assert (store.puts, store.expired) == ([], [])
+        driver.fail(1)
+        assert (store.puts, store.expired) == ([], [])
+        driver.advance(60)
+        driver.commit()
+        assert [len(one) for one in store.puts] == [2]
+        assert store.expired == [400_000]
+
+
+def test_look_ups_see_staged_rows_and_the_first_row_of_an_id():
+    """The right rows of the same transaction match; a row that comes again does not replace the first one."""
+    store = MemoryStore()
+    with TopologyTestDriver(net(store, select=["left:id", "right:id", "right:ts"])) as driver:
+        driver.feed(
+            {"r": [("a", 95, "r1", "r0"), ("a", 95, "r1", "r0"), ("a", 95, "r2", "r0"), ("a", 200, "r9", "r1")]}
+        )
+        driver.commit()
+        rows = [("a", 99, "r1", "r0"), ("a", 200, "r4", "r0"), ("a", 100, "r3", "r1"), ("a", 200, "r5", "r1")]
+        driver.feed({"l": [("a", 100, "l1", "l0")], "r": rows})
+        driver.commit()
+        assert driver.emitted("match") == [("l1", "r1", 95), ("l1", "r2", 95), ("l1", "r3", 100)]
+
+
+def test_look_ups_of_one_group_see_rows_that_are_staged_but_not_put():
+    """Two transactions in flight: the second one's look-ups see the first one's rows."""
+    store = Counting()
+    with TopologyTestDriver(net(store), pending=2) as driver:
+        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 120, "r2", "r1"), ("a", 120, "r3", "r0")]})
+        driver.feed({"l": [("a", 100, "l1", "l0")]})
+        driver.commit(2)
+        assert driver.emitted("match") == [("l1", "r1")]
+
+
+def test_a_paused_right_side_that_is_read_to_its_end_holds_nothing_back():
+    """A17: its position is the stamp; with grace, that much less; heartbeats are enough."""
+    for grace, due in ((None, 2), (Duration(50), 3)):
+        right = Side("feed", "r", key="key", time="ts", id="id", partition="part", grace=grace)
+        with TopologyTestDriver(net(MemoryStore(), right=right)) as driver:
+            base = driver.clock.now() // 1000 + 1000
+            driver.feed({"l": [("a", base, "l1", "l0")], "r": [("a", base - 5, "r1", "r0")]}, at=base)
+            driver.commit()
+            assert driver.emitted("match") == []
+            driver.feed({"r": []}, at=base + 10, caught_up=["r"])
+            driver.commit()
+            assert len(driver.emitted("match", 2)) == (due == 2)
+            driver.feed({}, at=base + 60, caught_up=["r"])
+            driver.commit()
+            assert driver.emitted("match") == [("l1", "r1")]
+
+
+def test_the_end_of_input_passes_all_rows_and_expires_none():
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"l": [("a", 100, "l1", "l0"), (None, 90, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
+        driver.commit()
+        driver.end_of_input()
+        driver.commit()
+        assert driver.emitted("match") == [("l2", None), ("l1", "r1")]
+        assert driver.emitted("match", stream="unmatched_left") == [(None, 90, "l2", "l0")]
+        assert store.expired == []
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("inner", [("l1", "r1"), ("l1", "r2")]),
+        ("left", [("l1", "r1"), ("l1", "r2"), ("l2", None)]),
+        ("left_outer", [("l1", "r1"), ("l1", "r2"), ("l2", None)]),
+    ],
+)
+def test_join_types_with_right_fields(how, expected):
+    """A18, A20: matched and unmatched left rows."""
+    assert _once(how=how) == (expected, [("b", 100, "l2", "l0")])
+
+
+@pytest.mark.parametrize(("how", "expected"), [("semi", [("l1",)]), ("leftsemi", [("l1",)]), ("anti", [("l2",)])])
+def test_join_types_with_left_fields_only(how, expected):
+    assert _once(how=how, select=["left:id"]) == (expected, [("b", 100, "l2", "l0")])
+
+
+def _once(**options):
+    with TopologyTestDriver(net(MemoryStore(), **options)) as driver:
+        right = [("a", 99, "r1", "r0"), ("a", 100, "r2", "r0"), ("a", 101, "r3", "r0"), ("a", 200, "r4", "r1")]
+        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")], "r": [*right, ("a", 200, "r5", "r0")]})
+        driver.commit()
+        return driver.emitted("match"), driver.emitted("match", stream="unmatched_left")
+
+
+def test_all_fields_of_both_sides_by_default_and_doubles_are_named_after_their_streams():
+    topology = net(MemoryStore(), select=None)
+    names = ["sync_key", "sync_ts", "sync_id", "sync_part", "r_key", "r_ts", "r_id", "r_part"]
+    assert list(topology.component("match").streams["default"].fields) == names
+
+
+def test_rows_later_than_a_left_row_match_with_after():
+    options = {"before": Duration(0), "after": Duration(20), "sync": {"after": Duration(20)}}
+    with TopologyTestDriver(net(MemoryStore(), **options)) as driver:
+        right = [("a", 99, "r1", "r0"), ("a", 100, "r2", "r0"), ("a", 120, "r3", "r0"), ("a", 120, "r4", "r1")]
+        driver.feed({"l": [("a", 100, "l1", "l0")], "r": right})
+        driver.commit()
+        assert driver.emitted("match") == []
+        driver.feed({"r": [("a", 121, "r5", "r0"), ("a", 121, "r6", "r1")]})
+        driver.commit()
+        assert driver.emitted("match") == [("l1", "r2"), ("l1", "r3"), ("l1", "r4")]
+
+
+def test_rows_expire_behind_the_position_and_late_ones_are_not_put():
+    """A17: the store holds `retain` of the right side, whatever the left side does."""
+    store = MemoryStore()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"r": [("a", 100, "r1", "r0"), ("a", 100, "r2", "r1")]})
+        driver.commit()
+        driver.feed({"r": [("a", 201, "r3", "r0"), ("a", 201, "r4", "r1")]})
+        driver.commit()
+        assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r3", "r4"]
+        driver.feed({"r": [("a", 50, "r5", "r0"), ("a", 150, "r6", "r0")]})
+        driver.commit()
+        assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r6", "r3", "r4"]
+
+
+def test_keys_of_several_fields():
+    """A key with None in it matches nothing."""
+    sides = [Side("feed", one, key=["key", "part"], time="ts", id="id") for one in "lr"]
+    with TopologyTestDriver(net(MemoryStore(), left=sides[0], right=sides[1], key=["key", "part"])) as driver:
+        right_rows = [(1, 95, "r1", "p"), (2, 96, "r2", "p"), (1, 97, "r3", "q"), (1, 98, "r4", None)]
+        driver.feed({"l": [(1, 100, "l1", "p"), (1, 100, "l2", None), (1, 100, "l3", "q")], "r": right_rows})
+        driver.commit()
+        driver.end_of_input()
+        driver.commit()
+        assert driver.emitted("match") == [("l1", "r1"), ("l2", None), ("l3", "r3")]
+
+
+def test_typed_keys_match_by_type():
+    """Keys that Python takes for equal, such as 1 and True, are different ones."""
+    with TopologyTestDriver(net(MemoryStore())) as driver:
+        right_rows = [(1, 95, "r1", "r0"), (True, 96, "r2", "r0"), ("1", 97, "r3", "r1")]
+        left_rows = [(1, 100, "l1", "l0"), (True, 100, "l2", "l0"), ("1", 100, "l3", "l0")]
+        driver.feed({"l": left_rows, "r": right_rows})
+        driver.commit()
+        driver.end_of_input()
+        driver.commit()
+        assert sorted(driver.emitted("match")) == [("l1", "r1"), ("l2", "r2"), ("l3", "r3")]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_restart_continues_with_what_was_held_and_put(tasks):
+    store = Counting()
+    with TopologyTestDriver(net(store, tasks=tasks)) as driver:
+        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
+        driver.commit()
+        driver.restart(net(store, tasks=3 - tasks))
+        driver.heartbeat()
+        driver.commit()
+        driver.feed({"r": [("b", 101, "r2", "r0"), ("b", 101, "r3", "r1")]})
+        driver.commit()
+        assert sorted(driver.emitted("match"), key=str) == [("l1", "r1"), ("l2", None)]
+
+
+def test_an_opaque_replay_that_shrinks_puts_only_what_it_has():
+    store = Counting()
+    with TopologyTestDriver(net(store, opaque=True)) as driver:
+        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 96, "r2", "r0"), ("a", 300, "r3", "r1")]})
+        driver.ack(1)
+        driver.fail(1)
+        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 300, "r3", "r1")]})
+        driver.commit()
+        assert [one.id for rows in store.puts for one in rows] == ["r1", "r3"]
+        driver.feed({"l": [("a", 100, "l1", "l0")], "r": [("a", 96, "r2", "r0"), ("a", 300, "r4", "r0")]})
+        driver.commit()
+        assert driver.emitted("match") == [("l1", "r1"), ("l1", "r2")]
+
+
+def test_a_put_that_fails_after_the_decision_is_made_by_the_next_start():
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        store.away = 1
+        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 300, "r2", "r1"), ("a", 300, "r3", "r0")]})
+        with pytest.raises(BlockedError, match="store of 'fill': cannot put txids 1-1: ConnectionError"):
+            driver.commit()
+        assert store.puts == []
+        driver.restart()
+        assert [[one.id for one in rows] for rows in store.puts] == [["r1", "r2", "r3"]]
+
+
+def test_a_look_up_that_fails_replays_the_batch():
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 120, "r2", "r1"), ("a", 120, "r3", "r0")]})
+        driver.commit()
+        driver.feed({"l": [("a", 100, "l1", "l0")]})
+        store.away = 1
+        driver.ack(2)
+        assert driver.committed == 1
+        driver.commit(2)
+        assert driver.emitted("match", 2) == [("l1", "r1")]
+        assert driver.emitted("match", 2, stream="unmatched_left") == []
+
+
+def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
+    store = Counting()
+    with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
+        for number in range(3):
+            time = 100 + 20 * number
+            rows = [("a", time - 5, f"r{number}", "r0"), ("a", time + 5, f"s{number}", "r1")]
+            driver.feed({"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
+            driver.commit()
+        first = driver.emitted("match")
+        spout = driver.topology.spout.object
+    with pytest.raises(Exception, match="--keep fill"):
+        rewind(tmp_path, 1)
+    assert rewind(tmp_path, 1, keep=["fill"])["kept"] == ["stores/fill"]
+    before = sorted(one.id for one in store.inner.get_many(["a"], None, None)["a"])
+    again = net(store)
+    again.spout.object.adopt(spout)
+    with TopologyTestDriver(again, data_dir=tmp_path) as driver:
+        driver.next_tuple()
+        for number in (1, 2):
+            time = 100 + 20 * number
+            rows = [("a", time - 5, f"r{number}", "r0"), ("a", time + 5, f"s{number}", "r1")]
+            driver.feed({"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
+            driver.commit()
+        assert [one for one in first if one[0] != "l0"] == driver.emitted("match")
+        assert sorted(one.id for one in store.inner.get_many(["a"], None, None)["a"]) == before
+
+
+def test_a_store_that_was_emptied_or_is_another_topologys_is_refused():
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"r": [("a", 95, "r1", "r0")]})
+        driver.commit()
+        full, store.inner = store.inner, MemoryStore()
+        with pytest.raises(StateError, match="lost rows"):
+            driver.restart()
+        store.inner = full
+        driver.restart()
+        with pytest.raises(StateError, match="belongs to topology 'whole'"):
+            TopologyTestDriver(net(store, topology="other"))
+
+
+def test_a_store_from_an_older_copy_is_refused_at_the_next_put():
+    store = Counting()
+    with TopologyTestDriver(net(store)) as driver:
+        driver.feed({"r": [("a", 95, "r1", "r0")]})
+        driver.commit()
+        old = store.inner.mark()
+        driver.feed({"r": [("a", 96, "r2", "r0")]})
+        driver.commit()
+        store.inner._mark = old
+        driver.feed({"r": [("a", 97, "r3", "r0")]})
+        with pytest.raises(StateError, match="lost rows"):
+            driver.commit()

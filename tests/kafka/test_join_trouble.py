@@ -1,0 +1,144 @@
+"""A join of two topics while one producer pauses, the leader of a right partition is away, and drivers are killed.
+
+What it must find is computed from the topics' records in SQL, without txstorm's code. The seed is printed;
+``TXSTORM_TROUBLE_SEED`` overrides it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from join_job import BEFORE
+from programs import loaded
+from servers.kafka_reading import committed_values
+from servers.running import Kafka, start_kafka
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS, KEYS, STEP = 2, 40, 5
+"""Partitions of a topic; distinct keys; milliseconds of event time between two records of a side."""
+KILLED = -signal.SIGKILL
+
+
+class Side(threading.Thread):
+    """Producer of one side; it stops for a while, and goes on where it stopped."""
+
+    def __init__(self, kafka: Kafka, topic: str, name: str, records: int, pause: float, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.kafka, self.topic, self.records, self.pause = kafka, topic, records, pause
+        self.label, self.rng, self.failed = name, random.Random(seed), None
+
+    def run(self) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "linger.ms": 0, "enable.idempotence": True})
+        for i in range(self.records):
+            if i == self.records // 3:
+                producer.flush(60)
+                time.sleep(self.pause)
+            value = f"k{self.rng.randrange(KEYS)} {1_700_000_000_000 + i * STEP} {self.label}{i}"
+            producer.produce(self.topic, value, partition=i % PARTITIONS)
+            if i % 50 == 0:
+                producer.poll(0)
+                time.sleep(0.05)
+        self.failed = producer.flush(120)
+
+
+def drive(place: Path, kafka: Kafka, left: str, right: str, *options: str):
+    path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
+    target = f"join_job:topology({kafka.bootstrap!r}, {left!r}, {right!r})"
+    argv = ["-m", "txstorm", "run", target, "--engine", "local", "--json", "--data-dir", str(place / "data"), *options]
+    log = place / f"driver-{time.monotonic_ns()}.log"
+    return loaded().start(*argv, env={**os.environ, "PYTHONPATH": path}, output=log, merged=True, session=True)
+
+
+def run_trouble(place: Path, say: Callable[[str], None], *, records: int, pause: float, kills: int) -> None:
+    seed = int(os.environ.get("TXSTORM_TROUBLE_SEED", random.randrange(1 << 30)))
+    say(f"TXSTORM_TROUBLE_SEED={seed}")
+    rng = random.Random(seed)
+    with start_kafka(place / "kafka", brokers=2) as kafka:
+        left, right = (kafka.make_topic(partitions=PARTITIONS) for _ in range(2))
+        sides = [
+            Side(kafka, left, "l", records, 0, rng.randrange(1 << 30)),
+            Side(kafka, right, "r", records, pause, rng.randrange(1 << 30)),
+        ]
+        for one in sides:
+            one.start()
+        for number in range(kills):
+            driver = drive(place, kafka, left, right)
+            try:
+                time.sleep(rng.uniform(2.0, 5.0))
+                if number == 1:
+                    away(kafka, right, rng, say)
+                assert driver.poll() is None, driver.printed
+            finally:
+                driver.send_signal(signal.SIGKILL)
+                assert driver.wait(30) == KILLED
+            say(f"driver {number + 1} killed")
+        for one in sides:
+            one.join()
+            assert one.failed == 0
+        last = drive(place, kafka, left, right, "--end-of-input")
+        try:
+            assert last.wait(120) == 0, last.printed
+        finally:
+            last.kill()
+        verify(place / "data", *(rows_of(kafka, topic) for topic in (left, right)), say)
+
+
+def away(kafka: Kafka, topic: str, rng: random.Random, say: Callable[[str], None]) -> None:
+    """Kill the leader of one partition of `topic` and restart it."""
+    leader = kafka.leaders(topic)[rng.randrange(PARTITIONS)]
+    assert leader is not None
+    kafka.kill(leader)
+    time.sleep(rng.uniform(1.0, 2.0))
+    kafka.restart(leader)
+    say(f"broker {leader} killed and restarted")
+
+
+def rows_of(kafka: Kafka, topic: str) -> list[tuple[str, int, str]]:
+    values = [value.split() for _, _, value in committed_values(kafka.bootstrap, topic)]
+    return [(key, int(at), id) for key, at, id in values]
+
+
+def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) -> None:
+    """Check the sinks against the join of all records in SQL."""
+    with duckdb.connect() as sql:
+        for name, rows in (("l", left), ("r", right)):
+            sql.execute(f"create table {name} (key text, ms bigint, id text)")
+            sql.executemany(f"insert into {name} values (?, ?, ?)", rows)
+        on = f"l.key = r.key and r.ms between l.ms - {BEFORE} and l.ms"
+        pairs = sql.execute(f"select l.id, r.id from l left join r on {on}").fetchall()
+        alone = {
+            name: [row[0] for row in sql.execute(f"select {name}.id from {name} anti join {other} on {on}").fetchall()]
+            for name, other in (("l", "r"), ("r", "l"))
+        }
+    found = DeltaTable(data_dir / "sinks" / "results").to_pyarrow_table().to_pylist()
+    assert Counter((row["parsed-left_id"], row["parsed-right_id"]) for row in found) == Counter(pairs)
+    for name, sink in (("l", "unmatched_left"), ("r", "unmatched_right")):
+        rows = DeltaTable(data_dir / "sinks" / sink).to_pyarrow_table().to_pylist()
+        assert Counter(row["id"] for row in rows) == Counter(alone[name]), sink
+    say(f"{len(left)} left rows, {len(right)} right rows, {len(pairs)} results, {len(alone['l'])} without a match")
+    assert alone["l"]
+    assert alone["r"]
+
+
+@pytest.mark.slow
+def test_every_row_once_whatever_pauses_or_is_killed(tmp_path: Path, progress: Callable[[str], None]):
+    run_trouble(tmp_path, progress, records=3000, pause=6, kills=3)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_every_row_once_though_a_producer_pauses_for_a_minute(tmp_path: Path, progress: Callable[[str], None]):
+    run_trouble(tmp_path, progress, records=40_000, pause=60, kills=20)

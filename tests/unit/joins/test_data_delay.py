@@ -1,0 +1,110 @@
+"""Data delay (A14, A15): what `collect` reports of a consumer, against hand-made and random partitions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from txstorm.errors import InputError
+from txstorm.joins import collect
+
+RECORDS = {"r0": [10, 20, 30, 40], "r1": [5, 25, 15, 50]}
+
+
+def time_of(partition: str, offset: int) -> int:
+    return RECORDS[partition][offset]
+
+
+def test_consumed_time_is_that_of_the_slowest_partition():
+    """A14, A15: everything before the least time of the partitions is consumed; the delay is from there to now."""
+    report = collect({"r0": 1, "r1": 1}, time_of, {"r0": 4, "r1": 4}, 60)
+    assert report.times == {"r0": 20, "r1": 25}
+    assert (report.caught_up, report.consumed_time, report.delay, report.slowest) == ([], 20, 40, "r0")
+
+
+def test_times_that_decrease_count_as_the_greatest_so_far():
+    """A15: a record that is older than its predecessor does not move the partition back."""
+    assert collect({"r1": 2}, time_of, {"r1": 4}, 60).times == {"r1": 25}
+
+
+def test_times_that_decrease_count_as_the_greatest_of_the_previous_report():
+    """A15: without a look back, the report before holds the maximum; a rewound consumer starts a new one."""
+    first = collect({"r1": 1}, time_of, {"r1": 4}, 60, look_back=0)
+    second = collect({"r1": 2}, time_of, {"r1": 4}, 61, previous=first, look_back=0)
+    assert (second.consumed_time, second.delay) == (25, 36)
+    assert collect({"r1": 0}, time_of, {"r1": 4}, 62, previous=second, look_back=0).consumed_time == 5
+
+
+def test_partition_at_its_end_holds_nothing_back():
+    """A15, A17: a partition without unread records is left out, however old its last record is."""
+    report = collect({"r0": 3, "r1": 1}, time_of, {"r0": 4, "r1": 4}, 60)
+    assert (report.caught_up, report.consumed_time) == (["r0"], 25)
+
+
+def test_consumer_at_the_end_of_all_partitions_has_no_delay():
+    """A15, A17: the consumed time of a paused stream is now, not the time of its last record."""
+    report = collect({"r0": 3, "r1": 3}, time_of, {"r0": 4, "r1": 4}, 1000)
+    assert (report.consumed_time, report.delay, report.slowest) == (1000, 0, None)
+    assert report.times == {"r0": 40, "r1": 50}
+
+
+def test_partition_that_was_at_its_end_is_consumed_up_to_then():
+    """A14: when a paused stream goes on, its consumer is behind by the time since the report before, not the pause."""
+    paused = collect({"r0": 0}, time_of, {"r0": 1}, 1000)
+    resumed = collect({"r0": 0}, time_of, {"r0": 2}, 1005, previous=paused)
+    assert (resumed.consumed_time, resumed.delay) == (1000, 5)
+    assert collect({"r0": 0}, time_of, {"r0": 2}, 1010, previous=resumed).consumed_time == 1000
+
+
+def test_partition_of_unknown_end_is_not_caught_up():
+    assert collect({"r0": 3}, time_of, {"r0": None}, 60).consumed_time == 40
+    assert collect({"r0": 3}, time_of, {}, 60).consumed_time == 40
+
+
+@pytest.mark.parametrize("consumed", [{"r0": 1}, {"r0": 1, "r1": None}, {"r0": 1, "r1": -1}])
+def test_partition_with_records_of_which_none_is_consumed_leaves_the_time_unknown(consumed):
+    report = collect(consumed, time_of, {"r0": 4, "r1": 4}, 60)
+    assert (report.consumed_time, report.delay, report.slowest) == (None, None, "r1")
+    assert report.times == {"r0": 20}
+
+
+def test_empty_partition_is_caught_up():
+    report = collect({"r0": 1}, time_of, {"r0": 4, "r1": 0}, 60)
+    assert (report.caught_up, report.consumed_time) == (["r1"], 20)
+
+
+def test_records_that_no_longer_exist_are_left_out():
+    """Transaction markers and compacted records have offsets, but no record: the one before it counts."""
+    known = {("r0", 0): 10, ("r0", 1): 20}
+    assert collect({"r0": 3}, lambda *at: known.get(at), {"r0": 9}, 60).consumed_time == 20
+    assert collect({"r0": 3}, lambda *at: known[at], {"r0": 9}, 60).consumed_time == 20
+    assert collect({"r0": 3}, lambda *at: None, {"r0": 9}, 60).consumed_time is None
+
+
+@pytest.mark.parametrize("time", ["12", True, float("nan"), float("inf")])
+def test_time_that_is_no_number_is_refused(time):
+    with pytest.raises(InputError, match="partition 'r0', offset 1: expected a number"):
+        collect({"r0": 1}, lambda *_: time, {"r0": 4}, 60)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_nothing_older_than_the_consumed_time_is_unread(seed):
+    """A14: for records in time order, every unread record is at or after the consumed time, which never decreases."""
+    rng = random.Random(seed)
+    records: dict[str, list[int]] = {f"p{number}": [] for number in range(rng.randint(1, 4))}
+    consumed: dict[str, int] = dict.fromkeys(records, -1)
+    previous, last, now = None, -1, 0
+    for _ in range(60):
+        now += rng.randint(1, 5)
+        for partition, times in records.items():
+            times += [now] * rng.choice([0, 0, 1, 3])
+            consumed[partition] = rng.randint(consumed[partition], len(times) - 1)
+        ends = {partition: len(times) for partition, times in records.items()}
+        previous = collect(consumed, lambda one, at: records[one][at], ends, now, previous=previous)
+        if previous.consumed_time is None:
+            continue
+        unread = [time for one, times in records.items() for time in times[consumed[one] + 1 :]]
+        assert all(time >= previous.consumed_time for time in unread), f"seed {seed}"
+        assert last <= previous.consumed_time <= now, f"seed {seed}"
+        last = previous.consumed_time

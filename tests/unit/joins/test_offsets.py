@@ -1,0 +1,79 @@
+"""Offsets for a time: `first_at_or_after` against a scan, the number of its questions, and wrong answers."""
+
+import math
+import random
+
+import pytest
+
+from txstorm.errors import InputError
+from txstorm.joins import first_at_or_after
+
+
+def scanned(times, start, end, wanted):
+    return next((offset for offset in range(start, end) if times[offset] >= wanted), end)
+
+
+def test_it_finds_what_a_scan_finds():
+    """A4: the first offset at or after a time, with equal times, empty ranges, and times before and after all."""
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(300):
+        times = sorted(rng.randrange(20) for _ in range(rng.randrange(40)))
+        start = rng.randint(0, len(times))
+        end = rng.randint(start, len(times))
+        wanted = rng.choice([rng.randrange(-1, 22), rng.random() * 20, -math.inf, math.inf])
+        assert first_at_or_after(times.__getitem__, start, end, wanted) == scanned(times, start, end, wanted)
+
+
+def test_the_end_is_excluded_and_never_asked_for():
+    asked = []
+
+    def time_of(offset):
+        asked.append(offset)
+        return offset * 10
+
+    assert first_at_or_after(time_of, 100, 200, 5_000) == 200
+    assert first_at_or_after(time_of, 100, 200, 0) == 100
+    assert set(asked) <= set(range(100, 200))
+
+
+def test_a_million_offsets_take_twenty_questions():
+    asked = []
+    assert first_at_or_after(lambda offset: asked.append(offset) or offset, 0, 1_000_000, 765_432) == 765_432
+    assert len(asked) <= 20
+
+
+def test_where_times_decrease_the_one_found_has_reached_the_time_and_the_one_before_has_not():
+    rng = random.Random(3)
+    times = [rng.randrange(100) for _ in range(500)]
+    for wanted in range(1, 100):
+        found = first_at_or_after(times.__getitem__, 0, 500, wanted)
+        assert found == 500 or times[found] >= wanted
+        assert found == 0 or times[found - 1] < wanted
+
+
+@pytest.mark.parametrize("answer", [None, "12", math.nan, True])
+def test_an_answer_that_is_no_time(answer):
+    with pytest.raises(InputError, match=r"time_of\(5\) returned .*expected a number"):
+        first_at_or_after(lambda offset: answer, 0, 10, 3)
+
+
+@pytest.mark.parametrize(("start", "end"), [(5, 4), (0, None), ("0", 3), (0.0, 3)])
+def test_a_range_that_is_none(start, end):
+    with pytest.raises(InputError, match="start <= end"):
+        first_at_or_after(lambda offset: offset, start, end, 3)
+
+
+@pytest.mark.parametrize("wanted", [None, "2026-01-31T12:00:00Z", math.nan])
+def test_a_wanted_time_that_is_none(wanted):
+    with pytest.raises(InputError, match="time wanted"):
+        first_at_or_after(lambda offset: offset, 0, 3, wanted)
+
+
+def test_an_error_of_the_source_is_passed_on():
+    def time_of(offset):
+        raise ConnectionError("broker away")
+
+    with pytest.raises(ConnectionError, match="broker away"):
+        first_at_or_after(time_of, 0, 3, 1)
