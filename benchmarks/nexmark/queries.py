@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.nexmark.events import BID, LAG_MS, SLIDE_MS, VIEW, WINDOW_MS, Column, campaign_of, read
+from benchmarks.nexmark.events import AUCTION, BID, LAG_MS, PERSON, SLIDE_MS, VIEW, WINDOW_MS, Column, campaign_of, read
 
 DIGEST, ROWS, DATA = "digest.json", "rows.parquet", "data"
 """What a side leaves in its directory: a digest of its results, the rows, or a data directory of txstorm."""
@@ -40,6 +40,7 @@ class Query:
         slide: slide of the windows in milliseconds; 0: sessions.
         highest: whether the highest price is part of the results.
         top: whether only the key with the most events of each window counts, of equal ones the lowest.
+        joined: only keys count that have an event of this kind, too, in the same window; None: all.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Query:
     slide: int = WINDOW_MS
     highest: bool = False
     top: bool = False
+    joined: int | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,6 +65,7 @@ QUERIES: Mapping[str, Query] = {
         "auction with the most bids of 1,000 auctions, 10 s every 2 s", events="hot", slide=SLIDE_MS, top=True
     ),
     "q7": Query("bids and highest price per auction, every 10 s", highest=True),
+    "q8": Query("new persons with auctions, every 10 s", chosen=AUCTION, key="bidder", joined=PERSON),
     "q11": Query("bids per session of a bidder, gap 10 s", key="bidder", slide=0),
     "q12": Query("bids per bidder, every 10 s", key="bidder"),
     "w3": Query("views of ads per campaign, every 10 s", events="ysb", chosen=VIEW, key="campaign"),
@@ -72,12 +75,22 @@ QUERIES: Mapping[str, Query] = {
 def until(source: Mapping[str, Any], query: Query, events: int) -> int:
     """Return the watermark in milliseconds after so many events: later windows do not count."""
     found = read(source, range(events), "kind", "time")
-    return int(found["time"][found["kind"] == query.chosen].max()) - LAG_MS
+    kinds = [query.chosen] if query.joined is None else [query.chosen, query.joined]
+    return min(int(found["time"][found["kind"] == kind].max()) for kind in kinds) - LAG_MS
 
 
 def expected(source: Mapping[str, Any], name: str, events: int) -> pa.Table:
     """Return the result rows of the first `events` events, by numpy."""
     query = QUERIES[name]
+    rows = _counted(source, query, events)
+    if query.joined is not None:
+        there = _counted(source, replace(query, chosen=query.joined), events)
+        rows = rows.join(there.select(["key", "end"]), ["key", "end"], join_type="left semi")
+    return best(rows) if query.top else rows
+
+
+def _counted(source: Mapping[str, Any], query: Query, events: int) -> pa.Table:
+    """Return the windows or sessions of the events of the kind that the query reads."""
     found = read(source, range(events), *query.columns)
     chosen = found["kind"] == query.chosen
     times = found["time"][chosen]
@@ -87,8 +100,7 @@ def expected(source: Mapping[str, Any], name: str, events: int) -> pa.Table:
         keys, ends, counts, values = _windows(query, keys, times, values)
     else:
         keys, ends, counts, values = _sessions(keys, times)
-    rows = pa.table({"key": keys, "end": ends, "n": counts, "value": values})
-    return best(rows) if query.top else rows
+    return pa.table({"key": keys, "end": ends, "n": counts, "value": values})
 
 
 def _windows(query: Query, keys: Column, times: Column, values: Column) -> tuple[Column, Column, Column, Column]:

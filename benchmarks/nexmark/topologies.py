@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.joins import IntervalJoin, Side
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks.delta import DeltaSink
 from txstorm.topology.builder import TransactionalTopologyBuilder
@@ -91,6 +93,8 @@ class Campaigns(Chosen):
 def topology_of(job: Job) -> Topology:
     """Build the topology of a job: the events chosen, a window aggregate, and for q5 the top of each window."""
     query = QUERIES[job.kind]
+    if query.joined is not None:
+        return _joined(job, query)
     builder = TransactionalTopologyBuilder("bench", "events", EventSpout(job), 2)
     chosen = Campaigns(query, job.source) if query.key == "campaign" else Chosen(query)
     builder.set_bolt("chosen", chosen, 2).local_or_shuffle_grouping("events")
@@ -102,9 +106,27 @@ def topology_of(job: Job) -> Topology:
     return builder.build_topology()
 
 
+def _joined(job: Job, query: Query) -> Topology:
+    """Build the topology of a join of two window aggregates, by key and window."""
+    builder = TransactionalTopologyBuilder("bench", "events", EventSpout(job), 2)
+    for name, kind in (("auctions", query.chosen), ("persons", query.joined)):
+        chosen = replace(query, chosen=kind)
+        builder.set_bolt(f"chosen-{name}", Chosen(chosen), 2).local_or_shuffle_grouping("events")
+        builder.set_bolt(name, _aggregate(chosen), 1).fields_grouping(f"chosen-{name}", [query.key])
+    left, right = (Side(name, key=query.key, time="end") for name in ("auctions", "persons"))
+    select = [f"auctions:{name}" for name in (query.key, "end", "n")]
+    joined = builder.set_bolt("join", IntervalJoin(left, right, before=Duration(0), how="inner", select=select), 1)
+    joined.fields_grouping("auctions", [query.key]).fields_grouping("persons", [query.key])
+    columns = {query.key: int, "end": datetime, "n": int}
+    builder.set_bolt("keep", DeltaSink(RESULTS, columns)).global_grouping("join")
+    return builder.build_topology()
+
+
 def _aggregate(query: Query) -> WindowAggregate:
     more = {"value": ("price", "max")} if query.highest else {}
-    made = WindowAggregate({query.key: int}, table=None if query.top else RESULTS, n="count", **more)
+    made = WindowAggregate(
+        {query.key: int}, table=None if query.top or query.joined is not None else RESULTS, n="count", **more
+    )
     made.with_timestamp_field("time").with_lag(Duration(LAG_MS))
     if query.slide:
         return made.with_window(Duration(WINDOW_MS), Duration(query.slide))
@@ -113,7 +135,7 @@ def _aggregate(query: Query) -> WindowAggregate:
 
 def results_of(query: Query, data: Path) -> pa.Table:
     """Return the result rows of a query in a data directory."""
-    rows = (read_sink if query.top else read_state)(data, RESULTS)
+    rows = (read_sink if query.top or query.joined is not None else read_state)(data, RESULTS)
     ends = rows["end"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     values = rows["value"] if query.highest else pa.array(np.zeros(rows.num_rows, np.int64))
     return pa.table({"key": rows[query.key].cast(pa.int64()), "end": ends, "n": rows["n"], "value": values})

@@ -1,4 +1,4 @@
-"""Flink SQL: queries in a local cluster with exactly-once checkpoints every second; one JVM for all jobs."""
+"""Flink SQL: queries and joins in a local cluster with exactly-once checkpoints every second; one JVM for all jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.joins import results as joins
+from benchmarks.joins.rows import FORMS
 from benchmarks.nexmark.queries import DIGEST, QUERIES, until
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.serve import Work, serve
@@ -16,6 +18,8 @@ OPENED = ("java.lang", "java.lang.reflect", "java.net", "java.nio", "java.text",
 """Packages of Java 17 to open for Flink's serializers."""
 WARM_UPS = 2
 """Rounds of a query that are not measured, in a JVM that has not run it."""
+WARM_UP_ROWS = 400_000
+"""Rows of a join in such a round; queries take all events."""
 
 
 def worker(home: Path) -> Work:
@@ -27,11 +31,11 @@ def worker(home: Path) -> Work:
     flink = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     warm: set[tuple[str, str]] = set()
 
-    def ask(job: Job, backend: str, checkpoints: Path) -> list[str]:
+    def ask(job: Job, backend: str, checkpoints: Path, events: int) -> list[str]:
         assert flink.stdin is not None
         assert flink.stdout is not None
-        events = job.last * job.tuples
-        limit = until(job.source, QUERIES[job.kind], events)
+        joins_ = job.kind in FORMS
+        limit = joins.until(job.source, events) if joins_ else until(job.source, QUERIES[job.kind], events)
         flink.stdin.write(f"{job.kind} {job.source['directory']} {events} {limit} {checkpoints} {backend}\n")
         flink.stdin.flush()
         for line in flink.stdout:
@@ -44,13 +48,15 @@ def worker(home: Path) -> Work:
         raise RuntimeError(msg)
 
     def work(job: Job) -> Outcome:
+        rows = job.last * job.tuples
         place, backend = Path(job.directory), str(job.settings.get("state.backend.type", "hashmap"))
         for number in range(0 if (job.kind, backend) in warm else WARM_UPS):
-            ask(job, backend, place / f"warm-up-{number}")
+            few = min(rows, WARM_UP_ROWS) if job.kind in FORMS else rows
+            ask(job, backend, place / f"warm-up-{number}", few)
         warm.add((job.kind, backend))
-        seconds, cpu, *found = ask(job, backend, place / "checkpoints")
+        seconds, cpu, *found = ask(job, backend, place / "checkpoints", rows)
         (place / DIGEST).write_text(json.dumps([int(one) for one in found]))
-        return Outcome(float(seconds), float(cpu), job.last, job.last * job.tuples)
+        return Outcome(float(seconds), float(cpu), job.last, rows)
 
     return work
 

@@ -54,19 +54,21 @@ class Batches:
     """Callback for `foreachBatch` that appends each batch to the Delta table once, even if it is repeated."""
 
     def __init__(self, job: Job, meter: Meter, path: str) -> None:
-        self._job, self._meter, self._path = job, meter, path
+        self.job, self._meter, self._path = job, meter, path
         self._last_end = time.perf_counter()
 
     def __call__(self, frame: Any, batch: int) -> None:
         begun = time.perf_counter()
-        if QUERIES[self._job.kind].top:
-            frame = _top(frame)
         options = {"txnAppId": "rows", "txnVersion": str(batch)}
-        frame.write.format("delta").mode("append").options(**options).save(self._path)
+        self.rows(frame).write.format("delta").mode("append").options(**options).save(self._path)
         ended = time.perf_counter()
-        if batch < self._job.last:  # another one follows without events, for the watermark of the last
+        if batch < self.job.last:  # another one follows without events, for the watermark of the last
             self._meter.committed(batch + 1, (ended - begun) * 1e3, [(ended - self._last_end) * 1e3])
         self._last_end = ended
+
+    def rows(self, frame: Any) -> Any:
+        """Return the rows of a batch to append."""
+        return _top(frame) if self.job.kind in QUERIES and QUERIES[self.job.kind].top else frame
 
 
 def _events(job: Job, txid: int) -> pa.Table:

@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.joins import lookups
+from benchmarks.joins import topologies as joins
+from benchmarks.joins.check import KINDS
+from benchmarks.joins.rows import FORMS
 from benchmarks.machine import rss_mib
 from benchmarks.nexmark import topologies as nexmark
 from benchmarks.nexmark.queries import QUERIES
@@ -48,7 +52,7 @@ class Watch:
             self._group = []
             if not self._measures and progress.txid >= self.meter.job.start:
                 self._measures = True
-                _forget_highest()  # exclude the load
+                _forgethighest()  # exclude the load
 
     def about(self) -> dict[str, Any]:
         """Return the mean number of transactions per commit, and the median milliseconds of its steps."""
@@ -77,22 +81,23 @@ def worker(engine: str, session: Any = None) -> Work:
     recorded: list[Pack] = []
 
     def work(job: Job) -> Outcome:
-        topology, meter = (nexmark.topology_of(job) if job.kind in QUERIES else topology_of(job)), Meter(job)
+        topology, meter = _topology_of(job), Meter(job)
 
         def fresh() -> Engine:
             return make_engine(engine, session, topology.settings.max_jobs)
 
         if job.form in BARE:
             return process(job, topology, recorded, fresh())
-        watched = bool(job.form) or job.kind in QUERIES
+        elsewhere = job.kind in QUERIES or job.kind in KINDS  # the runner reads the results
+        watched = bool(job.form) or elsewhere
         watch, recording = Watch(meter), Recording(fresh(), meter.begin, engine) if watched else None
         directory = measured(job, topology, recording or engine, session, watch)
-        more = {**watch.about(), "driver MiB": _highest()}
+        more = {**watch.about(), "driver MiB": highest()}
         if recording is not None:
             recorded[:] = recording.packs
             more |= about(recorded)
         outcome = meter.outcome(**more)
-        if job.kind in QUERIES:  # the runner reads the results
+        if elsewhere:
             return outcome
         if job.keys < _MANY:
             leave_counts(job, directory)
@@ -101,6 +106,14 @@ def worker(engine: str, session: Any = None) -> Work:
         return outcome
 
     return work
+
+
+def _topology_of(job: Job) -> Topology:
+    if job.kind in FORMS:
+        return joins.topology_of(job)
+    if job.kind == lookups.KIND:
+        return lookups.topology_of(job)
+    return nexmark.topology_of(job) if job.kind in QUERIES else topology_of(job)
 
 
 def _leave_counts_elsewhere(job: Job, directory: Path) -> None:
@@ -112,12 +125,12 @@ def _leave_counts_elsewhere(job: Job, directory: Path) -> None:
     subprocess.run([sys.executable, "-c", code, job.line(), str(directory)], check=True)
 
 
-def _forget_highest() -> None:
+def _forgethighest() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _highest() -> float:
+def highest() -> float:
     """Return the maximum resident memory of this process since `_forget_highest`, in MiB."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -207,7 +207,8 @@ def cpu(root: int) -> float:
     return sum(one.cpu for one in processes.tree(root))
 
 
-def _begun(options: Mapping[str, Any], topology: Topology, **more: Any) -> tuple[Any, Marks]:
+def begun(options: Mapping[str, Any], topology: Topology, **more: Any) -> tuple[Any, Marks]:
+    """Start a run in the data directory ``place`` of the options; return its handle and its marks."""
     session = None
     if options["engine"] == "spark":
         from txstorm.clients.spark import make_session
@@ -230,7 +231,7 @@ def _begun(options: Mapping[str, Any], topology: Topology, **more: Any) -> tuple
 def sliding(options: Mapping[str, Any]) -> dict[str, Any]:
     """Run the sliding sum over `count` events; return its speed and the sums."""
     cuts = list(range(0, options["count"] + 1, options["batch"]))
-    handle, marks = _begun(options, window_topology(cuts), until_txid=len(cuts) - 1)
+    handle, marks = begun(options, window_topology(cuts), until_txid=len(cuts) - 1)
     handle.awaitTermination()
     found = read_sink(Path(options["place"]), "sums").group_by("end").aggregate([("sum", "sum")]).to_pydict()
     sums = dict(zip(found["end"], found["sum_sum"], strict=True))
@@ -240,7 +241,7 @@ def sliding(options: Mapping[str, Any]) -> dict[str, Any]:
 def word_count(options: Mapping[str, Any]) -> dict[str, Any]:
     """Run a word count; return its speed and a digest of the counts."""
     cuts = list(range(0, options["count"] + 1, options["batch"]))
-    handle, marks = _begun(options, word_topology(cuts, options["form"]), until_txid=len(cuts) - 1)
+    handle, marks = begun(options, word_topology(cuts, options["form"]), until_txid=len(cuts) - 1)
     handle.awaitTermination()
     counts = read_state(Path(options["place"]), "count")
     total = sum(map(int, counts["value" if options["form"] == "stateful" else "n"].to_pylist()))
@@ -250,7 +251,7 @@ def word_count(options: Mapping[str, Any]) -> dict[str, Any]:
 def heartbeats(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the milliseconds from begin to commit of heartbeat transactions that fire windows."""
     settings = {"heartbeat_interval": 0.05}
-    handle, marks = _begun(options, heartbeat_topology([0, 100]), settings=settings)
+    handle, marks = begun(options, heartbeat_topology([0, 100]), settings=settings)
     marks.wait(handle, options["count"])
     handle.stop()
     return {"ms": [marks.latencies[txid] for txid in range(10, options["count"] + 1)]}
@@ -260,14 +261,14 @@ def buffered(options: Mapping[str, Any]) -> dict[str, Any]:
     """Fill a buffer, slide it for a while, and go on waiting; return what that costs. The process is to be killed."""
     cuts = _cuts(options)
     settings = {"max_group_txids": 1, "max_spout_pending": 4}
-    before = _written()
+    before = written()
     topology = window_topology(cuts, options["rows"] * 1000 // sensor_events.RATE)
-    handle, marks = _begun(options, topology, settings=settings)
+    handle, marks = begun(options, topology, settings=settings)
     marks.wait(handle, len(cuts) - 1)
     steady = marks.groups[-options["slides"] + 5 :]
     return {
         "ms": [one[3]["finish"] for one in steady],
-        "written": (_written() - before) / (cuts[-1] * 8 * len(COLUMNS)),
+        "written": (written() - before) / (cuts[-1] * 8 * len(COLUMNS)),
         "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "txid": len(cuts) - 1,
     }
@@ -278,7 +279,7 @@ def resumed(options: Mapping[str, Any]) -> dict[str, Any]:
     cuts = _cuts(options)
     cuts.append(cuts[-1] + options["slide"])
     topology = window_topology(cuts, options["rows"] * 1000 // sensor_events.RATE)
-    handle, marks = _begun(options, topology)
+    handle, marks = begun(options, topology)
     marks.wait(handle, len(cuts) - 1)
     return {"MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
@@ -289,7 +290,7 @@ def _cuts(options: Mapping[str, Any]) -> list[int]:
     return filled + [filled[-1] + slide * (n + 1) for n in range(options["slides"])]
 
 
-def _written() -> int:
+def written() -> int:
     """Return the number of bytes that this process has written to files."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))

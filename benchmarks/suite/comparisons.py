@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from benchmarks.joins import lookups, rows
 from benchmarks.nexmark.events import stored
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.suite.job import Job
@@ -354,6 +355,44 @@ def _windows() -> Iterator[Comparison]:
         yield Comparison(name, "windows", sort, job, entries, title, source=source, rounds=(3, 2))
 
 
+JOINED = 200_000
+"""Rows in a transaction of joins, half of them left ones, except where transactions are small."""
+LOOKED_UP = 100_000
+"""Rows in a transaction of look-ups."""
+SINK = "txstorm, Delta sink"
+"""Entry whose result rows are appended to a Delta table, as those of Structured Streaming; else they are added up."""
+
+
+def _joins() -> Iterator[Comparison]:
+    """Return the comparisons of left joins within an interval, and Nexmark's q8."""
+    many = (20, 0), (4, 0)
+    flinks = [
+        Entry("flink", *many),
+        Entry("flink", *many, settings={"state.backend.type": "rocksdb"}, label="flink, RocksDB"),
+    ]
+    by_hand = [Entry(name, *many) for name in ("join-bytewax", "join-loop", "join-arrays")]
+    structured = Entry("join-structured", (17, 3), (3, 1))
+    ours = [*_on_engines(*many), Entry("txstorm", *many, form="sink", label=SINK)]
+    grouped = Entry("txstorm", (600, 0), (200, 0), pending=PENDING, form="sink", label=SINK)
+    for name, form, tuples, entries in (
+        ("join-wide", "join-wide", JOINED, [*ours, *flinks, structured, *by_hand]),
+        ("join-narrow", "join-narrow", JOINED, [*ours, *flinks, structured, *by_hand]),
+        ("join-1000", "join-wide", 2_000, [grouped, Entry("join-structured", (6, 3), (2, 2))]),
+    ):
+        title = f"Left join, {rows.FORMS[form].window:,} right rows within the bounds; {tuples:,} rows a transaction"
+        sort = "txids" if tuples < JOINED else "tuples"
+        job, source = Job(form, tuples, 1, loaded=False), partial(rows.stored, form)
+        yield Comparison(name, "joins", sort, job, entries, title, source=source, rounds=(3, 2))
+    title = f"Look-ups in a Delta table of {lookups.KEYS:,} rows, {LOOKED_UP:,} rows a transaction"
+    job = Job(lookups.KIND, LOOKED_UP, 1, loaded=False)
+    entries = [*_on_engines((60, 0), (10, 0)), Entry("lookup-structured", (12, 3), (3, 1))]
+    yield Comparison("lookup", "joins", "tuples", job, entries, title, source=lookups.stored, rounds=(3, 2))
+    title = f"q8: {QUERIES['q8'].title}; {QUERY_EVENTS:,} events a transaction"
+    job, source = Job("q8", QUERY_EVENTS, 1, loaded=False), partial(stored, "nexmark")
+    entries = [*_on_engines((80, 0), (20, 0)), Entry("flink", (80, 0), (20, 0))]
+    yield Comparison("q8", "joins", "tuples", job, entries, title, source=source, rounds=(3, 2))
+
+
 def _on_engines(full: Count, quick: Count) -> list[Entry]:
     return [Entry(name, full, quick) for name in ("txstorm", "txstorm-local")]
 
@@ -369,4 +408,5 @@ COMPARISONS: Sequence[Comparison] = (
     *_pipelines(),
     *_kafka(),
     *_windows(),
+    *_joins(),
 )

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from benchmarks.joins import check as joins
 from benchmarks.nexmark.queries import QUERIES, compare
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.words import Ranks, message_ranks, ranks_of, words, zipf_ranks
@@ -35,9 +36,12 @@ def check(side: str, job: Job, outcome: Outcome | None = None) -> None:
 
     Raises:
         Inexact: a count is wrong; the message names table, key, expected and found count.
-        WrongResult: the results of a query are wrong.
+        WrongResult: the results of a query or join are wrong.
     """
     if job.form in BARE:
+        return
+    if job.kind in joins.KINDS:
+        joins.compare(side, job)
         return
     if job.kind in QUERIES:
         compare(side, job.kind, job.last * job.tuples, job.source, Path(job.directory))

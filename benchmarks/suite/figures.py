@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from benchmarks.machine import Spread
-from benchmarks.suite.comparisons import STAGES
+from benchmarks.suite.comparisons import SINK, STAGES
 from benchmarks.suite.job import Outcome
 from benchmarks.suite.results import Results, commit_ms
 
@@ -271,6 +271,61 @@ def _windows() -> list[Figure]:
     ]
 
 
+def _joins() -> list[Figure]:
+    """Return the figures of joins beside their peers."""
+    found = []
+    for name, what in (("join-wide", "10^6"), ("join-narrow", "10^5")):
+        join = f"of a left join with {what} right rows within the bounds"
+        for peer, entry, ours, measure, limit, goal, how in (
+            ("flink-rocksdb", "flink, RocksDB", OURS, TUPLES, 6, 18, "a second {} against Flink SQL, RocksDB state"),
+            ("flink", "flink", OURS, TUPLES, 3, 9, "a second {} against Flink SQL, hashmap state"),
+            ("structured", "join-structured", SINK, TUPLES, 6, 20, "a second {} against Structured Streaming, RocksDB"),
+            ("bytewax", "join-bytewax", LOCAL, CPU, 1.5, 5, "a CPU second {} against bytewax; ours durable"),
+            ("loop", "join-loop", LOCAL, CPU, 0.7, 2, "a CPU second {} against a loop over dicts; ours durable"),
+            ("arrays", "join-arrays", LOCAL, CPU, 0.1, 0.3, "a CPU second {} against a loop over arrays; ours durable"),
+        ):
+            text = "rows " + how.format(join)
+            figure = Figure(f"{name}-{peer}", text, (name,), _ratio(name, ours, entry, measure), limit, goal)
+            found.append(figure)
+    return [
+        *found,
+        Figure(
+            "join-1000-structured",
+            "transactions a second of a left join against Structured Streaming, RocksDB, 1,000 + 1,000 rows, grouped",
+            ("join-1000",),
+            _ratio("join-1000", SINK, "join-structured", TXIDS),
+            60,
+            150,
+            beside=(SINK,),
+        ),
+        Figure(
+            "lookup-structured",
+            "rows a second of look-ups in a Delta table of 10^6 rows against Spark's broadcast join in foreachBatch",
+            ("lookup",),
+            _ratio("lookup", OURS, "lookup-structured", TUPLES),
+            1,
+            2,
+        ),
+        Figure(
+            "join-catch-up",
+            "time until a right side that is 10^6 rows behind is joined, against reading both sides alone",
+            ("join-catch-up",),
+            _value("join-catch-up"),
+            1.5,
+            1.2,
+            at_most=True,
+        ),
+        Figure(
+            "q8-flink",
+            "events a second of q8 against Flink SQL, hashmap state",
+            ("q8",),
+            _ratio("q8", OURS, "flink", TUPLES),
+            0.7,
+            1.5,
+        ),
+    ]
+
+
 class Judged(Protocol):
     """A figure that another benchmark has measured, with its limit and goal.
 
@@ -433,5 +488,6 @@ FIGURES: Sequence[Figure] = (
     ),
     *_from_kafka(),
     *_windows(),
+    *_joins(),
 )
 BY_NAME: Mapping[str, Figure] = {one.name: one for one in FIGURES}

@@ -25,7 +25,7 @@ class Job:
     Attributes:
         kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted;
             ``opaque``: words from a source whose batches differ when they are planned again; ``kafka``: the keys of
-            the messages of a topic; or one of the queries of `benchmarks.nexmark`.
+            the messages of a topic; one of the queries of `benchmarks.nexmark`, or of the forms of `benchmarks.joins`.
         tuples: number of tuples in a transaction after the load; may be 0.
         keys: number of distinct words.
         loaded: whether all keys are loaded before the measurement.
@@ -34,7 +34,8 @@ class Job:
         columns: whether bolts process record batches, if the side has both forms.
         exchange: whether every word is shuffled before it is counted, if the side could count without.
         form: for txstorm only: ``recorded`` records the packs of its Spark jobs; then ``stages`` runs the same stages
-            on them without transactions, and ``jobs`` the Spark jobs alone.
+            on them without transactions, and ``jobs`` the Spark jobs alone. ``sink`` appends the results of a join
+            to a sink.
         settings: settings of the side that runs it.
         source: where the input is, if the side does not generate it.
         directory: directory of the side; its counts go there, see `suite.exact`.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import window_tuples
+from benchmarks.joins import buffer as join_buffer
 from benchmarks.machine import Spread
 from benchmarks.suite import kafka, recovery
 from benchmarks.suite.results import Setting
@@ -88,6 +89,29 @@ def _window_tuples(setting: Setting) -> None:
                 setting.results.judged.setdefault("window-tuples", []).extend(getattr(bench, part)())
 
 
+def _join_buffer(setting: Setting) -> None:
+    """Run joins of short and long windows, which are judged together."""
+    with tempfile.TemporaryDirectory(prefix="txstorm-bench-", ignore_cleanup_errors=True) as place:
+        rows = join_buffer.measure(Path(place), setting.engine, setting.say, quick=setting.quick)
+        setting.results.judged["join-buffer"] = list(rows)
+
+
+def _join_catch_up(setting: Setting) -> None:
+    setting.say("a right side that is behind")
+    found = _call(setting, "benchmarks.joins.catch_up:measure", {"rounds": 2 if setting.quick else 5})
+    setting.results.values["join-catch-up"] = Spread.of(found["ratios"])
+    setting.results.values["join-catch-up: s of the join"] = Spread.of(found["joined"])
+
+
+def _join_stores(setting: Setting) -> None:
+    """Run the benchmark of join stores, which judges its own figures."""
+    from benchmarks import join_stores  # it needs the extras redis and http
+
+    setting.say("join stores")
+    with tempfile.TemporaryDirectory(prefix="txstorm-bench-", ignore_cleanup_errors=True) as place:
+        setting.results.judged["join-stores"] = list(join_stores.measured(Path(place), quick=setting.quick))
+
+
 def _call(setting: Setting, function: str, options: Mapping[str, Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
         return call(function, {"engine": setting.engine, "directory": place, **options}, setting.logs)
@@ -100,4 +124,7 @@ MEASUREMENTS: Sequence[Measurement] = (
     Measurement("planning", "kafka", kafka.planning),
     Measurement("heartbeat", "windows", _heartbeat),
     Measurement("window-tuples", "windows", _window_tuples),
+    Measurement("join-buffer", "joins", _join_buffer),
+    Measurement("join-catch-up", "joins", _join_catch_up),
+    Measurement("join-stores", "joins", _join_stores),
 )

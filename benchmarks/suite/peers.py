@@ -184,6 +184,26 @@ _PEERS = (
         _python("nexmark_structured", str(JARS)),
         _delta_jars,
     ),
+    Peer("join-loop", "none: state in memory, one core", _python("join_loop"), _nothing),
+    Peer("join-arrays", "none: state in memory, one core", _python("join_arrays"), _nothing),
+    Peer(
+        "join-bytewax",
+        "none: state in memory, lost with the process",
+        _python("join_bytewax", home="bytewax"),
+        BYTEWAX,
+    ),
+    Peer(
+        "join-structured",
+        "exactly once while a batch replays as it was; state in RocksDB; durable",
+        _python("join_structured", str(JARS)),
+        _delta_jars,
+    ),
+    Peer(
+        "lookup-structured",
+        "exactly once while a batch replays as it was; durable",
+        _python("lookup_structured", str(JARS)),
+        _delta_jars,
+    ),
     Peer(
         "kafka-merge",
         "at least once, durable",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.nexmark.queries import WrongResult
 from benchmarks.suite.comparisons import COMPARISONS, Comparison
 from benchmarks.suite.figures import FIGURES, Figure, Line, judge, line_of
 from benchmarks.suite.measurements import MEASUREMENTS, Measurement
@@ -19,6 +20,7 @@ from benchmarks.suite.report import Report
 from benchmarks.suite.results import Results, Setting
 from benchmarks.suite.rounds import run_comparisons
 from benchmarks.suite.sides import SideFailed
+from benchmarks.window_tuples import Wrong
 
 ROUNDS, QUICK_ROUNDS = 5, 3
 SOURCES: Sequence[Comparison | Measurement] = (*COMPARISONS, *MEASUREMENTS)
@@ -88,7 +90,7 @@ def _belongs(figure: Figure, asked: Collection[str]) -> bool:
 def _missing_when_it_fails(one: Measurement, setting: Setting) -> Iterator[None]:
     try:
         yield
-    except SideFailed as error:
+    except (SideFailed, WrongResult, Wrong, ImportError) as error:
         setting.results.missing[one.name] = str(error)
         setting.say(f"{one.name} FAILED: {error}")
 

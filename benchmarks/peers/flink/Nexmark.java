@@ -32,7 +32,8 @@ import org.apache.flink.table.types.logical.RowType;
 
 /**
  * Queries in Flink SQL. Each line of input is a job, "query events-directory events limit checkpoint-directory backend";
- * it is answered by "RESULT seconds cpu-seconds rows events sum", or the error.
+ * it is answered by "RESULT seconds cpu-seconds rows events sum", or the error. Joins whose name begins with "join-" are
+ * those of the class Joins.
  *
  * <p>Both subtasks of the source read every second event from arrays, so that neither is ahead in event time. The clock
  * runs from the first event to the last result. Results are added up in place of a sink.
@@ -52,6 +53,12 @@ public class Nexmark {
         SQL.put("q7", "SELECT k, e, n, v FROM (" + counts("auction", "MAX(price)", tumble) + ")");
         SQL.put("q11", "SELECT k, e, n, v FROM (" + counts("bidder", "0", session) + ")");
         SQL.put("q12", "SELECT k, e, n, v FROM (" + counts("bidder", "0", tumble) + ")");
+        SQL.put("q8", "SELECT CAST(p.bidder AS BIGINT) AS k, p.window_end AS e, a.n AS n, CAST(0 AS BIGINT) AS v FROM"
+                + " (SELECT bidder, window_start, window_end FROM TABLE(TUMBLE(TABLE persons, DESCRIPTOR(ts),"
+                + " INTERVAL '10' SECOND)) GROUP BY bidder, window_start, window_end) AS p JOIN"
+                + " (SELECT bidder, window_start, window_end, COUNT(*) AS n FROM TABLE(TUMBLE(TABLE auctions,"
+                + " DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY bidder, window_start, window_end) AS a"
+                + " ON p.bidder = a.bidder AND p.window_start = a.window_start AND p.window_end = a.window_end");
         SQL.put("w3", "SELECT k, e, n, v FROM (" + counts("campaign", "0", tumble) + ")");
     }
 
@@ -203,24 +210,10 @@ public class Nexmark {
         }
     }
 
-    static String run(String[] job) throws Exception {
+    static void define(StreamExecutionEnvironment environment, StreamTableEnvironment tables, String[] job) {
         String query = job[0], directory = job[1];
         int size = Integer.parseInt(job[2]) / TASKS * TASKS;
         boolean ads = query.equals("w3");
-        Configuration settings = new Configuration();
-        settings.setString("parallelism.default", String.valueOf(TASKS));
-        settings.setString("pipeline.object-reuse", "true");
-        settings.setString("execution.checkpointing.interval", "1 s");
-        settings.setString("execution.checkpointing.mode", "EXACTLY_ONCE");
-        settings.setString("execution.checkpointing.dir", Path.of(job[4]).toUri().toString());
-        settings.setString("execution.checkpointing.incremental", "true");
-        settings.setString("state.backend.type", job[5]);
-        settings.setString("taskmanager.memory.managed.size", "512m");
-        settings.setString("restart-strategy.type", "none");
-        StreamExecutionEnvironment environment = StreamExecutionEnvironment.getExecutionEnvironment(settings);
-        StreamTableEnvironment tables = StreamTableEnvironment.create(environment);
-        tables.getConfig().set("table.local-time-zone", "UTC");
-
         Schema.Builder schema = Schema.newBuilder().column("kind", DataTypes.TINYINT()).column("ts", DataTypes.TIMESTAMP(3));
         for (String name : ads ? new String[] {"ad"} : new String[] {"auction", "bidder", "price"}) {
             schema.column(name, DataTypes.INT());
@@ -245,7 +238,10 @@ public class Nexmark {
                 .map(new Read(directory, ads, size))
                 .returns(InternalTypeInfo.of(type));
         tables.createTemporaryView("events", tables.fromDataStream(rows, schema.build()));
-        if (ads) {
+        if (query.equals("q8")) {
+            tables.executeSql("CREATE TEMPORARY VIEW persons AS SELECT ts, bidder FROM events WHERE kind = 0");
+            tables.executeSql("CREATE TEMPORARY VIEW auctions AS SELECT ts, bidder FROM events WHERE kind = 1");
+        } else if (ads) {
             tables.executeSql("CREATE TEMPORARY TABLE campaigns (ad INT, campaign INT) WITH ('connector' = 'campaigns',"
                     + " 'file' = '" + Path.of(directory).resolve("campaigns.bin") + "')");
             tables.executeSql("CREATE TEMPORARY VIEW chosen AS SELECT e.ts, c.campaign FROM events AS e"
@@ -268,6 +264,28 @@ public class Nexmark {
                 .map(new Digest(Long.parseLong(job[3])))
                 .returns(resultInfo)
                 .sinkTo(new DiscardingSink<>());
+    }
+
+    static String run(String[] job) throws Exception {
+        String query = job[0];
+        Configuration settings = new Configuration();
+        settings.setString("parallelism.default", String.valueOf(TASKS));
+        settings.setString("pipeline.object-reuse", "true");
+        settings.setString("execution.checkpointing.interval", "1 s");
+        settings.setString("execution.checkpointing.mode", "EXACTLY_ONCE");
+        settings.setString("execution.checkpointing.dir", Path.of(job[4]).toUri().toString());
+        settings.setString("execution.checkpointing.incremental", "true");
+        settings.setString("state.backend.type", job[5]);
+        settings.setString("taskmanager.memory.managed.size", "512m");
+        settings.setString("restart-strategy.type", "none");
+        StreamExecutionEnvironment environment = StreamExecutionEnvironment.getExecutionEnvironment(settings);
+        StreamTableEnvironment tables = StreamTableEnvironment.create(environment);
+        tables.getConfig().set("table.local-time-zone", "UTC");
+        if (query.startsWith("join-")) {
+            Joins.define(environment, tables, job);
+        } else {
+            define(environment, tables, job);
+        }
         Seen.reset();
         environment.execute(query);
         double cpu = (cpu() - Seen.beganCpu) / 1e9;

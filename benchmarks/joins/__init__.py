@@ -1,0 +1,1 @@
+"""Benchmarks of stream joins: their rows, the expected results, and the topologies of txstorm."""
