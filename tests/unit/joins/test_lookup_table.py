@@ -111,7 +111,7 @@ def test_a_process_reads_a_version_once_and_drops_the_oldest(
     for _ in range(3):
         write_deltalake(tmp_path / "t", pa.table({"id": range(1000)}), mode="append")
     table_id = ExternalTable(tmp_path / "t").id
-    contents = [Content(str(tmp_path / "t"), table_id, version, ("id",), ("id",)) for version in range(3)]
+    contents = [Content(1, str(tmp_path / "t"), table_id, version, ("id",), ("id",)) for version in range(3)]
     sizes = [lookup_table(one).size for one in contents for _ in range(2)]
     assert cache == contents
     monkeypatch.setattr(module, "CACHE_BYTES", sizes[-1] + sizes[0])

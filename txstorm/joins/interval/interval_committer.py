@@ -204,7 +204,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         reached = None if position is None else instant(position)
         delay = None if reached is None or position == END else context.now - reached
         held = self._held_back(after, arrivals) if context.task == 0 else None
-        context.report(WindowProgress(reached, delay, self._results, late, held))
+        context.report(WindowProgress(reached, delay, self._results, late, held, join=True))
 
     def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
         """Return the partition of the right side with the oldest newest time."""
