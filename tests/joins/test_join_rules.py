@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from txstorm import TransactionalTopologyBuilder
+from txstorm import BatchBolt, Committer, Duration, TransactionalTopologyBuilder
 from txstorm.joins import IntervalJoin, Side
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
@@ -178,6 +178,14 @@ EXPIRY = {
         {"left": {"partition": "part"}},
         [("a@50/l0 b@20/l1", "p@9 q@10 z@60", "bq / a / p / / q z")],
     ),
+    "a left partition that starts late counts from then on": (
+        {"left": {"partition": "part"}},
+        [
+            ("a@30/l0 b@50/l0", "p@19 q@25 z@30", "/ / p / a b / q z"),
+            ("c@20/l1", "y@31", "aq az / c / / b / q y z"),
+            ("d@41/l1", "x@42", "dy / / / b / x y"),
+        ],
+    ),
     "a row that has matched in an earlier transaction": (
         {},
         [("a@10", "p@5 z@11", "ap / / / / p z"), ("b@100", "y@101", "/ b / z / / y")],
@@ -320,3 +328,73 @@ def test_a_rule_with_a_restart_after_every_transaction(name, tmp_path):
         for step in steps:
             check(running, [step])
             running.restart()
+
+
+TYPES = {
+    "inner": ("au av", ""),
+    "left": ("au av b.", ""),
+    "right": ("au av", ".s .w"),
+    "full": ("au av b.", ".s .w"),
+    "semi": ("a", ""),
+    "anti": ("b", ""),
+}
+SPELLINGS = {
+    "left": ("leftouter", "left_outer"),
+    "right": ("rightouter", "right_outer"),
+    "full": ("outer", "fullouter", "full_outer"),
+    "semi": ("leftsemi", "left_semi"),
+    "anti": ("leftanti", "left_anti"),
+}
+
+
+@pytest.mark.parametrize("how", [*TYPES, *(one for some in SPELLINGS.values() for one in some)])
+def test_a_join_type_and_its_spellings(how):
+    kind = next((one for one, some in SPELLINGS.items() if how in some), how)
+    first, last = TYPES[kind]
+    select = ["left:id"] if kind in ("semi", "anti") else None
+    with driver(topology(how=how, select=select or ["l:id", "r:id"])) as running:
+        check(running, [("a.x@5 b.y@5", "u.x@4 v.x@5 w.z@4 s.x@9", f"{first} / b / / / s u v w")])
+        running.commit(running.end_of_input())
+        found = sorted("".join(one or "." for one in row) for row in running.emitted("join", 2))
+        assert (" ".join(found), seen(running, 2)[1:]) == (last, ["", "s w", "", ""])
+
+
+class Names(BatchBolt, Committer):
+    """Emits the field names and values of each tuple."""
+
+    fields = ("names", "values")
+
+    def prepare(self, context, collector, attempt):
+        self.collector, self.found = collector, []
+
+    def execute(self, tuple):
+        self.found.append((list(tuple.fields), list(tuple.values)))
+
+    def finish_batch(self):
+        for one in self.found:
+            self.collector.emit(*one)
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "values"),
+    [
+        ({"select": ["r:id", "l:key"]}, ["id", "key"], ["u", "x"]),
+        ({"select": ["r:id", "l:id"]}, ["r_id", "l_id"], ["u", "a"]),
+        ({"select": ["right:ts", "left:id"]}, ["ts", "id"], [4, "a"]),
+        (
+            {"select": None},
+            ["l_id", "l_key", "l_ts", "l_part", "r_id", "r_key", "r_ts", "r_part"],
+            ["a", "x", 5, "l0", "u", "x", 4, "r0"],
+        ),
+        ({"select": None, "how": "semi"}, ["id", "key", "ts", "part"], ["a", "x", 5, "l0"]),
+    ],
+)
+def test_names_of_selected_fields(options, names, values):
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
+    left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
+    declarer = builder.set_bolt("join", IntervalJoin(left, right, before=Duration(10), **options))
+    declarer.fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    builder.set_bolt("names", Names()).global_grouping("join")
+    with driver(builder.build_topology()) as running:
+        running.commit(running.feed({"l": rows("a@5/l0"), "r": rows("u@4/r0 v@6/r0")}))
+        assert running.emitted("names") == [(names, values)]
