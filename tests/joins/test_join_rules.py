@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+import json
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
 
-from txstorm import BatchBolt, Committer, Duration, TransactionalTopologyBuilder
+from txstorm import BatchBolt, Committer, Duration, TransactionalTopologyBuilder, rewind
+from txstorm.cli.main import execute
+from txstorm.errors import InputError, TxstormError
 from txstorm.joins import IntervalJoin, Side
-from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
-
-FIELDS = ("id", "key", "ts", "part")
-ROW = re.compile(r"(\w+?)(?:\.([\w-]+))?@(-?\d+)(?:/(\w+))?")
-END = "end of input"
-
-
-def ms(number):
-    return timedelta(milliseconds=number)
-
-
-def rows(text):
-    """Return the rows of ``id.key@time/partition``; the key is x if there is none, and None if it is ``-``."""
-    parts = [ROW.fullmatch(one).groups() for one in text.split()]
-    return [(name, None if key == "-" else key or "x", int(time), part) for name, key, time, part in parts]
-
-
-def topology(*, left=(), right=(), before=10, after=0, how="inner", opaque=False, tasks=1, **options):
-    def made(stream, given):
-        times = {"lag", "idle", "grace"}
-        options = {name: ms(value) if name in times else value for name, value in dict(given).items()}
-        return Side("feed", stream, **{"key": "key", "time": "ts", "id": "id", **options})
-
-    if "select" not in options:
-        options["select"] = ["l:id"] if how in ("semi", "anti") else ["l:id", "r:id"]
-    join = IntervalJoin(made("l", left), made("r", right), before=ms(before), after=ms(after), how=how, **options)
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}, opaque=opaque))
-    declarer = builder.set_bolt("join", join, tasks).fields_grouping("feed", "l", ["key"])
-    declarer.fields_grouping("feed", "r", ["key"])
-    return builder.build_topology()
-
-
-def driver(made, **options):
-    return TopologyTestDriver(made, clock=ManualClock(datetime(1970, 1, 1, tzinfo=UTC)), **options)
-
-
-def feed(running, left, right, **options):
-    return running.end_of_input() if left == END else running.feed({"l": rows(left), "r": rows(right)}, **options)
-
-
-def ids(found):
-    return sorted(one["id"] for one in found.to_pylist())
-
-
-def seen(running, txid):
-    """Return what a transaction gave: results, unmatched left and right rows, then pending and buffered rows."""
-    texts = [" ".join("".join(one or "." for one in row) for row in running.emitted("join", txid))]
-    texts.append(" ".join(row[0] for row in running.emitted("join", txid, stream="unmatched_left")))
-    texts.append(" ".join(sorted(row[0] for row in running.emitted("join", txid, stream="unmatched_right"))))
-    return texts + [" ".join(ids(running.state(f"join-{name}"))) for name in ("left", "right")]
-
-
-def check(running, steps):
-    for number, (left, right, expected, *how) in enumerate(steps, 1):
-        txid = feed(running, left, right, **(how[0] if how else {}))
-        running.commit(txid)
-        wanted = [one.strip() for one in expected.split("/")]
-        assert seen(running, txid)[: len(wanted)] == wanted, f"step {number}"
-
+from txstorm.testing import FeedSpout
 
 # Steps are left rows, right rows, and what is expected: results / unmatched left / unmatched right / pending / buffered.
 RELEASE = {
@@ -398,3 +343,161 @@ def test_names_of_selected_fields(options, names, values):
     with driver(builder.build_topology()) as running:
         running.commit(running.feed({"l": rows("a@5/l0"), "r": rows("u@4/r0 v@6/r0")}))
         assert running.emitted("names") == [(names, values)]
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+TIMES = {
+    "s": ({"unit": "s"}, lambda n: 1000 + n, 1000),
+    "ms": ({}, lambda n: 1_000_000 + n * 1000, 1000),
+    "us": ({"unit": "us"}, lambda n: 10**9 + n * 10**6, 1000),
+    "datetimes": ({}, lambda n: NOON + timedelta(seconds=n), int(NOON.timestamp())),
+    "datetimes of another zone": (
+        {},
+        lambda n: (NOON + timedelta(seconds=n)).astimezone(timezone(timedelta(hours=5))),
+        int(NOON.timestamp()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times(name):
+    options, at, start = TIMES[name]
+    made = topology(left=options, right=options, before=10_000, how="left", select=["l:ts", "r:id"])
+    with driver(made) as running:
+        running.commit(running.feed({"l": [("a", "x", at(5), None)], "r": [("u", "x", at(-5), None)]}))
+        running.commit(running.feed({"l": [], "r": [("v", "x", at(5), None)]}))
+        assert [row["time"] for row in running.state("join-left").to_pylist()] == [(start + 5) * 10**6]
+        running.commit(running.feed({"l": [], "r": [("w", "x", at(6), None)]}))
+        assert running.emitted("join") == [(at(5), "u"), (at(5), "v")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (None, {"key": "3", "id": "7", "part": "1.5"}),
+        ({"key": int, "id": int, "part": float}, {"key": 3, "id": 7, "part": 1.5}),
+    ],
+)
+def test_columns_of_pending_and_buffered_rows(columns, expected):
+    sides = {"left": {"columns": columns}, "right": {"columns": columns}}
+    with driver(topology(**sides)) as running:
+        running.commit(running.feed({"l": [(7, 3, 5, 1.5)], "r": [(7, 3, 5, 1.5)]}))
+        for name in ("left", "right"):
+            [row] = running.state(f"join-{name}").to_pylist()
+            wanted = {**expected, "time": 5000, "partition": None}
+            assert {field: row[field] for field in wanted} == wanted
+        running.commit(running.end_of_input())
+        assert running.emitted("join") == [(7, 7)]
+
+
+def test_ids_by_default_are_different():
+    with driver(topology(left={"id": None}, right={"id": None})) as running:
+        for _ in range(2):
+            running.commit(feed(running, "a@5 a@5", "u@5 u@5"))
+        for name in ("left", "right"):
+            found = ids(running.state(f"join-{name}"))
+            assert len(set(found)) == 4 and None not in found
+
+
+def test_keys_of_several_fields():
+    fields = ("id", "one", "two", "ts")
+    left, right = (Side("feed", name, key=["one", "two"], time="ts", id="id") for name in "lr")
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": fields, "r": fields}))
+    join = IntervalJoin(left, right, before=Duration(10), how="full", select=["l:id", "r:id"])
+    declarer = builder.set_bolt("join", join, 2).fields_grouping("feed", "l", ["one", "two"])
+    declarer.fields_grouping("feed", "r", ["one", "two"])
+    lefts = [("a", "x", 1, 5), ("b", "x", "1", 5), ("c", "x", None, 5), ("d", None, None, 5), ("e", 1, "x", 5)]
+    rights = [("u", "x", 1, 4), ("v", "x", None, 4), ("w", None, None, 4), ("y", "x", True, 4)]
+    with driver(builder.build_topology()) as running:
+        running.commit(running.feed({"l": lefts, "r": rights}))
+        running.commit(running.end_of_input())
+        pairs = {"au", "b.", "c.", "d.", "e.", ".v", ".w", ".y"}
+        assert sorted("".join(one or "." for one in row) for row in running.emitted("join")) == sorted(pairs)
+
+
+@pytest.mark.parametrize("committing", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+def test_nothing_remains_of_a_failed_attempt(committing, restart, tmp_path):
+    """Neither position, bound, rows nor matched flags; the opaque replay has other rows."""
+    with driver(topology(how="full", opaque=True), data_dir=tmp_path / "data") as running:
+        check(running, [("a@5", "u@4", "/ / / a / u")])
+        txid = feed(running, "b@900 c@6", "v@5 w@999")
+        if committing:
+            running.ack(txid)
+        running.restart() if restart else running.fail(txid)
+        check(running, [("b@6", "w@5", "/ / / a b / u w"), ("", "z@6", "au aw / / / b / u w z")])
+        check(running, [(END, "", "bu bw bz")])
+
+
+def test_a_transactional_replay_gives_the_same():
+    with driver(topology(how="full")) as running:
+        txid = feed(running, "a@5 b@30", "u@4 v@20 z@30")
+        running.ack(txid)
+        first = running.emitted("join", txid), running.emitted("join", txid, stream="unmatched_right")
+        running.fail(txid)
+        running.commit(txid)
+        assert (running.emitted("join", txid), running.emitted("join", txid, stream="unmatched_right")) == first
+        assert seen(running, txid) == ["au", "", "", "b", "v z"]
+
+
+def test_a_rewind_takes_rows_positions_and_flags_back(tmp_path):
+    with driver(topology(how="right"), data_dir=tmp_path / "data") as running:
+        check(running, [("a@15", "u@6 v@15", "/ / / a / u v"), ("b@99", "z@90", "au av / / / b / z")])
+    rewind(tmp_path / "data", to_txid=1)
+    with driver(topology(how="right"), data_dir=tmp_path / "data") as running:
+        check(running, [("c@16", "w@15", "/ / / a c / u v w"), (END, "", "au av aw cu cv cw / / / / ")])
+
+
+def test_the_number_of_tasks_may_change():
+    with driver(topology(how="full")) as running:
+        check(running, [("a.x@15 b.y@16 c.z@17", "u.x@6 v.y@6 w.z@15", "/ / / a b c / u v w")])
+        running.restart(topology(how="full", tasks=3))
+        txid = running.end_of_input()
+        running.commit(txid)
+        assert sorted(running.emitted("join", txid)) == [("a", "u"), ("b", "v"), ("c", "w")]
+        assert seen(running, txid)[1:] == ["", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"before": 11}, {"after": 1}, {"how": "left"}, {"left": {"id": None}}, {"right": {"partition": "part"}}],
+)
+def test_what_must_not_change_is_refused_and_what_was_is_kept(options, tmp_path):
+    with driver(topology(), data_dir=tmp_path / "data") as running:
+        check(running, [("a@5", "u@5", "/ / / a / u")])
+    with pytest.raises(TxstormError, match="join"):
+        driver(topology(**options), data_dir=tmp_path / "data")
+    with driver(topology(left={"lag": 3}, select=["r:id"]), data_dir=tmp_path / "data") as running:
+        check(running, [("", "v@6", "u")])
+
+
+# Left rows by their bounds: late if these begin below B when they come, which is 20 here, as P is 31.
+COUNTS = [
+    ("b@30", "v@31", {"late": 0, "stragglers": 0}),
+    ("b@29", "v@30", {"late": 1, "stragglers": 1}),
+    ("b@40 c@31", "v@31 w@32", {"late": 0, "stragglers": 0}),
+    ("b@29 c@1", "v@1 w@1", {"late": 2, "stragglers": 2}),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), COUNTS)
+def test_late_rows_and_stragglers_are_counted(left, right, expected, tmp_path, capsys):
+    with driver(topology(), data_dir=tmp_path / "data") as running:
+        check(running, [("a@30", "u@31", "/ a / / / u")])
+        running.commit(feed(running, left, right))
+    assert execute(["join", str(tmp_path / "data"), "join", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {name: shown[name] for name in expected} == expected
+
+
+def test_a_right_or_full_join_is_no_right_side():
+    for how in ("right", "full"):
+        left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
+        builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lrs", FIELDS)))
+        first = IntervalJoin(left, right, before=Duration(10), how=how, select=["l:id", "l:key", "l:ts"])
+        builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+        sides = (Side("feed", "s", key="key", time="ts"), Side("first", key="key", time="ts"))
+        declarer = builder.set_bolt("join", IntervalJoin(*sides, before=Duration(1)))
+        declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("first", ["key"])
+        with pytest.raises(InputError, match="can never report a position"):
+            builder.build_topology()
