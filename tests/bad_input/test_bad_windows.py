@@ -97,7 +97,7 @@ def on_c(wrong: Any, otherwise: Any) -> Any:
 
 DECLARATIONS = {
     "a length of 0": (lambda: Ids().with_window(Duration(0)), "the window's length: expected a duration longer than 0"),
-    "a negative length": (lambda: Ids().with_window(timedelta(seconds=-1)), "expected a duration of at least 0"),
+    "a negative length": (lambda: Ids().with_window(timedelta(seconds=-1)), "expected a duration longer than 0"),
     "a count of 0": (lambda: Ids().with_window(Count(0)), "Count.0.: expected a whole number of tuples, at least 1"),
     "a slide of 0": (lambda: Ids().with_window(TEN, Duration(0)), "the window's slide: expected a duration longer"),
     "a negative slide": (lambda: Ids().with_window(TEN, Count(-1)), "Count.-1.: expected a whole number of tuples"),

@@ -60,7 +60,7 @@ class Position:
         for row in rows:
             self.newest[row.part] = max(row.time, self.newest.get(row.part, -INF))
             self.stamps[row.part] = stamp
-        found = self._lowest(stamp)
+        found = self.lowest(stamp)
         if caught_up and self.side.grace is not None:
             found = stamp - self.side.grace if found is None else max(found, stamp - self.side.grace)
         if ended:
@@ -69,7 +69,7 @@ class Position:
             self.reached = found
         return self.reached
 
-    def _lowest(self, stamp):
+    def lowest(self, stamp):
         parts = set(self.side.partitions) | set(self.newest)
         if self.side.idle is not None:
             latest = max(self.stamps.values(), default=None)
@@ -102,7 +102,7 @@ class JoinModel:
         self.buffered += right
         ends = {"ended": end or right_ended, "caught_up": caught_up}
         self.p = self.right_position.advance(stamp, right, **ends)
-        left_reached = self.left_position.advance(stamp, left, ended=end or left_ended)
+        self.left_position.advance(stamp, left, ended=end or left_ended)
         due = [one for one in self.pending if self.p is not None and (self.p == INF or one.time + rules.after < self.p)]
         due.sort(key=in_order)
         self.pending = [one for one in self.pending if one not in due]
@@ -114,7 +114,7 @@ class JoinModel:
             if not found:
                 unmatched_left.append(one.id)
             pairs += self.shown(one, found)
-        bound = self.bound(left_reached)
+        bound = self.bound(INF if end or left_ended else self.left_position.lowest(stamp))
         if bound is not None and (self.b is None or bound > self.b):
             self.b = bound
         expired = sorted((one for one in self.buffered if self.b is not None and one.time < self.b), key=in_order)

@@ -37,8 +37,8 @@ class RulesMachine:
         """Return the machine after rows (key, time, partition, id), its pairs and unmatched rows."""
         rules, made = self.rules, object.__new__(RulesMachine)
         made.rules, made.bounds = rules, self.bounds
-        made.left = self._moved(self.left, rules.left, left, step, caught_up=False)
-        made.right = self._moved(self.right, rules.right, right, step, caught_up=step.caught_up)
+        made.left, reached = self._moved(self.left, rules.left, left, step, caught_up=False)
+        made.right, _ = self._moved(self.right, rules.right, right, step, caught_up=step.caught_up)
         released = self.bounds.released(made.right.watermark)
         waiting = self.pending + [(row, (txid, order)) for order, row in enumerate(left)]
         due = [] if released is None else [one for one in waiting if one[0][1] < released]
@@ -53,7 +53,7 @@ class RulesMachine:
         matched = [(ids[one], other) for one, other in zip(pairs.left.tolist(), rights, strict=True)]
         window, _ = window.marked(pairs)
         oldest = min((row[1] for row, _ in made.pending), default=None)
-        made.window, never = window.expire(self.bounds.expired(made.left.watermark, oldest), new)
+        made.window, never = window.expire(self.bounds.expired(reached, oldest), new)
         alone = [id for number, id in enumerate(ids) if number not in set(pairs.left.tolist())]
         expired = [id for block, at in never for id in block.stored["id"].take(pa.array(block.at[at])).to_pylist()]
         return made, matched, alone, expired
@@ -63,4 +63,6 @@ class RulesMachine:
         for _, time, part, _ in rows:
             newest[part] = max(time, newest.get(part, time))
         facts = Facts({0: frozenset(side.partitions)}, end_of_input=step.end)
-        return rule_of(side).after(progress, Arrivals(newest, facts, caught_up), step.stamp)
+        rule, arrivals = rule_of(side), Arrivals(newest, facts, caught_up)
+        after = rule.after(progress, arrivals, step.stamp)
+        return after, rule.reached(after, arrivals, step.stamp)

@@ -105,8 +105,16 @@ def collect(
         look_back: number of records before the last consumed one to look at.
 
     Raises:
-        InputError: a time is not a number.
+        InputError: a time is not a number, or an offset not an int.
     """
+    if not _is_number(now):
+        msg = f"collect: now: expected a number, got {now!r}"
+        raise InputError(msg)
+    for what, some in {"consumed": consumed, "ends": ends}.items():
+        for one, given in some.items():
+            if given is not None and type(given) is not int:
+                msg = f"collect: {what}: partition {one!r}: expected an int offset or None, got {given!r}"
+                raise InputError(msg)
     offsets: dict[Hashable, int | None] = {one: consumed.get(one) for one in [*consumed, *ends]}
     caught_up = [one for one, offset in offsets.items() if _at_end(offset, ends.get(one))]
     behind = [one for one in offsets if one not in caught_up]
@@ -135,11 +143,15 @@ def _times(partition: Any, offset: int | None, time_of: Callable[[Any, int], Any
             continue
         if time is None:
             continue
-        if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
+        if not _is_number(time):
             msg = f"time of partition {partition!r}, offset {one}: expected a number, got {time!r}; mend time_of"
             raise InputError(msg)
         found.append(time)
     return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _reached(before: int | None, offset: int | None) -> bool:

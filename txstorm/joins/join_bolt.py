@@ -355,7 +355,7 @@ class _Streams:
         if stream is not None and stream not in self._inputs:
             if stream == WINDOW and field in _TIMES:
                 return WINDOW, Wanted(field, time=field)
-            hint = near(stream, [*self._inputs, WINDOW])
+            hint = "" if stream == WINDOW else near(stream, [*self._inputs, WINDOW])
             known = f"{', '.join(self._inputs)}, and {WINDOW} with {' and '.join(_TIMES)}"
             self.faults.append(f"select: {text!r}: there is no {stream!r}{hint} with this field; there are {known}")
             return None

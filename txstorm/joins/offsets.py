@@ -23,6 +23,9 @@ def first_at_or_after(time_of: Callable[[int], float], start: int, end: int, wan
     Raises:
         InputError: `start` is after `end`, or a time is not a number, for example because an offset has no record.
     """
+    if not callable(time_of):
+        msg = f"first_at_or_after: expected a function of an offset, got {time_of!r}"
+        raise InputError(msg)
     if type(start) is not int or type(end) is not int or start > end:
         msg = f"first_at_or_after: expected int offsets with start <= end, got {start!r} and {end!r}"
         raise InputError(msg)

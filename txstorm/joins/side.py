@@ -22,8 +22,8 @@ class Side:
 
     Args:
         component, stream: what is read.
-        key: the field or fields of the key; tuples with the key None, or with None in it, match nothing.
-        time: the field with the time: an int in `unit`, or an aware datetime.
+        key: the field or fields of the key, required; tuples with the key None, or with None in it, match nothing.
+        time: the field with the time, required: an int in `unit`, or an aware datetime.
         unit: ``s``, ``ms`` or ``us``.
         id: the field that identifies a tuple; None: its txid and position.
         lag: how much the tuples of a partition may be out of order.
@@ -44,8 +44,8 @@ class Side:
         component: str,
         stream: str = DEFAULT_STREAM,
         *,
-        key: str | Sequence[str],
-        time: str,
+        key: str | Sequence[str] | None = None,
+        time: str | None = None,
         unit: str = "ms",
         id: str | None = None,
         lag: Duration | timedelta | None = None,
@@ -55,20 +55,24 @@ class Side:
         partitions: Sequence[Any] | None = None,
         columns: Mapping[str, Any] | None = None,
     ) -> None:
-        for name, given in {"component": component, "stream": stream, "time": time}.items():
+        for name, given in {"component": component, "stream": stream}.items():
             if not isinstance(given, str) or not given:
                 msg = f"Side: {name}: expected a name, got {given!r}"
                 raise InputError(msg)
-        _check_fields(component, key, id, partition)
+        if key is None or time is None:
+            missing = "key" if key is None else "time"
+            msg = f"Side {component!r}: {missing} is missing; name the field, as in Side(…, key='user', time='ts')"
+            raise InputError(msg)
+        _check_fields(component, key, {"time": time, "id": id, "partition": partition})
         self.component, self.stream = component, stream
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.time, self.unit, self.id = time, unit, id
         where = f"Side {component!r}"
-        self.lag = 0 if lag is None else _microseconds(lag, f"{where}: lag", zero=True)
-        self.idle = None if idle is None else _microseconds(idle, f"{where}: idle", zero=False)
-        self.grace = None if grace is None else _microseconds(grace, f"{where}: grace", zero=True)
+        self.lag = 0 if lag is None else duration(lag, f"{where}: lag", zero=True).microseconds
+        self.idle = None if idle is None else duration(idle, f"{where}: idle").microseconds
+        self.grace = None if grace is None else duration(grace, f"{where}: grace", zero=True).microseconds
         self.partition = partition
-        if isinstance(partitions, str):
+        if isinstance(partitions, str) or not isinstance(partitions, Sequence | None):
             msg = f"Side {component!r}: partitions: expected a list of partitions, got {partitions!r}"
             raise InputError(msg)
         self.partitions = None if partitions is None else tuple(str(one) for one in partitions)
@@ -81,7 +85,7 @@ class Side:
                 "bool, bytes, datetime, date, Decimal or an Arrow type"
             )
             raise InputError(msg)
-        if unit not in UNITS:
+        if not isinstance(unit, str) or unit not in UNITS:
             msg = f"Side {component!r}: unit: expected {', '.join(UNITS)}, got {unit!r}"
             raise InputError(msg)
 
@@ -90,25 +94,17 @@ class Side:
         return f"Side({self.component!r}{stream}, key={list(self.key)}, time={self.time!r})"
 
 
-def _microseconds(given: Duration | timedelta, what: str, *, zero: bool) -> int:
-    try:
-        return duration(given, what, zero=zero).microseconds
-    except InputError as error:
-        text = str(error)
-        raise InputError(text if what in text else f"{what}: {text}") from None
-
-
-def _check_fields(component: str, key: Any, id: Any, partition: Any) -> None:
-    """Raise `InputError` if key, id or partition do not name fields."""
+def _check_fields(component: str, key: Any, others: Mapping[str, Any]) -> None:
+    """Raise `InputError` if key or one of the others does not name fields."""
     names = [key] if isinstance(key, str) else key
     fault = None
     if not isinstance(names, Sequence) or not names or not all(isinstance(one, str) and one for one in names):
         fault = f"key: expected a field or a list of fields, got {key!r}"
     elif len(set(names)) < len(names):
         fault = f"key: expected different fields, got {key!r}"
-    for what, one in {"id": id, "partition": partition}.items():
+    for what, one in others.items():
         if one is not None and (not isinstance(one, str) or not one):
-            fault = f"{what}: expected a field or None, got {one!r}"
+            fault = f"{what}: expected a field, got {one!r}"
     if fault is not None:
         msg = f"Side {component!r}: {fault}"
         raise InputError(msg)

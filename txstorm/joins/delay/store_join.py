@@ -27,8 +27,7 @@ from txstorm.joins.selection import LEFT, RIGHT, Selected, selection, side_name
 from txstorm.joins.side import Side
 from txstorm.joins.side_intake import SideIntake, keyed
 from txstorm.windows.intake import Chunk
-from txstorm.windows.rules.event_time import MICROSECOND
-from txstorm.windows.rules.forms import Duration
+from txstorm.windows.rules.forms import Duration, signed_duration
 
 UNMATCHED = "unmatched_left"
 """Stream of the left rows without a match."""
@@ -78,7 +77,8 @@ class StoreJoin(AssembledBolt):
     ) -> None:
         self.left = checked_side("StoreJoin", "left", left)
         self.store = checked_store("StoreJoin", store)
-        self.before, self.after = _bound(before, "before"), _bound(after, "after")
+        self.before = signed_duration(before, "StoreJoin: before")
+        self.after = signed_duration(after, "StoreJoin: after")
         if self.before + self.after < 0:
             msg = f"StoreJoin: no time is within before={before!r} and after={after!r}; expected before + after >= 0"
             raise InputError(msg)
@@ -309,16 +309,6 @@ def _listed(column: Any) -> list[Any]:
 def _kind(key: Any) -> Any:
     """Return the type of a key, or the types of its parts."""
     return tuple(map(type, key)) if type(key) is tuple else type(key)
-
-
-def _bound(given: Any, name: str) -> int:
-    """Return a bound in microseconds; a timedelta may be negative."""
-    if isinstance(given, timedelta):
-        return given // MICROSECOND
-    if isinstance(given, Duration):
-        return given.microseconds
-    msg = f"StoreJoin: {name}: expected a Duration or a timedelta, got {given!r}; write Duration.seconds(10)"
-    raise InputError(msg)
 
 
 def _checked_how(how: Any) -> str:

@@ -149,19 +149,22 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         )
         released = plan.bounds.released(right_progress.watermark)
         after = JoinRecord(left_progress, right_progress, plan.parallelism, released, plan.about())
-        late = self._joined(rows, left, right, component, after)
+        left_reached = plan.sides[LEFT].rule.reached(left_progress, arrivals[LEFT], context.stamp)
+        late = self._joined(rows, (left, right), left_reached, component, after)
         records.put(unit_of_task(context.task), rows.record.text())
         if context.task == 0:
             records.put(COMPONENT, after.text())
-            frontier = plan.bounds.frontier(right_progress.watermark, left_progress.watermark)
+            frontier = plan.bounds.frontier(right_progress.watermark, left_reached)
             if frontier is not None:
                 self._collector.emit(frontier, stream=FRONTIER)
         self._report(after, arrivals, late)
         self._wake(after, arrivals, rows.record.oldest)
 
-    def _joined(self, rows: JoinRows, left: Rows, right: Rows, before: JoinRecord, after: JoinRecord) -> int:
+    def _joined(
+        self, rows: JoinRows, added: tuple[Rows, Rows], left_reached: int | None, before: JoinRecord, after: JoinRecord
+    ) -> int:
         """Release and join left rows, and expire right rows; return the number of left rows that came late."""
-        plan, output = self.plan, JoinOutput(self.plan, self._collector)
+        (left, right), plan, output = added, self.plan, JoinOutput(self.plan, self._collector)
         released, bounds, record = after.released, plan.bounds, rows.record
         late = int((left.times - bounds.before < record.bound).sum()) if record.bound > LOWEST else 0
         passed = before.right.watermark
@@ -173,7 +176,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         pairs = window.pairs(freed, freed.times - bounds.before, freed.times + bounds.after, new)
         alone = output.released(freed, window, pairs)
         window, matched = window.marked(pairs)
-        bound = bounds.expired(after.left.watermark, rows.record.oldest)
+        bound = bounds.expired(left_reached, rows.record.oldest)
         window, never = window.expire(bound, new)
         unmatched = output.expired(never)
         rows.keep(window, right, matched, window.bound)

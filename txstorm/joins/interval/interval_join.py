@@ -28,7 +28,7 @@ from txstorm.joins.side import Side
 from txstorm.joins.side_rows import SideForm
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
-from txstorm.windows.rules.forms import Count, Duration, duration, sliding
+from txstorm.windows.rules.forms import Count, Duration, signed_duration, sliding
 
 
 class IntervalJoin(AssembledBolt):
@@ -85,7 +85,10 @@ class IntervalJoin(AssembledBolt):
             )
             raise InputError(msg)
         self.left, self.right = left, right
-        self.bounds = Bounds(_microseconds(before, "before"), 0 if after is None else _microseconds(after, "after"))
+        self.bounds = Bounds(
+            signed_duration(before, "IntervalJoin: before"),
+            0 if after is None else signed_duration(after, "IntervalJoin: after"),
+        )
         if self.bounds.before + self.bounds.after < 0:
             msg = (
                 f"IntervalJoin: the bounds are inverted: before={before!r} and after={after!r} have a negative sum, so "
@@ -98,7 +101,9 @@ class IntervalJoin(AssembledBolt):
             msg = f"IntervalJoin: how: expected one of {', '.join(SPELLINGS)}, got {how!r}{hint}{reason}"
             raise InputError(msg)
         self.how = SPELLINGS[how.lower()]
-        if isinstance(select, str) or (select is not None and not all(isinstance(one, str) for one in select)):
+        if select is not None and (
+            not isinstance(select, list | tuple) or not select or not all(isinstance(one, str) for one in select)
+        ):
             msg = f"IntervalJoin: select: expected a list of 'stream:field', got {select!r}"
             raise InputError(msg)
         self.select = None if select is None else list(select)
@@ -123,12 +128,6 @@ class IntervalJoin(AssembledBolt):
             site.id, site.parallelism, (plans[LEFT], plans[RIGHT]), self.bounds, self.how, tuple(output), to_first
         )
         return Assembly(IntervalJoinCommitter(plan), tuple(faults), ())
-
-
-def _microseconds(given: Duration | timedelta, name: str) -> int:
-    if isinstance(given, timedelta):
-        return given // timedelta(microseconds=1)
-    return duration(given, f"IntervalJoin: {name}", zero=True).microseconds
 
 
 def _input(site: Site, side: Side) -> SiteInput | None:
@@ -186,8 +185,11 @@ def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | No
     for one in site.inputs:
         if (one.component, one.stream) not in known_inputs:
             yield f"its input, stream {one.stream!r} of {one.component!r}, is none of its sides; remove the grouping"
-    if site.parallelism > 1 and None not in found:
-        yield from _grouping_faults(sides, [one for one in found if one is not None])
+    given = [one for one in found if one is not None]
+    if len(given) == len(sides) and all(
+        set(side.key) <= set(one.fields or side.key) for side, one in zip(sides, given, strict=True)
+    ):
+        yield from _grouping_faults(site, sides, given)
 
 
 def _field_faults(where: str, side: Side, fields: Sequence[str]) -> Iterator[str]:
@@ -199,9 +201,9 @@ def _field_faults(where: str, side: Side, fields: Sequence[str]) -> Iterator[str
                 yield f"{where}: {what}: there is no field {name!r}{hint}; it has {', '.join(fields)}"
 
 
-def _grouping_faults(sides: Sequence[Side], found: Sequence[SiteInput]) -> Iterator[str]:
+def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInput]) -> Iterator[str]:
     """Yield a fault for each side whose rows of one key might reach another task than those of the other side."""
-    if all(one.grouping == "global" for one in found):
+    if all(one.grouping == "global" or (site.parallelism == 1 and one.grouping != "fields") for one in found):
         return
     if any(len(side.key) != len(sides[LEFT].key) for side in sides):
         return

@@ -222,7 +222,7 @@ def _directory(uri: Any) -> str:
 
 def _pairs(on: Any) -> dict[str, str]:
     """Return field of the stream → column of the table."""
-    given = [on] if isinstance(on, str) else on
+    given = [on] if isinstance(on, str) or not isinstance(on, Mapping | list | tuple | None) else on
     found = dict(given) if isinstance(given, Mapping) else dict(zip(given, given, strict=True)) if given else {}
     if not found or not all(isinstance(one, str) and one for pair in found.items() for one in pair):
         msg = f"LookupJoin: on: expected fields, or field → column of the table, such as {{'user': 'id'}}, got {on!r}"

@@ -27,7 +27,7 @@ class Bounds:
         """Return the time before which right rows expire; None: no row does.
 
         Args:
-            left: the left position.
+            left: how far the left partitions are; None while one has no data.
             oldest: the time of the oldest pending left row; None if there is none.
         """
         if left is None:
@@ -36,7 +36,7 @@ class Bounds:
         return low if low == END else low - self.before
 
     def frontier(self, right: int | None, left: int | None) -> int | None:
-        """Return the time that all later results exceed, by both positions; None while it is undefined."""
+        """Return the time that all later results exceed, by how far both sides are; None while it is undefined."""
         released = self.released(right)
         if released is None or left is None:
             return None
@@ -81,6 +81,10 @@ class PositionRule:
         return (
             after if reached is not None and reached >= present else replace(after, watermark=present, advanced=stamp)
         )
+
+    def reached(self, progress: Progress, arrivals: Arrivals, stamp: int) -> int | None:
+        """Return how far the partitions of the side are now: less than its position if one has started late."""
+        return self.watermark.reached(progress, stamp, arrivals.facts)
 
     def wake(self, progress: Progress, arrivals: Arrivals, stamp: int, waits_for: int | None) -> int | None:
         """Return the next stamp at which the position may advance without data; None if there is none.

@@ -186,7 +186,7 @@ class WatermarkRule:
             seen[place] = Newest(time if old is None else max(old.time, time), stamp)
         first = stamp if progress.first_stamp is None else progress.first_stamp
         after = replace(progress, first_stamp=first, newest=seen)
-        reached = self._reached(after, stamp, facts)
+        reached = self.reached(after, stamp, facts)
         old_watermark = progress.watermark
         if reached is None or (old_watermark is not None and reached <= old_watermark):
             return after
@@ -207,7 +207,8 @@ class WatermarkRule:
         due = [self._since(at, progress) + self.idle for group in groups for at in group]
         return min((when for when in due if when > stamp), default=None)
 
-    def _reached(self, progress: Progress, stamp: int, facts: Facts) -> int | None:
+    def reached(self, progress: Progress, stamp: int, facts: Facts) -> int | None:
+        """Return the watermark that inputs and partitions allow now, perhaps less than it was; None if undefined."""
         considered = self._considered(progress, stamp, facts)
         if facts.end_of_input or not self._running(facts):
             return END

@@ -124,14 +124,23 @@ def _microseconds(given: Any, unit: int, name: str) -> int:
 
 def duration(given: Any, what: str, *, zero: bool = False) -> Duration:
     """Return `given`, a `Duration` or `timedelta`, as a duration; raise `InputError` unless positive (or `zero`)."""
+    length = signed_duration(given, what)
+    if length < 0 or (not length and not zero):
+        msg = f"{what}: expected a duration {'of at least' if zero else 'longer than'} 0, got {given!r}"
+        raise InputError(msg)
+    return Duration(timedelta(microseconds=length))
+
+
+def signed_duration(given: Any, what: str) -> int:
+    """Return a `Duration`, or a `timedelta`, which may be negative, in microseconds; raise `InputError` otherwise."""
     if not isinstance(given, Duration | timedelta):
         msg = f"{what}: expected a Duration or a timedelta, got {given!r}; write for example Duration.seconds(10)"
         raise InputError(msg)
-    made = Duration(given)
-    if not made.microseconds and not zero:
-        msg = f"{what}: expected a duration longer than 0, got {given!r}"
+    length = given.microseconds if isinstance(given, Duration) else given // timedelta(microseconds=1)
+    if abs(length) > LONGEST:
+        msg = f"{what}: expected a duration shorter than 9999 years, got {given!r}"
         raise InputError(msg)
-    return made
+    return length
 
 
 @dataclass(frozen=True)

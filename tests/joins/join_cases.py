@@ -1,0 +1,65 @@
+"""Interval joins over fed rows, and what their transactions give, as short texts."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from txstorm import TransactionalTopologyBuilder
+from txstorm.joins import IntervalJoin, Side
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+FIELDS = ("id", "key", "ts", "part")
+ROW = re.compile(r"(\w+?)(?:\.([\w-]+))?@(-?\d+)(?:/(\w+))?")
+END = "end of input"
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+def rows(text):
+    """Return the rows of ``id.key@time/partition``; the key is x if there is none, and None if it is ``-``."""
+    parts = [ROW.fullmatch(one).groups() for one in text.split()]
+    return [(name, None if key == "-" else key or "x", int(time), part) for name, key, time, part in parts]
+
+
+def topology(*, left=(), right=(), before=10, after=0, how="inner", opaque=False, tasks=1, **options):
+    def made(stream, given):
+        times = {"lag", "idle", "grace"}
+        options = {name: ms(value) if name in times else value for name, value in dict(given).items()}
+        return Side("feed", stream, **{"key": "key", "time": "ts", "id": "id", **options})
+
+    if "select" not in options:
+        options["select"] = ["l:id"] if how in ("semi", "anti") else ["l:id", "r:id"]
+    join = IntervalJoin(made("l", left), made("r", right), before=ms(before), after=ms(after), how=how, **options)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}, opaque=opaque))
+    declarer = builder.set_bolt("join", join, tasks).fields_grouping("feed", "l", ["key"])
+    declarer.fields_grouping("feed", "r", ["key"])
+    return builder.build_topology()
+
+
+def driver(made, **options):
+    return TopologyTestDriver(made, clock=ManualClock(datetime(1970, 1, 1, tzinfo=UTC)), **options)
+
+
+def feed(running, left, right, **options):
+    return running.end_of_input() if left == END else running.feed({"l": rows(left), "r": rows(right)}, **options)
+
+
+def ids(found):
+    return sorted(one["id"] for one in found.to_pylist())
+
+
+def seen(running, txid):
+    """Return what a transaction gave: results, unmatched left and right rows, then pending and buffered rows."""
+    texts = [" ".join("".join(one or "." for one in row) for row in running.emitted("join", txid))]
+    texts.append(" ".join(row[0] for row in running.emitted("join", txid, stream="unmatched_left")))
+    texts.append(" ".join(sorted(row[0] for row in running.emitted("join", txid, stream="unmatched_right"))))
+    return texts + [" ".join(ids(running.state(f"join-{name}"))) for name in ("left", "right")]
+
+
+def check(running, steps):
+    for number, (left, right, expected, *how) in enumerate(steps, 1):
+        txid = feed(running, left, right, **(how[0] if how else {}))
+        running.commit(txid)
+        wanted = [one.strip() for one in expected.split("/")]
+        assert seen(running, txid)[: len(wanted)] == wanted, f"step {number}"

@@ -1,0 +1,503 @@
+"""The rules of interval joins one by one: what is released, joined, unmatched and expired when, at the boundaries."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
+
+from txstorm import BatchBolt, Committer, Duration, TransactionalTopologyBuilder, rewind
+from txstorm.cli.main import execute
+from txstorm.errors import InputError, TxstormError
+from txstorm.joins import IntervalJoin, Side
+from txstorm.testing import FeedSpout
+
+# Steps are left rows, right rows, and what is expected: results / unmatched left / unmatched right / pending / buffered.
+RELEASE = {
+    "a row at P waits, also for a second right row of that time": (
+        {},
+        [("a@5", "u@5", "/ / / a / u"), ("", "v@5", "/ / / a / u v"), ("", "w@6", "au av / / / / u v w")],
+    ),
+    "time + after at P waits": (
+        {"after": 3},
+        [("a@5", "u@8", "/ / / a / u"), ("", "v@9", "au / / / / u v")],
+    ),
+    "right lag": ({"right": {"lag": 2}}, [("a@5", "u@7", "/ / / a"), ("", "v@8", "/ a / / / u v")]),
+    "order of time, then arrival, also over transactions": (
+        {"how": "left"},
+        [("c@3 a@1 b@1", "", "/ / / a b c"), ("d@1", "u@9", "a. b. d. c. / a b d c")],
+    ),
+    "no right data": (
+        {"how": "left"},
+        [
+            ("a@1 b@1000000", "", "/ / / a b"),
+            ("c@5000000", "", "/ / / a b c"),
+            (END, "", "a. b. c. / a b c / / / "),
+        ],
+    ),
+    "a row below P on arrival": ({}, [("", "u@20", "/ / / / u"), ("a@15", "v@15", "av / / / / u v")]),
+    "rows just below P and at P": ({}, [("a@19 b@20", "u@20", "/ a / / b / u")]),
+    "a partition that starts late does not lower P": (
+        {"right": {"partition": "part"}},
+        [("", "u@20/r0", "/ / / / u"), ("a@15", "v@1/r1", "/ a / v / / u")],
+    ),
+    "a partition that starts late holds P back from then on": (
+        {"right": {"partition": "part"}},
+        [
+            ("", "u@20/r0 v@21/r1", ""),
+            ("a@25", "w@90/r0", "/ / / a"),
+            ("", "y@25/r1", "/ / / a"),
+            ("", "z@26/r1", "au av ay"),
+        ],
+    ),
+    "an announced partition without data": (
+        {"right": {"partition": "part", "partitions": ["r0", "r1"]}},
+        [
+            ("a@5", "u@9/r0", "/ / / a / u"),
+            ("", "v@5/r1", "/ / / a / u v"),
+            ("", "w@6/r1", "av / / / / u v w"),
+        ],
+    ),
+    "the slowest partition, less lag": (
+        {"right": {"partition": "part", "partitions": ["r0", "r1"], "lag": 2}},
+        [("a@5", "u@100/r0 v@7/r1", "/ / / a"), ("", "w@8/r1", "/ a")],
+    ),
+    "the newest row of a partition need not be the last one": ({}, [("a@5", "u@9 v@3", "av / / / / u v")]),
+    "times before 1970": ({}, [("a@-5", "u@-5", "/ / / a"), ("", "v@-4", "au")]),
+    "both sides in one transaction": ({}, [("a@5", "u@4 v@6", "au / / / / u v")]),
+    "left rows do not move P": ({}, [("a@5 b@50", "u@5", "/ / / a b"), ("c@99", "", "/ / / a b c")]),
+    "keys": ({}, [("a.x@5 b.y@5 c.z@5", "u.x@4 v.y@4 w.w@9", "au bv / c")]),
+    "right rows are not used up": ({}, [("a@5 b@6", "u@4 v@9", "au bu"), ("c@8", "", "cu")]),
+    "equal rows are different rows": ({}, [("a@5 a@5", "u@4 u@4 v@9", "au au au au / / / / u u v")]),
+    "bounds are included": ({"after": 3}, [("a@20", "p@9 q@10 r@20 s@23 t@24", "aq ar as / / p / / q r s t")]),
+    "bounds of one instant": ({"before": 0}, [("a@5", "p@4 q@5 z@6", "aq / / p / / q z")]),
+    "right rows are earlier by at least 3": (
+        {"after": -3},
+        [("a@10", "p@0 q@7", "/ / / a / p q"), ("", "r@8", "ap aq / / / / p q r")],
+    ),
+    "right rows are later by at least 2": (
+        {"before": -2, "after": 5},
+        [("a@10", "p@11 q@12 r@15", "/ / p / a / q r"), ("", "s@16", "aq ar / / / / q r s")],
+    ),
+    "right rows are later by exactly 3": (
+        {"before": -3, "after": 3},
+        [("a@10", "p@12 q@13", "/ / p / a / q"), ("", "r@14", "aq / / / / q r")],
+    ),
+    "a transaction without rows changes nothing": ({}, [("a@5", "u@5", "/ / / a / u"), ("", "", "/ / / a / u")]),
+}
+EXPIRY = {
+    "at B stays, below B goes": ({}, [("a@20", "p@9 q@10 z@21", "aq / / p / / q z")]),
+    "a pending row keeps its right rows": (
+        {},
+        [("a@15 b@30", "p@4 q@5 y@15", "/ / p / a b / q y"), ("", "z@16", "aq ay / / z / b / ")],
+    ),
+    "the newest pending row holds B, too": ({}, [("a@15 b@30", "p@4 q@5 z@16", "aq / / p z / b / ")]),
+    "left lag": ({"left": {"lag": 5}}, [("a@20", "p@4 q@5 z@21", "/ a / p / / q z")]),
+    "a pending row later than the lag does": (
+        {"left": {"lag": 5}},
+        [("a@20 b@12", "p@1 q@2 z@12", "/ / p / a b / q z"), ("", "y@13", "bq bz / / / a / y z")],
+    ),
+    "a right row below B on arrival": (
+        {},
+        [("a@30", "z@31", "/ a / / / z"), ("", "p@19 q@20", "/ / p / / q z")],
+    ),
+    "left and right rows that are late together": (
+        {},
+        [("a@30", "z@31", "/ a / / / z"), ("b@15", "p@10 q@4", "bp / / q / / z")],
+    ),
+    "a left row whose right rows have expired": (
+        {},
+        [("a@30", "p@10 z@31", "/ a / p / / z"), ("b@15", "", "/ b / / / z")],
+    ),
+    "no left data": (
+        {},
+        [("", "p@0 q@100000", "/ / / / p q"), ("a@5000", "r@200000", "/ a / p / / q r")],
+    ),
+    "an announced left partition without data": (
+        {"left": {"partition": "part", "partitions": ["l0", "l1"]}},
+        [("a@50/l0", "p@0 z@51", "/ a / / / p z"), ("b@60/l1", "", "/ / p / b / z")],
+    ),
+    "the slowest left partition": (
+        {"left": {"partition": "part"}},
+        [("a@50/l0 b@20/l1", "p@9 q@10 z@60", "bq / a / p / / q z")],
+    ),
+    "a left partition that starts late counts from then on": (
+        {"left": {"partition": "part"}},
+        [
+            ("a@30/l0 b@50/l0", "p@19 q@25 z@30", "/ / p / a b / q z"),
+            ("c@20/l1", "y@31", "aq az / c / / b / q y z"),
+            ("d@41/l1", "x@42", "dy / / / b / x y"),
+        ],
+    ),
+    "a row that has matched in an earlier transaction": (
+        {},
+        [("a@10", "p@5 z@11", "ap / / / / p z"), ("b@100", "y@101", "/ b / z / / y")],
+    ),
+    "B does not go back for a pending row that is late": (
+        {},
+        [
+            ("a@30", "z@12", "/ / z / a / "),
+            ("b@15", "", "/ / / a b / "),
+            ("", "w@14", "/ / w / a b / "),
+            ("", "y@20", "/ b / / a / y"),
+        ],
+    ),
+    "negative before: the bound is later than the left side": (
+        {"before": -2, "after": 5},
+        [("a@10", "z@99", "/ a / / / z"), ("b@20", "p@21 q@22", "bq / / p / / q z")],
+    ),
+    "end of input": ({}, [("a@5", "p@4 q@5", "/ / / a / p q"), (END, "", "ap aq / / / / ")]),
+    "end of input of the right side alone": ({}, [("", "p@4", "/ / / / p"), (END, "", "/ / p / / ")]),
+    "end of input without rows": ({}, [(END, "", "/ / / / ")]),
+}
+NONE_KEYS = {
+    "None matches nothing, not even None": ({"how": "left"}, [("a.-@5", "u.-@4 z@9", "a. / a / / / u z")]),
+    "a row with the key None waits like others": ({}, [("a.-@5", "u@5", "/ / / a / u"), ("", "z@6", "/ a / / / u z")]),
+    "a right row with the key None expires like others": (
+        {"how": "right"},
+        [("a@13", "u.-@4", "/ / / a / u"), ("", "z@60", "/ a"), ("b@15", "", ".u / b / u")],
+    ),
+    "a pending row with the key None counts for B": (
+        {},
+        [("a.-@15 b@30", "p@4 q@5 y@15", "/ / p / a b / q y"), ("", "z@16", "/ a / q y z / b / ")],
+    ),
+}
+STAMPED = {
+    "grace: caught up, stamp - grace at the row and past it": (
+        {"right": {"grace": 30}},
+        [
+            ("a@1000", "u@995", "/ / / a", {"at": 1000}),
+            ("", "", "/ / / a", {"at": 1030, "caught_up": ["r"]}),
+            ("", "", "au", {"at": 1031, "caught_up": ["r"]}),
+        ],
+    ),
+    "grace: a source that is behind holds the left side back": (
+        {"right": {"grace": 30}},
+        [("a@1000", "u@995", "/ / / a", {"at": 1000}), ("", "", "/ / / a", {"at": 99999, "caught_up": ["l"]})],
+    ),
+    "no grace: a source that is read to its end holds it back, too": (
+        {},
+        [("a@1000", "u@995", "/ / / a"), ("", "", "/ / / a", {"at": 99999, "caught_up": ["r"]})],
+    ),
+    "grace: no right data ever": (
+        {"right": {"grace": 30}},
+        [
+            ("a@1000", "", "/ / / a", {"at": 1030, "caught_up": ["r"]}),
+            ("", "", "/ a / / / ", {"at": 1031, "caught_up": ["r"]}),
+        ],
+    ),
+    "grace: an announced partition without data": (
+        {"right": {"grace": 30, "partition": "part", "partitions": ["r0", "r1"]}},
+        [
+            ("a@1000", "u@998/r0", "/ / / a", {"at": 1030, "caught_up": ["r"]}),
+            ("", "", "au", {"at": 1031, "caught_up": ["r"]}),
+        ],
+    ),
+    "grace: only if it is more": (
+        {"right": {"grace": 30}},
+        [("a@1500", "u@1499 v@5000", "au", {"at": 1000, "caught_up": ["r"]})],
+    ),
+    "grace of 0: the stamp": (
+        {"right": {"grace": 0}},
+        [("a@1000 b@1001", "", "/ a / / b", {"at": 1001, "caught_up": ["r"]})],
+    ),
+    "grace is not reduced by the lag": (
+        {"right": {"grace": 30, "lag": 500}},
+        [("a@1000", "u@995", "au", {"at": 1031, "caught_up": ["r"]})],
+    ),
+    "grace: what comes later still matches later rows": (
+        {"right": {"grace": 30}},
+        [
+            ("a@1000", "u@995", "au", {"at": 1031, "caught_up": ["r"]}),
+            ("b@1005", "v@998", "/ / / b", {"at": 1032}),
+            ("", "w@1006", "bu bv", {"at": 1033}),
+        ],
+    ),
+    "idle: a partition that has had no data since the first transaction": (
+        {"right": {"partition": "part", "partitions": ["r0", "r1"], "idle": 100}},
+        [
+            ("a@5", "u@9/r0", "/ / / a", {"at": 1000}),
+            ("", "v@10/r0", "/ / / a", {"at": 1099}),
+            ("", "w@11/r0", "/ a", {"at": 1100}),
+            ("b@10", "y@3/r1", "by bu bv", {"at": 1101}),
+        ],
+    ),
+    "idle: a partition that stops, and comes back": (
+        {"right": {"partition": "part", "idle": 100}, "before": 5},
+        [
+            ("", "u@5/r0 v@5/r1", "", {"at": 1000}),
+            ("a@7", "w@8/r0", "/ / / a", {"at": 1099}),
+            ("", "y@9/r0", "au av", {"at": 1100}),
+            ("b@9", "z@9/r1", "/ / / b", {"at": 1101}),
+            ("", "t@10/r0", "/ / / b", {"at": 1102}),
+            ("", "s@10/r1", "bu bv bw by bz", {"at": 1103}),
+        ],
+    ),
+    "idle: the partitions with the latest data are never left out": (
+        {"right": {"idle": 100}, "before": 60},
+        [("a@50", "u@9", "/ / / a", {"at": 1000}), ("", "", "/ / / a", {"at": 99999})],
+    ),
+    "idle: all partitions, of which the latest stays": (
+        {"right": {"partition": "part", "idle": 100}, "before": 60},
+        [
+            ("a@50", "u@20/r0", "/ / / a", {"at": 1000}),
+            ("", "v@60/r1", "/ / / a", {"at": 1001}),
+            ("", "", "au", {"at": 99999}),
+        ],
+    ),
+    "idle of a left partition": (
+        {"left": {"partition": "part", "partitions": ["l0", "l1"], "idle": 100}},
+        [
+            ("a@50/l0", "p@0 z@99", "/ a / / / p z", {"at": 1000}),
+            ("b@51/l0", "", "/ b / / / p z", {"at": 1099}),
+            ("c@52/l0", "", "/ c / p / / z", {"at": 1100}),
+        ],
+    ),
+}
+CASES = {**RELEASE, **EXPIRY, **NONE_KEYS, **STAMPED}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule(name):
+    options, steps = CASES[name]
+    with driver(topology(**options)) as running:
+        check(running, steps)
+
+
+@pytest.mark.parametrize("name", [*RELEASE, *EXPIRY, *NONE_KEYS])
+def test_a_rule_with_a_restart_after_every_transaction(name, tmp_path):
+    options, steps = CASES[name]
+    with driver(topology(**options), data_dir=tmp_path / "data") as running:
+        for step in steps:
+            check(running, [step])
+            running.restart()
+
+
+TYPES = {
+    "inner": ("au av", ""),
+    "left": ("au av b.", ""),
+    "right": ("au av", ".s .w"),
+    "full": ("au av b.", ".s .w"),
+    "semi": ("a", ""),
+    "anti": ("b", ""),
+}
+SPELLINGS = {
+    "left": ("leftouter", "left_outer"),
+    "right": ("rightouter", "right_outer"),
+    "full": ("outer", "fullouter", "full_outer"),
+    "semi": ("leftsemi", "left_semi"),
+    "anti": ("leftanti", "left_anti"),
+}
+
+
+@pytest.mark.parametrize("how", [*TYPES, *(one for some in SPELLINGS.values() for one in some)])
+def test_a_join_type_and_its_spellings(how):
+    kind = next((one for one, some in SPELLINGS.items() if how in some), how)
+    first, last = TYPES[kind]
+    select = ["left:id"] if kind in ("semi", "anti") else None
+    with driver(topology(how=how, select=select or ["l:id", "r:id"])) as running:
+        check(running, [("a.x@5 b.y@5", "u.x@4 v.x@5 w.z@4 s.x@9", f"{first} / b / / / s u v w")])
+        running.commit(running.end_of_input())
+        found = sorted("".join(one or "." for one in row) for row in running.emitted("join", 2))
+        assert (" ".join(found), seen(running, 2)[1:]) == (last, ["", "s w", "", ""])
+
+
+class Names(BatchBolt, Committer):
+    """Emits the field names and values of each tuple."""
+
+    fields = ("names", "values")
+
+    def prepare(self, context, collector, attempt):
+        self.collector, self.found = collector, []
+
+    def execute(self, tuple):
+        self.found.append((list(tuple.fields), list(tuple.values)))
+
+    def finish_batch(self):
+        for one in self.found:
+            self.collector.emit(*one)
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "values"),
+    [
+        ({"select": ["r:id", "l:key"]}, ["id", "key"], ["u", "x"]),
+        ({"select": ["r:id", "l:id"]}, ["r_id", "l_id"], ["u", "a"]),
+        ({"select": ["right:ts", "left:id"]}, ["ts", "id"], [4, "a"]),
+        (
+            {"select": None},
+            ["l_id", "l_key", "l_ts", "l_part", "r_id", "r_key", "r_ts", "r_part"],
+            ["a", "x", 5, "l0", "u", "x", 4, "r0"],
+        ),
+        ({"select": None, "how": "semi"}, ["id", "key", "ts", "part"], ["a", "x", 5, "l0"]),
+    ],
+)
+def test_names_of_selected_fields(options, names, values):
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
+    left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
+    declarer = builder.set_bolt("join", IntervalJoin(left, right, before=Duration(10), **options))
+    declarer.fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    builder.set_bolt("names", Names()).global_grouping("join")
+    with driver(builder.build_topology()) as running:
+        running.commit(running.feed({"l": rows("a@5/l0"), "r": rows("u@4/r0 v@6/r0")}))
+        assert running.emitted("names") == [(names, values)]
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+TIMES = {
+    "s": ({"unit": "s"}, lambda n: 1000 + n, 1000),
+    "ms": ({}, lambda n: 1_000_000 + n * 1000, 1000),
+    "us": ({"unit": "us"}, lambda n: 10**9 + n * 10**6, 1000),
+    "datetimes": ({}, lambda n: NOON + timedelta(seconds=n), int(NOON.timestamp())),
+    "datetimes of another zone": (
+        {},
+        lambda n: (NOON + timedelta(seconds=n)).astimezone(timezone(timedelta(hours=5))),
+        int(NOON.timestamp()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times(name):
+    options, at, start = TIMES[name]
+    made = topology(left=options, right=options, before=10_000, how="left", select=["l:ts", "r:id"])
+    with driver(made) as running:
+        running.commit(running.feed({"l": [("a", "x", at(5), None)], "r": [("u", "x", at(-5), None)]}))
+        running.commit(running.feed({"l": [], "r": [("v", "x", at(5), None)]}))
+        assert [row["time"] for row in running.state("join-left").to_pylist()] == [(start + 5) * 10**6]
+        running.commit(running.feed({"l": [], "r": [("w", "x", at(6), None)]}))
+        assert running.emitted("join") == [(at(5), "u"), (at(5), "v")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (None, {"key": "3", "id": "7", "part": "1.5"}),
+        ({"key": int, "id": int, "part": float}, {"key": 3, "id": 7, "part": 1.5}),
+    ],
+)
+def test_columns_of_pending_and_buffered_rows(columns, expected):
+    sides = {"left": {"columns": columns}, "right": {"columns": columns}}
+    with driver(topology(**sides)) as running:
+        running.commit(running.feed({"l": [(7, 3, 5, 1.5)], "r": [(7, 3, 5, 1.5)]}))
+        for name in ("left", "right"):
+            [row] = running.state(f"join-{name}").to_pylist()
+            wanted = {**expected, "time": 5000, "partition": None}
+            assert {field: row[field] for field in wanted} == wanted
+        running.commit(running.end_of_input())
+        assert running.emitted("join") == [(7, 7)]
+
+
+def test_ids_by_default_are_different():
+    with driver(topology(left={"id": None}, right={"id": None})) as running:
+        for _ in range(2):
+            running.commit(feed(running, "a@5 a@5", "u@5 u@5"))
+        for name in ("left", "right"):
+            found = ids(running.state(f"join-{name}"))
+            assert len(set(found)) == 4 and None not in found
+
+
+def test_keys_of_several_fields():
+    fields = ("id", "one", "two", "ts")
+    left, right = (Side("feed", name, key=["one", "two"], time="ts", id="id") for name in "lr")
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": fields, "r": fields}))
+    join = IntervalJoin(left, right, before=Duration(10), how="full", select=["l:id", "r:id"])
+    declarer = builder.set_bolt("join", join, 2).fields_grouping("feed", "l", ["one", "two"])
+    declarer.fields_grouping("feed", "r", ["one", "two"])
+    lefts = [("a", "x", 1, 5), ("b", "x", "1", 5), ("c", "x", None, 5), ("d", None, None, 5), ("e", 1, "x", 5)]
+    rights = [("u", "x", 1, 4), ("v", "x", None, 4), ("w", None, None, 4), ("y", "x", True, 4)]
+    with driver(builder.build_topology()) as running:
+        running.commit(running.feed({"l": lefts, "r": rights}))
+        running.commit(running.end_of_input())
+        pairs = {"au", "b.", "c.", "d.", "e.", ".v", ".w", ".y"}
+        assert sorted("".join(one or "." for one in row) for row in running.emitted("join")) == sorted(pairs)
+
+
+@pytest.mark.parametrize("committing", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+def test_nothing_remains_of_a_failed_attempt(committing, restart, tmp_path):
+    """Neither position, bound, rows nor matched flags; the opaque replay has other rows."""
+    with driver(topology(how="full", opaque=True), data_dir=tmp_path / "data") as running:
+        check(running, [("a@5", "u@4", "/ / / a / u")])
+        txid = feed(running, "b@900 c@6", "v@5 w@999")
+        if committing:
+            running.ack(txid)
+        running.restart() if restart else running.fail(txid)
+        check(running, [("b@6", "w@5", "/ / / a b / u w"), ("", "z@6", "au aw / / / b / u w z")])
+        check(running, [(END, "", "bu bw bz")])
+
+
+def test_a_transactional_replay_gives_the_same():
+    with driver(topology(how="full")) as running:
+        txid = feed(running, "a@5 b@30", "u@4 v@20 z@30")
+        running.ack(txid)
+        first = running.emitted("join", txid), running.emitted("join", txid, stream="unmatched_right")
+        running.fail(txid)
+        running.commit(txid)
+        assert (running.emitted("join", txid), running.emitted("join", txid, stream="unmatched_right")) == first
+        assert seen(running, txid) == ["au", "", "", "b", "v z"]
+
+
+def test_a_rewind_takes_rows_positions_and_flags_back(tmp_path):
+    with driver(topology(how="right"), data_dir=tmp_path / "data") as running:
+        check(running, [("a@15", "u@6 v@15", "/ / / a / u v"), ("b@99", "z@90", "au av / / / b / z")])
+    rewind(tmp_path / "data", to_txid=1)
+    with driver(topology(how="right"), data_dir=tmp_path / "data") as running:
+        check(running, [("c@16", "w@15", "/ / / a c / u v w"), (END, "", "au av aw cu cv cw / / / / ")])
+
+
+def test_the_number_of_tasks_may_change():
+    with driver(topology(how="full")) as running:
+        check(running, [("a.x@15 b.y@16 c.z@17", "u.x@6 v.y@6 w.z@15", "/ / / a b c / u v w")])
+        running.restart(topology(how="full", tasks=3))
+        txid = running.end_of_input()
+        running.commit(txid)
+        assert sorted(running.emitted("join", txid)) == [("a", "u"), ("b", "v"), ("c", "w")]
+        assert seen(running, txid)[1:] == ["", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"before": 11}, {"after": 1}, {"how": "left"}, {"left": {"id": None}}, {"right": {"partition": "part"}}],
+)
+def test_what_must_not_change_is_refused_and_what_was_is_kept(options, tmp_path):
+    with driver(topology(), data_dir=tmp_path / "data") as running:
+        check(running, [("a@5", "u@5", "/ / / a / u")])
+    with pytest.raises(TxstormError, match="join"):
+        driver(topology(**options), data_dir=tmp_path / "data")
+    with driver(topology(left={"lag": 3}, select=["r:id"]), data_dir=tmp_path / "data") as running:
+        check(running, [("", "v@6", "u")])
+
+
+# Left rows by their bounds: late if these begin below B when they come, which is 20 here, as P is 31.
+COUNTS = [
+    ("b@30", "v@31", {"late": 0, "stragglers": 0}),
+    ("b@29", "v@30", {"late": 1, "stragglers": 1}),
+    ("b@40 c@31", "v@31 w@32", {"late": 0, "stragglers": 0}),
+    ("b@29 c@1", "v@1 w@1", {"late": 2, "stragglers": 2}),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), COUNTS)
+def test_late_rows_and_stragglers_are_counted(left, right, expected, tmp_path, capsys):
+    with driver(topology(), data_dir=tmp_path / "data") as running:
+        check(running, [("a@30", "u@31", "/ a / / / u")])
+        running.commit(feed(running, left, right))
+    assert execute(["join", str(tmp_path / "data"), "join", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {name: shown[name] for name in expected} == expected
+
+
+def test_a_right_or_full_join_is_no_right_side():
+    for how in ("right", "full"):
+        left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
+        builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lrs", FIELDS)))
+        first = IntervalJoin(left, right, before=Duration(10), how=how, select=["l:id", "l:key", "l:ts"])
+        builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+        sides = (Side("feed", "s", key="key", time="ts"), Side("first", key="key", time="ts"))
+        declarer = builder.set_bolt("join", IntervalJoin(*sides, before=Duration(1)))
+        declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("first", ["key"])
+        with pytest.raises(InputError, match="can never report a position"):
+            builder.build_topology()
