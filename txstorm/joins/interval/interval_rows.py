@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan
+from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, IntervalPlan
 from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, unit_of_task
 from txstorm.joins.rules.blocks import ARRIVAL, KEY, LARGEST, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST, RightWindow
@@ -145,13 +145,11 @@ class JoinRows:
             if new.num_rows:
                 self._right.append_batch(new)
             self._note(RIGHT, rows.taken(~later))
-        parts = []
         for block, at in matched:
             live = at[block.times[at] >= bound]
-            parts.append(block.stored.select([GROUP, TIME, ARRIVAL]).take(pa.array(block.at[live])))
-        flags = pa.concat_tables(parts) if parts else None
-        if flags is not None and flags.num_rows:
-            self._matched.append_batch(flags)
+            if len(live):
+                arrivals = np.sort(integers(block.stored.column(ARRIVAL))[block.at[live]])
+                self._matched.append(self._context.task, int(block.times[live].max()), arrivals.tobytes())
         if bound > LOWEST and any(one.buffered for one in self._others):
             self._right.evict_before(bound)
             self._matched.evict_before(bound)
@@ -161,10 +159,8 @@ class JoinRows:
     def _loaded(self) -> RightWindow:
         """Read the right rows of the window from the state, in parts, each of which becomes a block."""
         start = self.record.bound if self.record.bound > LOWEST else None
-        none = np.empty(0, np.int64)
-        matched = self._matched.scan_parts(
-            lambda parts: np.concatenate([none, *(integers(self._mine(one).column(ARRIVAL)) for one in parts)]), start
-        )
+        flags = self._matched.scan_table(None, start).column(ARRIVALS).to_pylist()
+        matched = np.frombuffer(b"".join(flags), np.int64)
         blocks = self._right.scan_parts(lambda parts: tuple(self._blocks(parts, matched)), start)
         return RightWindow(blocks, self.record.bound, self._plan.exact)
 
@@ -207,7 +203,6 @@ class JoinRows:
         if higher.any():
             cut = pa.table({GROUP: groups[higher], TIME: bounds[higher]})
             self._right.evict_batch(cut)
-            self._matched.evict_batch(cut)
         waiting = self._left.scan_table(self._own)
         times = integers(waiting.column(TIME))
         record = TaskRecord(bound=least, pending=len(times))
