@@ -19,8 +19,8 @@ from txstorm.windows.rules.event_time import Facts
 
 LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
-ARRIVALS = "arrivals"
-"""Column with the arrivals of several rows."""
+TASK, ARRIVALS = "task", "arrivals"
+"""Columns of the state of matched rows: who has matched them, and the arrivals of several rows."""
 INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI = "inner", "left", "right", "full", "semi", "anti"
 SPELLINGS = {
     **{one: one for one in (INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI)},
@@ -109,7 +109,7 @@ class IntervalPlan:
         A row of the last one has the arrivals of right rows as 64-bit integers, and the latest of their times.
         """
         left, right = (plan.form.state(f"{self.id}-{name}") for plan, name in zip(self.sides, SIDES, strict=True))
-        matched = CollectionState(f"{self.id}-matched", {"task": int}, {ARRIVALS: bytes}, order={TIME: int})
+        matched = CollectionState(f"{self.id}-matched", {TASK: int}, {ARRIVALS: bytes}, order={TIME: int})
         return left, right, matched
 
     @cached_property

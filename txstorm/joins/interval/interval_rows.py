@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
-from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, IntervalPlan
+from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, TASK, IntervalPlan
 from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, unit_of_task
 from txstorm.joins.rules.blocks import ARRIVAL, KEY, LARGEST, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST, RightWindow
@@ -25,7 +25,7 @@ from txstorm.keys import KEY_GROUPS, tasks_of
 from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import integers, whole
 
-_NOTED = 100
+NOTED = 100
 """Greatest number of rows that come and go in one transaction for which they are noted."""
 _HELD = 1 << 21
 """Number of pending rows up to which they are held in memory; more are read from the state when they are released."""
@@ -95,7 +95,7 @@ class JoinRows:
 
         They are in no state: left rows that are released at once, and right rows that expire on arrival.
         """
-        if not 0 < len(rows) <= _NOTED:
+        if not 0 < len(rows) <= NOTED:
             return
         plain = self._plan.sides[side].form.plain
         held = ((name, whole(rows.stored.column(name))) for name in (KEY, ID, PARTITION))
@@ -145,11 +145,14 @@ class JoinRows:
             if new.num_rows:
                 self._right.append_batch(new)
             self._note(RIGHT, rows.taken(~later))
+        flags = []
         for block, at in matched:
             live = at[block.times[at] >= bound]
             if len(live):
                 arrivals = np.sort(integers(block.stored.column(ARRIVAL))[block.at[live]])
-                self._matched.append(self._context.task, int(block.times[live].max()), arrivals.tobytes())
+                flags.append((self._context.task, int(block.times[live].max()), arrivals.tobytes()))
+        if flags:
+            self._matched.append_batch(pa.table(list(zip(*flags, strict=True)), names=[TASK, TIME, ARRIVALS]))
         if bound > LOWEST and any(one.buffered for one in self._others):
             self._right.evict_before(bound)
             self._matched.evict_before(bound)
