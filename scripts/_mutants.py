@@ -966,7 +966,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     Mutant(
         "right_rows_expire_by_released_rows_only",
         "IntervalJoinCommitter._joined",
-        "bounds.expired(after.left.watermark, rows.record.oldest)",
+        "bounds.expired(left_reached, rows.record.oldest)",
         "bounds.expired(int(freed.times.max()) if len(freed) else None, rows.record.oldest)",
         "tests/joins/test_golden_joins.py",
     ),

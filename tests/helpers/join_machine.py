@@ -10,6 +10,7 @@ from txstorm.api.assembly import Site, SiteInput
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import PlanFacts, SourceFacts, TaskContext
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
+from txstorm.joins.interval.join_records import TaskRecord, unit_of_task
 
 
 class Records(dict):
@@ -84,9 +85,10 @@ class Emitted(dict):
 
 
 class JoinMachine:
-    """One task of the join that `bolt` declares."""
+    """One task of the join that `bolt` declares; `subscribed`: the streams that are read, None: all."""
 
-    def __init__(self, bolt):
+    def __init__(self, bolt, subscribed=None):
+        self.subscribed = subscribed
         inputs = tuple(SiteInput("feed", name, FIELDS, frozenset({name}), "fields", ("key",)) for name in NAMES)
         made = bolt.assemble(Site("join", 1, inputs, ()))
         assert not made.faults, made.faults
@@ -102,6 +104,7 @@ class JoinMachine:
         kind = "end" if step.end else "data"
         sources = {"l": SourceFacts(), "r": SourceFacts(caught_up=step.caught_up)}
         context = TaskContext("t", "join", 0, 1, attempt=attempt, stamp=step.stamp, facts=PlanFacts(kind, sources))
+        context.subscribed = self.subscribed
         records, tables, emitted = Records(self.records), {n: one.attempt() for n, one in self.rows.items()}, Emitted()
         context.resources = Tables(records, tables)
         context.alarm = lambda when: None
@@ -129,6 +132,10 @@ class JoinMachine:
                 stream = DEFAULT_STREAM if source != "everywhere" else "everywhere"
                 context.source = (map_side_id("join", "feed", name), stream, 0)
                 committer.execute_batch(one)
+
+    def counted(self, name):
+        """Return a number of the task's record."""
+        return getattr(TaskRecord.read(self.records.get(unit_of_task(0))), name)
 
     def restart(self):
         """Forget what is held in memory."""

@@ -164,6 +164,7 @@ class TaskContext:
         resources: the committer's tables; None outside the commit phase.
         alarm: receives the times passed to `wake_at`; None unless this is a committer with timers.
         report: receives the progress of a windowed component's task; None outside the commit phase.
+        subscribed: the streams of the component that are read; None: all may be.
     """
 
     topology: str
@@ -179,6 +180,7 @@ class TaskContext:
     resources: CommitResources | None = field(default=None, repr=False)
     alarm: Callable[[int], None] | None = field(default=None, repr=False)
     report: Callable[[WindowProgress], None] | None = field(default=None, repr=False)
+    subscribed: frozenset[str] | None = field(default=None, repr=False)
 
     @property
     def now(self) -> datetime:
@@ -209,6 +211,10 @@ class TaskContext:
     def epoch(self) -> int:
         """Epoch of the coordinator that planned this transaction: it increases with every start of the topology."""
         return self.facts.epoch
+
+    def is_read(self, stream: str) -> bool:
+        """Return whether anything reads a stream of this component; if not, its tuples need not be made."""
+        return self.subscribed is None or stream in self.subscribed
 
     def wake_at(self, when: datetime | int) -> None:
         """Ask for a transaction at or after `when`, if need be a heartbeat; for committers with ``timers = True``.

@@ -7,8 +7,9 @@ could be read as such a text is stored as tagged text, too, so that every value 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, arrow_type
 from txstorm.errors import InputError
-from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Numbers, Rows
+from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Mask, Numbers, Rows
 from txstorm.joins.side import Side
 from txstorm.keys import groups_of, hash_rows, key_group
 from txstorm.tagged import text_of, value_of
@@ -109,6 +110,12 @@ class SideForm:
         return CollectionState(name, {GROUP: int}, values, order={TIME: int})
 
     # -- from tuples to rows -------------------------------------------------------------------------------------------
+
+    def check(self, chunk: Chunk) -> None:
+        """Raise `InputError` for a value that does not fit the type that `Side.columns` declares."""
+        for one in self.stored:
+            if one.kind is not None and one.field:
+                self._converted(chunk, one)
 
     def rows_of(self, chunk: Chunk, txid: int, positions: Numbers) -> pa.Table:
         """Convert tuples to stored rows; `positions`: their positions in the transaction."""
@@ -209,6 +216,19 @@ class SideForm:
             return times.cast(_UTC)
         pairs = zip(instants.to_pylist(), numbers.to_pylist(), times.cast(_UTC).to_pylist(), strict=True)
         return [instant if flag else number for flag, number, instant in pairs]
+
+
+def taken(chunk: Chunk, which: Mask) -> Chunk:
+    """Select tuples of a chunk."""
+    if which.all():
+        return chunk
+    assert chunk.times is not None
+    values: Any = chunk.values
+    if isinstance(values, list):
+        values = list(compress(values, which))
+    else:
+        values = values.filter(pa.array(which))
+    return replace(chunk, values=values, times=chunk.times[which])
 
 
 def texts_of(values: pa.Array | list[Any], name: str) -> pa.Array:

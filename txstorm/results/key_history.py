@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.errors import InputError
+from txstorm.joins.interval.interval_plan import ARRIVALS
 from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, TaskRecord, unit_of_task
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.matching import LOWEST
@@ -142,7 +143,7 @@ class KeyHistory:
         flags = _flags(data_dir, join)
         found = [JoinRow(one[SIDE], one[KEY], one[ID], one[PARTITION], one[TIME], one[ARRIVAL]) for one in rows]
         for row, one in zip(found, rows, strict=True):
-            row.flagged = flags.get((one[GROUP], one[ARRIVAL])) if row.side == "right" else None
+            row.flagged = flags.get(one[ARRIVAL]) if row.side == "right" else None
         return cls(join, key, found, _steps(texts, rows[0][GROUP]), floor)
 
     def of(self, side: str) -> list[JoinRow]:
@@ -285,17 +286,15 @@ def _of_key(rows: pa.Table, key: Sequence[str], plain: Collection[str] = ()) -> 
     return pa.table({SIDE: kept[SIDE], **shown, **{name: kept[name] for name in (GROUP, TIME, ARRIVAL)}})
 
 
-def _flags(data_dir: Path, join: ComponentJoin) -> dict[tuple[int, int], int]:
-    """Return the txid that marked a right row as matched, by key group and arrival."""
+def _flags(data_dir: Path, join: ComponentJoin) -> dict[int, int]:
+    """Return the txid that marked a right row as matched, by arrival."""
     name = join.component + MATCHED
-    floor, rows = read_kept_changes(data_dir, name, join.txid, [GROUP, ARRIVAL])
-    rows = rows.filter(rows[ARRIVAL].is_valid())
-    places = zip(rows[GROUP].to_pylist(), rows[ARRIVAL].to_pylist(), strict=True)
-    flags = dict(zip(places, rows[TXID.name].to_pylist(), strict=True))
-    if floor:
-        before = read_state(data_dir, name, floor, join.txid)
-        flags |= dict.fromkeys(zip(before[GROUP].to_pylist(), before[ARRIVAL].to_pylist(), strict=True), floor)
-    return flags
+    floor, rows = read_kept_changes(data_dir, name, join.txid, [ARRIVALS])
+    flags = dict[int, int]()
+    for arrivals, txid in zip(rows[ARRIVALS].to_pylist(), rows[TXID.name].to_pylist(), strict=True):
+        flags |= dict.fromkeys(np.frombuffer(arrivals or b"", np.int64).tolist(), txid)
+    before = read_state(data_dir, name, floor, join.txid)[ARRIVALS].to_pylist() if floor else []
+    return flags | dict.fromkeys(np.frombuffer(b"".join(before), np.int64).tolist(), floor)
 
 
 def _by_txid(records: pa.Table) -> dict[int, dict[str, str]]:

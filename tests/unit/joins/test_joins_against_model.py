@@ -32,6 +32,8 @@ def test_random_schedules_with_failures_join_what_the_model_joins(part, monkeypa
     if part % 2:  # blocks of few rows, mapped from files
         for module in ("rules.blocks", "rules.matching", "interval.interval_rows"):
             monkeypatch.setattr(f"txstorm.joins.{module}.LARGEST", 3)
+    if part > 1:  # no row that comes and goes in one transaction is noted, so those that nothing reads are left out
+        monkeypatch.setattr("txstorm.joins.interval.interval_committer.NOTED", 0)
     for seed in range(FIRST + part * SCHEDULES // 160, FIRST + (part + 1) * SCHEDULES // 160):
         run_named(run_schedule, seed)
 
@@ -90,8 +92,8 @@ def run_rules(seed):
 def run_schedule(seed):
     rng = random.Random(seed)
     rules = join_rules(rng)
-    machine, model = JoinMachine(bolt_of(rules)), JoinModel(rules)
-    pending, released, pairs = set(), set(), set()
+    machine, model = JoinMachine(bolt_of(rules), rng.choice([None, frozenset()])), JoinModel(rules)
+    pending, released, pairs, never = set(), set(), set(), 0
     for txid, step in enumerate(join_schedule(rng, rules), start=1):
         rows = step.rows
         for _ in range(rng.choice([0, 0, 0, 1, 2])):
@@ -105,8 +107,13 @@ def run_schedule(seed):
         outcome = model.transaction(txid, step.stamp, left, right, caught_up=step.caught_up, end=step.end)
         where = f"SEED={seed}, txid {txid}, {rules}"
         assert emitted.rows() == outcome.pairs, where
-        assert [row[3] for row in emitted.rows("unmatched_left")] == outcome.unmatched_left, where
-        assert [row[3] for row in emitted.rows("unmatched_right")] == outcome.unmatched_right, where
+        never += len(outcome.unmatched_right)
+        assert machine.counted("unmatched_right") == never, where
+        if machine.subscribed is None:
+            assert [row[3] for row in emitted.rows("unmatched_left")] == outcome.unmatched_left, where
+            assert [row[3] for row in emitted.rows("unmatched_right")] == outcome.unmatched_right, where
+        else:
+            assert not emitted.keys() & {"unmatched_left", "unmatched_right"}, where
         assert machine.rows["join-left"].ids == sorted(one.id for one in model.pending), where
         assert machine.rows["join-right"].ids == sorted(one.id for one in model.buffered), where
         new = {one[0] for one in outcome.matched} | set(outcome.unmatched_left)

@@ -100,18 +100,21 @@ class ComponentRun:
         """Return the task context for a new user object."""
         committer = self.spec.kind == "committer"
         commits = committer and self.resources is not None
+        phase = self.phase
+        read = None if phase.observe else frozenset(one.stream for one in phase.program.out_edges(self.spec.id))
         return TaskContext(
-            topology=self.phase.program.topology,
+            topology=phase.program.topology,
             component=self.spec.name,
             task=self.task,
             parallelism=self.spec.parallelism,
             settings=self.spec.task_settings(),
-            attempt=self.phase.input.attempt,
-            stamp=self.phase.input.stamp,
-            facts=self.phase.input.facts,
+            attempt=phase.input.attempt,
+            stamp=phase.input.stamp,
+            facts=phase.input.facts,
             resources=self.resources if committer else None,
-            alarm=self.phase.timers.append if commits and self.spec.timers else None,
+            alarm=phase.timers.append if commits and self.spec.timers else None,
             report=self._report if commits else None,
+            subscribed=read,
         )
 
     def _report(self, progress: WindowProgress) -> None:

@@ -18,11 +18,12 @@ from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
 from txstorm.joins.interval.interval_output import UNMATCHED, JoinOutput
 from txstorm.joins.interval.interval_plan import FULL, LEFT, RIGHT, RIGHT_OUTER, IntervalPlan, SidePlan
-from txstorm.joins.interval.interval_rows import JoinRows
+from txstorm.joins.interval.interval_rows import NOTED, JoinRows
 from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, unit_of_task
-from txstorm.joins.rules.blocks import Rows
+from txstorm.joins.rules.blocks import Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Arrivals
+from txstorm.joins.side_rows import taken
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
@@ -105,7 +106,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         self._context, self._collector, self._attempt = context, collector, attempt
         self._intakes = [Intake(one.windows, attempt) for one in self.plan.sides]
         self._stages = {map_side_id(self.plan.id, *_reads(one)): side for side, one in enumerate(self.plan.sides)}
-        self._parts: tuple[list[pa.Table], list[pa.Table]] = [], []
+        self._chunks: dict[int, list[tuple[Chunk, Numbers, Numbers]]] = {LEFT: [], RIGHT: []}
         self._count = 0
         self._newest: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._frontiers: dict[tuple[str, str], int] = {}
@@ -130,9 +131,11 @@ class IntervalJoinCommitter(BatchBolt, Committer):
                 newest[part] = max(time, newest.get(part, time))
 
     def _add(self, side: int, chunk: Chunk) -> None:
+        self.plan.sides[side].form.check(chunk)
         # Positions of different tasks differ, so that an arrival is that of one row, whatever the task.
         positions = np.arange(self._count, self._count + len(chunk)) * self.plan.parallelism + self._context.task
-        self._parts[side].append(self.plan.sides[side].form.rows_of(chunk, self._attempt.txid, positions))
+        assert chunk.times is not None
+        self._chunks[side].append((chunk, chunk.times, positions))
         self._count += len(chunk)
 
     def finish_batch(self) -> None:
@@ -141,7 +144,6 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         records = context.state(self.progress.name)
         component = JoinRecord.read(records.get(COMPONENT))
         rows = JoinRows(plan, context, records, component)
-        left, right = self._rows(LEFT), self._rows(RIGHT)
         arrivals = [self._arrivals(LEFT), self._arrivals(RIGHT)]
         left_progress, right_progress = (
             side.rule.after(before, arrived, context.stamp)
@@ -150,7 +152,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         released = plan.bounds.released(right_progress.watermark)
         after = JoinRecord(left_progress, right_progress, plan.parallelism, released, plan.about())
         left_reached = plan.sides[LEFT].rule.reached(left_progress, arrivals[LEFT], context.stamp)
-        late = self._joined(rows, (left, right), left_reached, component, after)
+        late = self._joined(rows, left_reached, component, after)
         records.put(unit_of_task(context.task), rows.record.text())
         if context.task == 0:
             records.put(COMPONENT, after.text())
@@ -160,25 +162,30 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         self._report(after, arrivals, late)
         self._wake(after, arrivals, rows.record.oldest)
 
-    def _joined(
-        self, rows: JoinRows, added: tuple[Rows, Rows], left_reached: int | None, before: JoinRecord, after: JoinRecord
-    ) -> int:
+    def _joined(self, rows: JoinRows, left_reached: int | None, before: JoinRecord, after: JoinRecord) -> int:
         """Release and join left rows, and expire right rows; return the number of left rows that came late."""
-        (left, right), plan, output = added, self.plan, JoinOutput(self.plan, self._collector)
-        released, bounds, record = after.released, plan.bounds, rows.record
+        bounds, record, output = self.plan.bounds, rows.record, JoinOutput(self.plan, self._collector, self._context)
+        left = self._rows(LEFT)
         late = int((left.times - bounds.before < record.bound).sum()) if record.bound > LOWEST else 0
         passed = before.right.watermark
-        stragglers = 0 if passed is None else int((right.times < passed).sum())
-        known = rows.window()
+        stragglers = 0 if passed is None else self._earlier(RIGHT, passed)
+        freed = rows.released(after.released, left)
+        bound = bounds.expired(left_reached, rows.record.oldest)
+        # Right rows of earlier times match nothing, whether they have come before or now.
+        least = record.bound if bound is None else max(bound, record.bound)
+        if len(freed):
+            least = min(least, int(freed.times[0]) - bounds.before)
+        skipped = self._earlier(RIGHT, least)
+        if output.shows_expired or skipped <= NOTED:
+            least, skipped = LOWEST, 0
+        right, known = self._rows(RIGHT, least), rows.window()
         new = len(known.blocks)
         window = known.with_rows(right)
-        freed = rows.released(released, left)
         pairs = window.pairs(freed, freed.times - bounds.before, freed.times + bounds.after, new)
         alone = output.released(freed, window, pairs)
         window, matched = window.marked(pairs)
-        bound = bounds.expired(left_reached, rows.record.oldest)
         window, never = window.expire(bound, new)
-        unmatched = output.expired(never)
+        unmatched = output.expired(never) + skipped
         rows.keep(window, right, matched, window.bound)
         self._results = output.results
         rows.record = replace(
@@ -192,9 +199,17 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         )
         return late
 
-    def _rows(self, side: int) -> Rows:
-        form = self.plan.sides[side].form
-        return form.rows(pa.concat_tables(self._parts[side] or [form.schema.empty_table()]).combine_chunks())
+    def _rows(self, side: int, least: int = LOWEST) -> Rows:
+        """Return the rows of a side that have come, but those of times before `least`."""
+        form, parts = self.plan.sides[side].form, []
+        for chunk, times, positions in self._chunks[side]:
+            there = times >= least
+            parts.append(form.rows_of(taken(chunk, there), self._attempt.txid, positions[there]))
+        return form.rows(pa.concat_tables(parts or [form.schema.empty_table()]).combine_chunks())
+
+    def _earlier(self, side: int, time: int) -> int:
+        """Return the number of rows of a side that have come with times before `time`."""
+        return sum(int(np.count_nonzero(times < time)) for _, times, _ in self._chunks[side])
 
     def _arrivals(self, side: int) -> Arrivals:
         plan = self.plan.sides[side]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.joins.interval.interval_plan import (
@@ -36,14 +37,18 @@ class JoinOutput:
     Args:
         plan: the plan of the join.
         collector: the output.
+        context: the task; what nothing reads is not emitted, but for the default stream.
 
     Attributes:
         results: number of tuples emitted to the default stream.
+        shows_expired: whether right rows that have never matched are emitted to any stream.
     """
 
-    def __init__(self, plan: IntervalPlan, collector: Collector) -> None:
+    def __init__(self, plan: IntervalPlan, collector: Collector, context: TaskContext) -> None:
         self._plan = plan
         self._collector = collector
+        self._read = [context.is_read(stream) for stream in UNMATCHED]
+        self.shows_expired = plan.how in (RIGHT_OUTER, FULL) or self._read[RIGHT]
         self.results = 0
 
     def released(self, left: Rows, window: RightWindow, pairs: Pairs) -> int:
@@ -61,20 +66,23 @@ class JoinOutput:
                 turn = np.argsort(rows, kind="stable")
                 rows, partners = rows[turn], np.where(turn < len(pairs), turn, -1)
             self._emit({LEFT: self._left(left, rows), RIGHT: self._right(window, pairs, partners)}, len(rows))
-        self._unmatched(LEFT, left.stored.take(pa.array(alone)) if len(alone) else None)
+        if self._read[LEFT]:
+            self._unmatched(LEFT, left.stored.take(pa.array(alone)))
         return len(alone)
 
     def expired(self, parts: Sequence[tuple[Block, Numbers]]) -> int:
         """Emit expired right rows that have never matched, by time and arrival; return their number."""
-        if not parts:
-            return 0
+        count = sum(len(at) for _, at in parts)
+        if not count or not self.shows_expired:
+            return count
         rows = pa.concat_tables([block.stored.take(pa.array(block.at[at])) for block, at in parts]).combine_chunks()
         rows = rows.take(pa.array(order_of(*(integers(rows.column(name)) for name in (TIME, ARRIVAL)))))
         if self._plan.how in (RIGHT_OUTER, FULL):
             form = self._plan.sides[RIGHT].form
             self._emit({RIGHT: {field: form.values(rows, field) for field in self._plan.fields_of(RIGHT)}}, len(rows))
-        self._unmatched(RIGHT, rows)
-        return int(rows.num_rows)
+        if self._read[RIGHT]:
+            self._unmatched(RIGHT, rows)
+        return count
 
     def _left(self, left: Rows, chosen: Numbers) -> dict[str, Any]:
         form, fields = self._plan.sides[LEFT].form, self._plan.fields_of(LEFT)
@@ -102,8 +110,8 @@ class JoinOutput:
         columns = [sides[one.side][one.field] if one.side in sides else pa.nulls(size) for one in self._plan.output]
         self._send(columns, [one.name for one in self._plan.output], DEFAULT_STREAM)
 
-    def _unmatched(self, side: int, rows: pa.Table | None) -> None:
-        if rows is not None and rows.num_rows:
+    def _unmatched(self, side: int, rows: pa.Table) -> None:
+        if rows.num_rows:
             form = self._plan.sides[side].form
             self._send([form.values(rows, field) for field in form.fields], list(form.fields), UNMATCHED[side])
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.state import CollectionState, KeyedState
-from txstorm.joins.rules.blocks import ARRIVAL
 from txstorm.joins.rules.positions import Bounds, PositionRule
 from txstorm.joins.side_rows import GROUP, TIME, SideForm
 from txstorm.keys import KEY_GROUPS, tasks_of
@@ -20,6 +19,8 @@ from txstorm.windows.rules.event_time import Facts
 
 LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
+TASK, ARRIVALS = "task", "arrivals"
+"""Columns of the state of matched rows: who has matched them, and the arrivals of several rows."""
 INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI = "inner", "left", "right", "full", "semi", "anti"
 SPELLINGS = {
     **{one: one for one in (INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI)},
@@ -103,9 +104,12 @@ class IntervalPlan:
 
     @cached_property
     def states(self) -> tuple[CollectionState, CollectionState, CollectionState]:
-        """The states of pending left rows, of right rows in the window, and of those that have matched."""
+        """The states of pending left rows, of right rows in the window, and of those that have matched.
+
+        A row of the last one has the arrivals of right rows as 64-bit integers, and the latest of their times.
+        """
         left, right = (plan.form.state(f"{self.id}-{name}") for plan, name in zip(self.sides, SIDES, strict=True))
-        matched = CollectionState(f"{self.id}-matched", {GROUP: int}, {ARRIVAL: int}, order={TIME: int})
+        matched = CollectionState(f"{self.id}-matched", {TASK: int}, {ARRIVALS: bytes}, order={TIME: int})
         return left, right, matched
 
     @cached_property

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan
+from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, TASK, IntervalPlan
 from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, unit_of_task
 from txstorm.joins.rules.blocks import ARRIVAL, KEY, LARGEST, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST, RightWindow
@@ -25,7 +25,7 @@ from txstorm.keys import KEY_GROUPS, tasks_of
 from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import integers, whole
 
-_NOTED = 100
+NOTED = 100
 """Greatest number of rows that come and go in one transaction for which they are noted."""
 _HELD = 1 << 21
 """Number of pending rows up to which they are held in memory; more are read from the state when they are released."""
@@ -95,7 +95,7 @@ class JoinRows:
 
         They are in no state: left rows that are released at once, and right rows that expire on arrival.
         """
-        if not 0 < len(rows) <= _NOTED:
+        if not 0 < len(rows) <= NOTED:
             return
         plain = self._plan.sides[side].form.plain
         held = ((name, whole(rows.stored.column(name))) for name in (KEY, ID, PARTITION))
@@ -145,13 +145,14 @@ class JoinRows:
             if new.num_rows:
                 self._right.append_batch(new)
             self._note(RIGHT, rows.taken(~later))
-        parts = []
+        flags = []
         for block, at in matched:
             live = at[block.times[at] >= bound]
-            parts.append(block.stored.select([GROUP, TIME, ARRIVAL]).take(pa.array(block.at[live])))
-        flags = pa.concat_tables(parts) if parts else None
-        if flags is not None and flags.num_rows:
-            self._matched.append_batch(flags)
+            if len(live):
+                arrivals = np.sort(integers(block.stored.column(ARRIVAL))[block.at[live]])
+                flags.append((self._context.task, int(block.times[live].max()), arrivals.tobytes()))
+        if flags:
+            self._matched.append_batch(pa.table(list(zip(*flags, strict=True)), names=[TASK, TIME, ARRIVALS]))
         if bound > LOWEST and any(one.buffered for one in self._others):
             self._right.evict_before(bound)
             self._matched.evict_before(bound)
@@ -161,10 +162,8 @@ class JoinRows:
     def _loaded(self) -> RightWindow:
         """Read the right rows of the window from the state, in parts, each of which becomes a block."""
         start = self.record.bound if self.record.bound > LOWEST else None
-        none = np.empty(0, np.int64)
-        matched = self._matched.scan_parts(
-            lambda parts: np.concatenate([none, *(integers(self._mine(one).column(ARRIVAL)) for one in parts)]), start
-        )
+        flags = self._matched.scan_table(None, start).column(ARRIVALS).to_pylist()
+        matched = np.frombuffer(b"".join(flags), np.int64)
         blocks = self._right.scan_parts(lambda parts: tuple(self._blocks(parts, matched)), start)
         return RightWindow(blocks, self.record.bound, self._plan.exact)
 
@@ -207,7 +206,6 @@ class JoinRows:
         if higher.any():
             cut = pa.table({GROUP: groups[higher], TIME: bounds[higher]})
             self._right.evict_batch(cut)
-            self._matched.evict_batch(cut)
         waiting = self._left.scan_table(self._own)
         times = integers(waiting.column(TIME))
         record = TaskRecord(bound=least, pending=len(times))
