@@ -100,7 +100,14 @@ class PackQueue:
         job = Job(self._number, pack, self._monotonic(), self._engine.submit(pack))
         faults.point("p2.after")
         self._running[job.number] = job
-        job.future.add_done_callback(lambda _: self._done(job))
+        number = job.number  # not the job: the future, which keeps its callbacks, would be in a reference cycle
+        job.future.add_done_callback(lambda _: self._report(number))
+
+    def _report(self, number: int) -> None:
+        """Report the end of a job, unless it was abandoned."""
+        job = self._running.get(number)
+        if job is not None:
+            self._done(job)
 
     def finish(self, job: Job) -> bool:
         """Remove a finished job from the running jobs; return False if it had already been abandoned."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from runtime_samples import Clock, PaperEngine
 
@@ -72,6 +75,17 @@ def test_a_finished_job_is_reported_once() -> None:
     assert job.started == 100.0
     assert not office.jobs.finish(job)
     assert office.jobs.running == []
+
+
+def test_a_finished_job_and_its_result_are_freed_at_once() -> None:
+    office = Office()
+    office.add(1)
+    gc.disable()  # otherwise a reference cycle might be collected just here
+    try:
+        job = weakref.ref(office.finish(0))
+        assert job() is None
+    finally:
+        gc.enable()
 
 
 def test_discarded_attempts_are_dequeued_and_jobs_of_only_discarded_ones_cancelled() -> None:
