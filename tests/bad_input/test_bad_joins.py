@@ -34,7 +34,7 @@ def build(left: Side, right: Side, tasks: int = 1, group: Any = "key", **options
 
 CALLS = {
     "a component that is no name": (lambda: Side(7, key="k", time="t"), "component: expected a name, got 7"),  # type: ignore[arg-type]
-    "no time": (lambda: side(time=None), "time: expected a name, got None"),
+    "no time": (lambda: side(time=None), "time is missing; name the field"),
     "no key": (lambda: side(key=[]), r"key: expected a field or a list of fields, got \[\]"),
     "the same key twice": (lambda: side(key=["a", "a"]), "key: expected different fields"),
     "another unit": (lambda: side(unit="h"), "unit: expected s, ms, us, got 'h'"),

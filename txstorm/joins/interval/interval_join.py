@@ -44,9 +44,11 @@ class IntervalJoin(AssembledBolt):
         )
 
     A left row is released when the position of the right side, the newest time that all of its partitions have reached,
-    has passed its bounds; it is then joined, or unmatched, for good. Right rows are kept until the left side, and the
-    oldest left row that is not released, have passed them. Both sides are state: windows may span hours, and survive
-    whatever the topology survives.
+    is later than its time + `after`; it is then joined, or unmatched, for good. Right rows are kept until the left
+    side, and the oldest left row that is not released, have passed them. The end of input releases and expires all
+    rows. Both sides are state: windows may span hours, and survive whatever the topology survives. The states
+    ``<component>-left`` (rows that are not released) and ``<component>-right`` have the columns key, time (microseconds
+    since 1970), id and partition, and the other fields of the side.
 
     Streams besides the default one, for every join type: ``unmatched_left`` and ``unmatched_right``, with the fields of
     that side: rows that have not matched, once, when that is final.
