@@ -34,7 +34,7 @@ def build(left: Side, right: Side, tasks: int = 1, group: Any = "key", **options
 
 CALLS = {
     "a component that is no name": (lambda: Side(7, key="k", time="t"), "component: expected a name, got 7"),  # type: ignore[arg-type]
-    "no time": (lambda: side(time=None), "time: expected a name, got None"),
+    "no time": (lambda: side(time=None), "time is missing; name the field"),
     "no key": (lambda: side(key=[]), r"key: expected a field or a list of fields, got \[\]"),
     "the same key twice": (lambda: side(key=["a", "a"]), "key: expected different fields"),
     "another unit": (lambda: side(unit="h"), "unit: expected s, ms, us, got 'h'"),
@@ -85,13 +85,13 @@ BUILDS: dict[str, Any] = {
         lambda: build(side(columns={"key": int}), side("r", columns={"key": str})),
         "the types int64 and string, so none would match",
     ),
-    "an unknown selected field": (lambda: build(side(), side("r"), select=["l:idd"]), "'l' has no field 'idd'.*'id'"),
-    "an unknown selected stream": (lambda: build(side(), side("r"), select=["q:id"]), "there is no stream 'q'"),
+    "an unknown selected field": (lambda: build(side(), side("r"), select=["l:idd"]), "the side has no field 'idd'.*'id'"),
+    "an unknown selected stream": (lambda: build(side(), side("r"), select=["q:id"]), "'q:id' names no side of the join"),
     "a field without stream": (lambda: build(side(), side("r"), select=["id"]), "expected 'stream:field'"),
-    "a field twice": (lambda: build(side(), side("r"), select=["l:id", "l:id"]), "occurs twice"),
+    "a field twice": (lambda: build(side(), side("r"), select=["l:id", "l:id"]), "two fields 'l_id'; select each once"),
     "a right field of a semi join": (
         lambda: build(side(), side("r"), how="semi", select=["r:id"]),
-        "a semi join has fields of the left side only",
+        "the results have left fields only",
     ),
 }
 

@@ -501,3 +501,66 @@ def test_a_right_or_full_join_is_no_right_side():
         declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("first", ["key"])
         with pytest.raises(InputError, match="can never report a position"):
             builder.build_topology()
+
+
+ANNOUNCED = {"partition": "part", "partitions": ["r0", "r1"]}
+BAD_ROWS = {
+    "an unannounced partition": (ANNOUNCED, ("z", "x", 5, "r9")),
+    "no partition": (ANNOUNCED, ("z", "x", 5, None)),
+    "no time": (ANNOUNCED, ("z", "x", None, "r0")),
+    "text as time": (ANNOUNCED, ("z", "x", "5", "r0")),
+    "NaN as time": (ANNOUNCED, ("z", "x", float("nan"), "r0")),
+    "a bool as time": (ANNOUNCED, ("z", "x", True, "r0")),
+    "a time beyond the calendar": (ANNOUNCED, ("z", "x", 10**30, "r0")),
+    "a key that is a list": (ANNOUNCED, ("z", ["x"], 5, "r0")),
+    "another type than that of the column": ({"columns": {"id": str}}, (7, "x", 5, "r0")),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_bad_row_alone_is_left_out(name):
+    right, bad = BAD_ROWS[name]
+    good = rows("u@4/r0 v@9/r0 w@9/r1")
+    with driver(topology(right=right), settings={"on_error": "dead_letter"}) as running:
+        running.commit(running.feed({"l": rows("a@5 b@6"), "r": [good[0], bad, *good[1:]]}))
+        assert seen(running, 1) == ["au bu", "", "", "", "u v w"]
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_bad_row_fails_its_transaction_and_nothing_is_lost(name, tmp_path):
+    right, bad = BAD_ROWS[name]
+    with driver(topology(right=right, opaque=True), data_dir=tmp_path / "data") as running:
+        running.commit(running.feed({"l": rows("a@5"), "r": rows("u@4/r0")}))
+        with pytest.raises(TxstormError, match="join") as caught:
+            running.feed({"l": [], "r": [bad]})
+            running.ack(2)
+        assert "Traceback" not in str(caught.value)
+    with driver(topology(right=right, opaque=True), data_dir=tmp_path / "data") as running:
+        running.commit(running.feed({"l": [], "r": rows("v@9/r0 w@9/r1")}))
+        assert seen(running, 2) == ["au", "", "", "", "u v w"]
+
+
+MISTAKES = {
+    "no time": (lambda: Side("feed", "r", key="key"), "Side 'feed': time is missing"),
+    "no key": (lambda: Side("feed", "r", time="ts"), "Side 'feed': key is missing"),
+    "a unit that is a list": (lambda: topology(left={"unit": ["ms"]}), "unit: expected s, ms, us, got \\['ms'\\]"),
+    "a number of partitions": (lambda: topology(right={"partitions": 3}), "partitions: expected a list"),
+    "endless bounds": (lambda: topology(before=10**15), "before: expected a duration shorter than 9999 years"),
+    "inverted bounds": (lambda: topology(before=5, after=-6), "the bounds are inverted"),
+    "nothing selected": (lambda: topology(select=[]), "select: expected a list of 'stream:field', got \\[\\]"),
+    "an unknown type": (lambda: topology(how="foo"), "how: expected one of inner, left, .* got 'foo'"),
+    "an unknown field": (lambda: topology(select=["l:idd"]), "has no field 'idd'.*did you mean 'id'"),
+    "no partitions": (lambda: topology(right={"partition": "part", "partitions": []}), "never reports a position"),
+    "partitions without a field": (lambda: topology(right={"partitions": ["r0"]}), "never reports a position"),
+    "another grouping, one task": (
+        lambda: topology(left={"key": "id"}),
+        "use fields_grouping\\('feed', 'l', \\['id'\\]\\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_clear_error(name):
+    make, message = MISTAKES[name]
+    with pytest.raises(InputError, match=message):
+        make()

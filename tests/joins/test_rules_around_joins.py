@@ -306,6 +306,13 @@ def test_recent_ids_are_asked_for_at_each_start(tmp_path):
         assert answers == []
 
 
+@pytest.mark.parametrize("answer", ["abc", None, 5])
+def test_recent_ids_that_are_no_list_are_a_warning_and_drop_nothing(answer, caplog):
+    with driver(deduplicated(quiet=Duration(100), recent=lambda: answer)) as running:
+        assert passed(running, 1000, "a b a") == "a b"
+    assert "once" in caplog.text
+
+
 # -- positions for a time ----------------------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ class Deduplicator(AssembledBolt):
         quiet: how long there must have been no duplicate before it is switched off.
         keep: how long an id is known.
         recent: returns ids of recent results (for several fields: each a tuple), which are then known; called once per
-            start, in the driver, and given `pin_timeout`. At most `MOST_RECENT` ids. If it fails, a warning says so,
+            start, in the driver, and given `pin_timeout`. At most 100,000 ids. If it fails, a warning says so,
             and it is called again for the next transaction.
 
     Raises:

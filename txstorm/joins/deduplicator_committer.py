@@ -202,7 +202,11 @@ class RecallingCommitter(IdCommitter):
 
     def _ids(self, component: str) -> list[str]:
         width = len(self.plan.id)
-        given = list(islice(self._recent.value(), MOST_RECENT + 1))
+        answer = self._recent.value()
+        if isinstance(answer, str | bytes):
+            msg = f"{component}: recent() returned {answer[:40]!r}, expected a list of ids"
+            raise InputError(msg)
+        given = list(islice(answer, MOST_RECENT + 1))
         if len(given) > MOST_RECENT:
             msg = f"{component}: recent() returned more than {MOST_RECENT:,} ids; return those of the last results only"
             raise InputError(msg)

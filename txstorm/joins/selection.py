@@ -38,7 +38,7 @@ def selection(
         kind: the class, for messages.
         select: what the user gave; None: all fields of the sides that are in the results.
         names: the names of the left and the right side, beside ``left`` and ``right``.
-        fields: the fields of the left and the right side; None for the right one if they are unknown.
+        fields: the fields of the left and the right side; none if they are unknown.
         sides: the sides that are in the results.
     """
     known = dict(zip((LEFT, RIGHT), fields, strict=True))
@@ -56,13 +56,14 @@ def selection(
             continue
         matching = [side for side, name in zip((LEFT, RIGHT), names, strict=True) if prefix in (side, name)]
         if not matching:
-            expected = ", ".join(dict.fromkeys((LEFT, RIGHT, *names)))
-            faults.append(f"{kind}: select: {one!r} names no side of the join; use one of {expected}")
+            expected = list(dict.fromkeys((LEFT, RIGHT, *names)))
+            hint = near(prefix, expected)
+            faults.append(f"{kind}: select: {one!r} names no side of the join{hint}; use one of {', '.join(expected)}")
         elif len(matching) > 1:
             faults.append(f"{kind}: select: {one!r} may be either side; write 'left:{field}' or 'right:{field}'")
         elif matching[0] not in sides:
             faults.append(f"{kind}: select: {one!r}: the results have left fields only with this how")
-        elif (there := known[matching[0]]) is not None and field not in there:
+        elif (there := known[matching[0]]) and field not in there:
             hint = near(field, list(there))
             faults.append(f"{kind}: select: {one!r}: the side has no field {field!r}{hint}; it has {', '.join(there)}")
         else:
@@ -72,4 +73,4 @@ def selection(
     twice = sorted({one.name for one in made if [other.name for other in made].count(one.name) > 1})
     if twice:
         faults.append(f"{kind}: select: the results have two fields {', '.join(map(repr, twice))}; select each once")
-    return made, faults
+    return list({one.name: one for one in made}.values()), faults

@@ -45,17 +45,17 @@ class SideTimes(NewestTimes):
         super().__init__(plan.windows, one.component, one.stream)
         self._id, self._side = id, plan.form.side
 
-    def finish_batch(self) -> None:
-        """Report the newest times; raise `ValueError` for a partition that the side does not announce."""
+    def _add(self, chunk: Chunk) -> None:
+        """Note the newest times; raise `ValueError` for a partition that the side does not announce."""
         announced = self._side.partitions
-        strange = sorted(set(self._newest) - set(announced)) if announced is not None else []
+        strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
         if strange:
             msg = (
                 f"{self._id}: field {self._side.partition!r} of a tuple of {self._side.component!r} is {strange[0]!r}, "
                 f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
             )
             raise ValueError(msg)
-        super().finish_batch()
+        super()._add(chunk)
 
 
 class IntervalJoinCommitter(BatchBolt, Committer):

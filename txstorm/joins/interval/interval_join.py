@@ -8,7 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site, SiteInput
-from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.names import near
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
 from txstorm.joins.interval.interval_committer import IntervalJoinCommitter
@@ -24,6 +24,7 @@ from txstorm.joins.interval.interval_plan import (
     SidePlan,
 )
 from txstorm.joins.rules.positions import Bounds, PositionRule
+from txstorm.joins.selection import selection, side_name
 from txstorm.joins.side import Side
 from txstorm.joins.side_rows import SideForm
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
@@ -44,9 +45,11 @@ class IntervalJoin(AssembledBolt):
         )
 
     A left row is released when the position of the right side, the newest time that all of its partitions have reached,
-    has passed its bounds; it is then joined, or unmatched, for good. Right rows are kept until the left side, and the
-    oldest left row that is not released, have passed them. Both sides are state: windows may span hours, and survive
-    whatever the topology survives.
+    is later than its time + `after`; it is then joined, or unmatched, for good. Right rows are kept until the left
+    side, and the oldest left row that is not released, have passed them. The end of input releases and expires all
+    rows. Both sides are state: windows may span hours, and survive whatever the topology survives. The states
+    ``<component>-left`` (rows that are not released) and ``<component>-right`` have the columns key, time (microseconds
+    since 1970), id and partition, and the other fields of the side.
 
     Streams besides the default one, for every join type: ``unmatched_left`` and ``unmatched_right``, with the fields of
     that side: rows that have not matched, once, when that is final.
@@ -224,53 +227,13 @@ def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInpu
 
 def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list[OutputField], list[str]]:
     """Return the fields of the default stream, and what is wrong with `select`."""
-    sides, faults = (join.left, join.right), list[str]()
-    fields = [one.fields if one is not None and one.fields is not None else () for one in found]
-    labels = [side.component if side.stream == DEFAULT_STREAM else side.stream for side in sides]
+    left, right = ((one.fields if one is not None else None) or () for one in found)
+    offered = SIDES[:1] if join.how in (SEMI, ANTI) else SIDES
+    names = (side_name(join.left), side_name(join.right))
+    chosen, faults = selection("IntervalJoin", join.select, names, (left, right), offered)
     if len(join.left.key) != len(join.right.key):
         faults.append(
             f"the keys of its sides have {len(join.left.key)} and {len(join.right.key)} fields: "
             f"{list(join.left.key)}, {list(join.right.key)}; use as many on both sides"
         )
-    offered = (LEFT,) if join.how in (SEMI, ANTI) else (LEFT, RIGHT)
-    if join.select is None:
-        chosen = [(side, field) for side in offered for field in fields[side]]
-    else:
-        chosen = []
-        for given in join.select:
-            side, field, fault = _selected(given, labels, fields)
-            if fault is None and side not in offered:
-                fault = f"a {join.how} join has fields of the left side only"
-            if fault is not None:
-                faults.append(f"select: {given!r}: {fault}")
-            elif (side, field) in chosen:
-                faults.append(f"select: {given!r} occurs twice")
-            else:
-                chosen.append((side, field))
-    names = [field for _, field in chosen]
-    prefixes = labels if labels[LEFT] != labels[RIGHT] else list(SIDES)
-    made = [
-        OutputField(field if names.count(field) == 1 else f"{prefixes[side]}_{field}", side, field)
-        for side, field in chosen
-    ]
-    twice = sorted({one.name for one in made if [other.name for other in made].count(one.name) > 1})
-    if twice:
-        faults.append(f"the output has two fields {', '.join(map(repr, twice))}; choose others with select")
-    return made, faults
-
-
-def _selected(given: str, labels: Sequence[str], fields: Sequence[Sequence[str]]) -> tuple[int, str, str | None]:
-    """Return side and field that an entry of `select` names, or what is wrong with it."""
-    stream, colon, field = given.rpartition(":")
-    names = {**{label: side for side, label in enumerate(labels)}, "left": LEFT, "right": RIGHT}
-    if not colon:
-        return LEFT, field, "expected 'stream:field'"
-    if stream not in names:
-        return LEFT, field, f"there is no stream {stream!r}{near(stream, list(names))}; use one of {', '.join(names)}"
-    if stream in labels and labels[LEFT] == labels[RIGHT]:
-        return LEFT, field, f"both sides are called {stream!r}; use left: and right:"
-    side = names[stream]
-    if fields[side] and field not in fields[side]:
-        hint = near(field, list(fields[side]))
-        return side, field, f"{stream!r} has no field {field!r}{hint}; it has {', '.join(fields[side])}"
-    return side, field, None
+    return [OutputField(one.name, SIDES.index(one.side), one.field) for one in chosen], faults

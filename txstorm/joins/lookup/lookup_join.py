@@ -53,7 +53,7 @@ class LookupJoin(AssembledBolt):
         select: fields of the results: ``left:field``, ``table:column``, or a name of either, of which the stream's
             comes first. None: all of both, those of `on` with the same name once. A name that occurs twice becomes
             ``stream_field`` and ``table_column``.
-        refresh: the time, by stamps of transactions, after which a newer version is looked for.
+        refresh: the time, by stamps of transactions, after which a newer version is looked for; None: 1 s.
 
     Raises:
         InputError: an argument is wrong.
