@@ -69,7 +69,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
     def __init__(self, plan: IntervalPlan) -> None:
         self.plan = plan
         self.progress = plan.progress
-        self.left, self.right, self.matched = plan.states
+        self.left, self.right, self.matched, self.passing = plan.states
         self.internal_states = {self.progress.name, *(one.name for one in plan.states)}
         self.also_reads = tuple(dict.fromkeys(one for side in plan.sides for one in side.windows.also_reads))
         time = next(
@@ -91,6 +91,8 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         """Describe for how long a state is kept."""
         if state == self.progress.name:
             return "one row per task"
+        if state == self.passing.name:
+            return "evicted by the next transaction"
         if state == self.left.name:
             return "evicted when the right position has passed their bounds"
         reach = duration_text(self.plan.bounds.before * MICROSECOND)

@@ -102,11 +102,13 @@ class IntervalPlan:
     to_first: bool = False
 
     @cached_property
-    def states(self) -> tuple[CollectionState, CollectionState, CollectionState]:
-        """The states of pending left rows, of right rows in the window, and of those that have matched."""
+    def states(self) -> tuple[CollectionState, ...]:
+        """The states of pending left rows, right rows in the window, those that have matched, and passing rows."""
         left, right = (plan.form.state(f"{self.id}-{name}") for plan, name in zip(self.sides, SIDES, strict=True))
         matched = CollectionState(f"{self.id}-matched", {GROUP: int}, {ARRIVAL: int}, order={TIME: int})
-        return left, right, matched
+        key = {"side": str, "task": int}
+        passing = CollectionState(f"{self.id}-passing", key, {"rows": bytes}, order={"txid": int})
+        return left, right, matched, passing
 
     @cached_property
     def progress(self) -> KeyedState:
