@@ -17,6 +17,7 @@ from txstorm.operations.rewind import rewind
 from txstorm.results.joins import ComponentJoin
 from txstorm.results.key_history import KeyHistory
 from txstorm.results.read import read_sink
+from txstorm.results.views import StateView
 from txstorm.runtime.run import run
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
@@ -291,13 +292,29 @@ def test_parts_of_a_join_over_a_store(tmp_path: Path, command: Command):
     assert (code, "sync: a part of a join over a store, expected an interval join" in err) == (2, True)
 
 
-def test_many_rows_that_come_and_go_are_not_noted(tmp_path: Path, command: Command):
-    """More than 100 rows released at once leave no trace but in the counts; the message says what is kept."""
-    left = [(f"l{number}", "b", 40, "l0") for number in range(101)]
-    built = topology(left, [("r1", "a", 100, "r0")], take=200)
-    run(built, engine="local", data_dir=tmp_path / "many", available_now=True).awaitTermination(60)
-    assert json.loads(command(tmp_path / "many", "join", "--json")[1])["unmatched_left"] == 101
-    assert "no row of key 'b' is kept" in command(tmp_path / "many", "join", "--key", "b")[2]
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_rows_that_come_and_go_in_large_transactions(tasks: int, tmp_path: Path, command: Command):
+    """Left rows released at once, and right rows that expire on arrival, are in the history, however many there are."""
+    left = [(f"l{number}", number % 7, 40_000 + number, "l0") for number in range(6_000)]
+    right = [(f"r{number}", number % 7, 100_000 + number, "r0") for number in range(3_000)]
+    right += [(f"r{number}", number % 7, 20_000 + number, "r0") for number in range(3_000, 6_000)]
+    run(
+        topology(left, right, 3_000, tasks), engine="local", data_dir=tmp_path / "many", available_now=True
+    ).awaitTermination(120)
+    shown = json.loads(command(tmp_path / "many", "join", "--json")[1])
+    assert (shown["unmatched_left"], shown["unmatched_right"], shown["pending"]) == (6_000, 3_000, 0)
+    assert StateView(tmp_path / "many", "join-left", 1).to_arrow().num_rows == 0
+    shown = json.loads(command(tmp_path / "many", "join", "--key", 3, "--json")[1])
+    seen = {(row["id"], row["added"], row.get("released", row.get("expired"))) for row in shown["rows"]}
+    came = {(f"{side}{number}", 1 + number // 3_000) for side in "lr" for number in range(6_000) if number % 7 == 3}
+    assert seen == {(id, txid, txid if (id[0], txid) != ("r", 1) else None) for id, txid in came}
+    first = {
+        row["id"]
+        for row in json.loads(command(tmp_path / "many", "join", "--txid", 1, "--key", 3, "--json")[1])["rows"]
+    }
+    assert first == {id for id, txid in came if txid == 1}
+    # The state has the rows of the last transaction only.
+    assert set(StateView(tmp_path / "many", "join-passing").to_arrow()["txid"].to_pylist()) == {2}
 
 
 def test_directory_without_joins(tmp_path: Path, command: Command):

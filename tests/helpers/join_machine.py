@@ -27,6 +27,7 @@ class MemoryRows:
 
     def __init__(self, tables=(), cut=None, kept=None):
         self.tables, self.cut, self.kept, self.next_cut = list(tables), cut, kept, cut
+        self.order = "txid" if self.tables and "txid" in self.tables[0].column_names else "time"
 
     def attempt(self):
         return MemoryRows(self.tables, self.cut, self.kept)
@@ -62,8 +63,11 @@ class MemoryRows:
 
     def commit(self):
         cut = self.next_cut
-        tables = [one if cut is None else one.filter(pc.greater_equal(one["time"], cut)) for one in self.tables]
+        tables = [one if cut is None else one.filter(pc.greater_equal(one[self.order], cut)) for one in self.tables]
         return MemoryRows([one for one in tables if one.num_rows] or tables[:1], cut, self.kept)
+
+    def append(self, key, place, value):
+        """Take rows that come and go in one transaction, which only the history of a key reads."""
 
     @property
     def ids(self):

@@ -24,7 +24,7 @@ from txstorm.spouts.facts import facts_of
 from txstorm.windows.records import ComponentRecord
 from txstorm.windows.rules.event_time import END
 
-LEFT, RIGHT, MATCHED = "-left", "-right", "-matched"
+LEFT, RIGHT, MATCHED, PASSING = "-left", "-right", "-matched", "-passing"
 RETAIN = "retain"
 """What the record of a `StoreFeed` says of itself: for how long its rows are kept."""
 

@@ -5,7 +5,7 @@ It is derived from the changes of the join's states, as far as they are kept, wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from txstorm.errors import InputError
 from txstorm.joins.interval.interval_plan import ARRIVALS
-from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, TaskRecord, unit_of_task
+from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, TaskRecord, unit_of_task, unpacked
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Bounds
 from txstorm.joins.side_rows import GROUP, ID, PARTITION, POSITION_BITS, TIME, values_of
 from txstorm.keys import tasks_of
-from txstorm.results.joins import MATCHED, ComponentJoin, holding_text
+from txstorm.results.joins import MATCHED, PASSING, ComponentJoin, holding_text
 from txstorm.results.read import read_kept_changes, read_state
 from txstorm.results.windows import PROGRESS, time_text
 from txstorm.storage.rows.schema import TXID
@@ -31,8 +31,6 @@ SIDES = ("left", "right")
 SIDE = "side"
 OUTSIDE = 3
 """Greatest number of rows outside the bounds of a row that are mentioned."""
-_SHOWN = [GROUP, KEY, TIME, ID, PARTITION, ARRIVAL]
-_NOTED = [SIDE, KEY, ID, PARTITION, GROUP, TIME, ARRIVAL]
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class KeyHistory:
         floor, records = read_kept_changes(data_dir, join.component + PROGRESS, join.txid, ["unit", "record"])
         texts = _by_txid(records)
         stored = [_rows_of(data_dir, join, side, key) for side in SIDES]
-        rows = pa.concat_tables([*stored, _passing(texts, key)]).to_pylist()
+        rows = pa.concat_tables([*stored, *_passing(data_dir, join, key)]).to_pylist()
         if not rows:
             msg = f"{join.component}: no row of key {', '.join(key)!r} is kept, after txid {floor} up to {join.txid}"
             raise InputError(msg)
@@ -247,33 +245,26 @@ class KeyHistory:
 def _rows_of(data_dir: Path, join: ComponentJoin, side: str, key: Sequence[str]) -> pa.Table:
     """Return the rows of a key that a side has kept: those at the beginning of the kept history, and those since."""
     name = f"{join.component}-{side}"
-    floor, changes = read_kept_changes(data_dir, name, join.txid, _SHOWN)
-    parts = [changes.select(_SHOWN)]
+    floor, changes = read_kept_changes(data_dir, name, join.txid, SHOWN)
+    parts = [changes.select(SHOWN)]
     if floor:
-        parts.insert(0, read_state(data_dir, name, floor, join.txid).select(_SHOWN))
+        parts.insert(0, read_state(data_dir, name, floor, join.txid).select(SHOWN))
     rows = pa.concat_tables(parts)
     rows = rows.filter(rows[ARRIVAL].is_valid())  # without tombstones
-    plain = join.about[side]["plain"]
-    return _of_key(rows.append_column(SIDE, pa.array([side] * rows.num_rows, pa.string())), key, plain)
+    return _of_key(rows, key, side, join)
 
 
-def _passing(texts: Mapping[int, Mapping[str, str]], key: Sequence[str]) -> pa.Table:
-    """Return the rows of a key that came and went in one transaction, if they were few enough to be noted."""
-    noted = [
-        row
-        for of_txid in texts.values()
-        for unit, text in of_txid.items()
-        if unit != COMPONENT
-        for row in TaskRecord.read(text).passing
-    ]
-    columns = list(zip(*noted, strict=True)) or [()] * len(_NOTED)
-    kinds = [pa.string()] * 4 + [pa.int64()] * 3
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    return _of_key(pa.table(arrays, names=_NOTED), key)
+def _passing(data_dir: Path, join: ComponentJoin, key: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a key that came and went in one transaction."""
+    _, changes = read_kept_changes(data_dir, join.component + PASSING, join.txid, [SIDE, "rows"])
+    for side, rows in zip(changes[SIDE], changes["rows"], strict=True):
+        if rows.is_valid:
+            yield _of_key(unpacked(rows.as_buffer()), key, side.as_py(), join)
 
 
-def _of_key(rows: pa.Table, key: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
-    """Return the rows with a key, given as texts of its fields; the columns `plain` hold no texts, but values."""
+def _of_key(rows: pa.Table, key: Sequence[str], side: str, join: ComponentJoin) -> pa.Table:
+    """Return those of the stored rows of a side that have a key, given as texts of its fields."""
+    plain = join.about[side]["plain"]  # columns that hold values, and not their texts
     encoded = rows[KEY].combine_chunks().dictionary_encode()
     keys = _decoded(encoded.dictionary, KEY in plain)
     chosen = [code for code, value in enumerate(keys) if _key_text(value) == list(key)]
@@ -283,7 +274,9 @@ def _of_key(rows: pa.Table, key: Sequence[str], plain: Collection[str] = ()) -> 
     # The number 7 and the text 7 are different keys.
     texts[KEY] = [repr(one) if isinstance(one, str | list) else str(one) for one in columns[KEY]]
     shown = {name: pa.array(column, pa.string()) for name, column in texts.items()}
-    return pa.table({SIDE: kept[SIDE], **shown, **{name: kept[name] for name in (GROUP, TIME, ARRIVAL)}})
+    return pa.table(
+        {SIDE: pa.repeat(side, kept.num_rows), **shown, **{name: kept[name] for name in (GROUP, TIME, ARRIVAL)}}
+    )
 
 
 def _flags(data_dir: Path, join: ComponentJoin) -> dict[int, int]:

@@ -32,8 +32,6 @@ def test_random_schedules_with_failures_join_what_the_model_joins(part, monkeypa
     if part % 2:  # blocks of few rows, mapped from files
         for module in ("rules.blocks", "rules.matching", "interval.interval_rows"):
             monkeypatch.setattr(f"txstorm.joins.{module}.LARGEST", 3)
-    if part > 1:  # no row that comes and goes in one transaction is noted, so those that nothing reads are left out
-        monkeypatch.setattr("txstorm.joins.interval.interval_committer.NOTED", 0)
     for seed in range(FIRST + part * SCHEDULES // 160, FIRST + (part + 1) * SCHEDULES // 160):
         run_named(run_schedule, seed)
 

@@ -18,7 +18,7 @@ from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
 from txstorm.joins.interval.interval_output import UNMATCHED, JoinOutput
 from txstorm.joins.interval.interval_plan import FULL, LEFT, RIGHT, RIGHT_OUTER, IntervalPlan, SidePlan
-from txstorm.joins.interval.interval_rows import NOTED, JoinRows
+from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, unit_of_task
 from txstorm.joins.rules.blocks import Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST
@@ -70,7 +70,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
     def __init__(self, plan: IntervalPlan) -> None:
         self.plan = plan
         self.progress = plan.progress
-        self.left, self.right, self.matched = plan.states
+        self.left, self.right, self.matched, self.passing = plan.states
         self.internal_states = {self.progress.name, *(one.name for one in plan.states)}
         self.also_reads = tuple(dict.fromkeys(one for side in plan.sides for one in side.windows.also_reads))
         time = next(
@@ -92,6 +92,8 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         """Describe for how long a state is kept."""
         if state == self.progress.name:
             return "one row per task"
+        if state == self.passing.name:
+            return "evicted by the next transaction"
         if state == self.left.name:
             return "evicted when the right position has passed their bounds"
         reach = duration_text(self.plan.bounds.before * MICROSECOND)
@@ -165,7 +167,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
     def _joined(self, rows: JoinRows, left_reached: int | None, before: JoinRecord, after: JoinRecord) -> int:
         """Release and join left rows, and expire right rows; return the number of left rows that came late."""
         bounds, record, output = self.plan.bounds, rows.record, JoinOutput(self.plan, self._collector, self._context)
-        left = self._rows(LEFT)
+        left, _ = self._rows(LEFT)
         late = int((left.times - bounds.before < record.bound).sum()) if record.bound > LOWEST else 0
         passed = before.right.watermark
         stragglers = 0 if passed is None else self._earlier(RIGHT, passed)
@@ -175,17 +177,16 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         least = record.bound if bound is None else max(bound, record.bound)
         if len(freed):
             least = min(least, int(freed.times[0]) - bounds.before)
-        skipped = self._earlier(RIGHT, least)
-        if output.shows_expired or skipped <= NOTED:
-            least, skipped = LOWEST, 0
-        right, known = self._rows(RIGHT, least), rows.window()
+        right, skipped = self._rows(RIGHT, LOWEST if output.shows_expired else least)
+        rows.passed(RIGHT, skipped)
+        known = rows.window()
         new = len(known.blocks)
         window = known.with_rows(right)
         pairs = window.pairs(freed, freed.times - bounds.before, freed.times + bounds.after, new)
         alone = output.released(freed, window, pairs)
         window, matched = window.marked(pairs)
         window, never = window.expire(bound, new)
-        unmatched = output.expired(never) + skipped
+        unmatched = output.expired(never) + int(skipped.num_rows)
         rows.keep(window, right, matched, window.bound)
         self._results = output.results
         rows.record = replace(
@@ -199,13 +200,16 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         )
         return late
 
-    def _rows(self, side: int, least: int = LOWEST) -> Rows:
-        """Return the rows of a side that have come, but those of times before `least`."""
-        form, parts = self.plan.sides[side].form, []
+    def _rows(self, side: int, least: int = LOWEST) -> tuple[Rows, pa.Table]:
+        """Return the rows of a side that have come: those of times from `least` on, and earlier ones, as stored."""
+        form, txid = self.plan.sides[side].form, self._attempt.txid
+        parts: tuple[list[pa.Table], ...] = [form.schema.empty_table()], [form.schema.empty_table()]
         for chunk, times, positions in self._chunks[side]:
-            there = times >= least
-            parts.append(form.rows_of(taken(chunk, there), self._attempt.txid, positions[there]))
-        return form.rows(pa.concat_tables(parts or [form.schema.empty_table()]).combine_chunks())
+            for early, which in enumerate((times >= least, times < least)):
+                if which.any():
+                    parts[early].append(form.rows_of(taken(chunk, which), txid, positions[which]))
+        there, earlier = (pa.concat_tables(some).combine_chunks() for some in parts)
+        return form.rows(there), earlier
 
     def _earlier(self, side: int, time: int) -> int:
         """Return the number of rows of a side that have come with times before `time`."""

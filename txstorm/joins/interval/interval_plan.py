@@ -103,14 +103,15 @@ class IntervalPlan:
     to_first: bool = False
 
     @cached_property
-    def states(self) -> tuple[CollectionState, CollectionState, CollectionState]:
-        """The states of pending left rows, of right rows in the window, and of those that have matched.
+    def states(self) -> tuple[CollectionState, ...]:
+        """The states of pending left rows, right rows in the window, those that have matched, and passing rows.
 
-        A row of the last one has the arrivals of right rows as 64-bit integers, and the latest of their times.
+        A row of the third one has the arrivals of right rows as 64-bit integers, and the latest of their times.
         """
         left, right = (plan.form.state(f"{self.id}-{name}") for plan, name in zip(self.sides, SIDES, strict=True))
         matched = CollectionState(f"{self.id}-matched", {TASK: int}, {ARRIVALS: bytes}, order={TIME: int})
-        return left, right, matched
+        passing = CollectionState(f"{self.id}-passing", {"side": str, TASK: int}, {"rows": bytes}, order={"txid": int})
+        return left, right, matched, passing
 
     @cached_property
     def progress(self) -> KeyedState:

@@ -16,17 +16,15 @@ import pyarrow as pa
 from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
 from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, TASK, IntervalPlan
-from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, unit_of_task
-from txstorm.joins.rules.blocks import ARRIVAL, KEY, LARGEST, Block, Mask, Numbers, Rows
+from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, packed, unit_of_task
+from txstorm.joins.rules.blocks import ARRIVAL, LARGEST, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST, RightWindow
 from txstorm.joins.rules.pending import Pending, united
-from txstorm.joins.side_rows import GROUP, ID, PARTITION, POSITION_BITS, TIME, texts_of
+from txstorm.joins.side_rows import GROUP, POSITION_BITS, TIME
 from txstorm.keys import KEY_GROUPS, tasks_of
 from txstorm.row_order import order_of
-from txstorm.windows.aggregates.groups import integers, whole
+from txstorm.windows.aggregates.groups import integers
 
-NOTED = 100
-"""Greatest number of rows that come and go in one transaction for which they are noted."""
 _HELD = 1 << 21
 """Number of pending rows up to which they are held in memory; more are read from the state when they are released."""
 _DENSE = 64
@@ -49,13 +47,17 @@ class JoinRows:
         self._plan = plan
         self._context = context
         self._own = plan.own_groups(context.task)
-        self._left, self._right, self._matched = (context.collection(one.name) for one in plan.states)
+        self._left, self._right, self._matched, self._passing = (context.collection(one.name) for one in plan.states)
         tasks = component.tasks or plan.parallelism
         units = [unit_of_task(task) for task in range(tasks)]
         texts = records.get_many(units)
         self._others = [TaskRecord.read(texts.get(unit)) for unit in units]
         self.moved = tasks != plan.parallelism
-        self.record = self._adopted(records, tasks) if self.moved else replace(self._others[context.task], passing=())
+        self.record = self._adopted(records, tasks) if self.moved else replace(self._others[context.task], passing=0)
+        assert context.attempt is not None
+        self._txid = context.attempt.txid
+        if any(one.passing for one in self._others):
+            self._passing.evict_before(self._txid)
 
     # -- pending left rows ---------------------------------------------------------------------------------------------
 
@@ -86,23 +88,18 @@ class JoinRows:
             if count <= _HELD:
                 self._left.remember(waiting)
         at_once = new.taken(due) if len(later) else new
-        self._note(LEFT, at_once)
+        self.passed(LEFT, at_once.stored)
         freed = united([*parts, at_once])
         return freed.taken(order_of(freed.times, integers(freed.stored.column(ARRIVAL))))
 
-    def _note(self, side: int, rows: Rows) -> None:
-        """Note rows that come and go in this transaction, if they are few, for the history of their keys.
+    def passed(self, side: int, stored: pa.Table) -> None:
+        """Record rows that come and go in this transaction, for the history of their keys.
 
-        They are in no state: left rows that are released at once, and right rows that expire on arrival.
+        Left rows that are released at once, and right rows that expire on arrival, are not in the states of the sides.
         """
-        if not 0 < len(rows) <= NOTED:
-            return
-        plain = self._plan.sides[side].form.plain
-        held = ((name, whole(rows.stored.column(name))) for name in (KEY, ID, PARTITION))
-        columns = [(texts_of(column, name) if name in plain else column).to_pylist() for name, column in held]
-        numbers = [integers(rows.stored.column(name)).tolist() for name in (GROUP, TIME, ARRIVAL)]
-        noted = [(SIDES[side], *row) for row in zip(*columns, *numbers, strict=True)]
-        self.record = replace(self.record, passing=(*self.record.passing, *noted))
+        if stored.num_rows:
+            self._passing.append((SIDES[side], self._context.task), self._txid, packed(stored))
+            self.record = replace(self.record, passing=self.record.passing + stored.num_rows)
 
     def _pending(self) -> Pending | None:
         """Return the pending rows as they were after the previous transaction; None if they are too many to hold."""
@@ -144,7 +141,7 @@ class JoinRows:
             new = rows.stored if later.all() else rows.stored.filter(pa.array(later))
             if new.num_rows:
                 self._right.append_batch(new)
-            self._note(RIGHT, rows.taken(~later))
+            self.passed(RIGHT, rows.stored.filter(pa.array(~later)))
         flags = []
         for block, at in matched:
             live = at[block.times[at] >= bound]
