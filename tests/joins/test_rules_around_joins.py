@@ -79,6 +79,31 @@ def test_windows_of_the_results_of_a_join(right, expected):
         assert running.emitted("join") == expected
 
 
+class Unmatched(Ends):
+    """Emits end and ids of each window of unmatched rows."""
+
+    def execute(self, window):
+        self.collector.emit(window.end_timestamp, "".join(one["id"] for one in window.get()))
+
+
+def test_unmatched_left_rows_of_a_slow_partition_are_not_late_in_windows():
+    """The stream unmatched_left follows the frontier of the join, too."""
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lr", FIELDS)))
+    left = Side("feed", "l", key="key", time="ts", partition="part", partitions=["l0", "l1"])
+    join = IntervalJoin(
+        left, Side("feed", "r", key="key", time="ts"), before=Duration(10), how="inner", select=["l:id"]
+    )
+    builder.set_bolt("join", join).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    bolt = Unmatched().with_tumbling_window(Duration(10)).with_timestamp_field("ts")
+    builder.set_bolt("windows", bolt).global_grouping("join", "unmatched_left")
+    with driver(builder.build_topology()) as running:
+        found = []
+        for left, right in (("a@5/l1 b@45/l0", "u@900"), ("c@6/l1 d@55/l0", ""), ("e@31/l1", "")):
+            running.commit(feed(running, left, right))
+            found.append(running.emitted("windows", running.committed))
+        assert found == [[], [], [(10, "ac")]]
+
+
 # -- joins per window --------------------------------------------------------------------------------------------------
 
 JOINS = ("inner", "left")

@@ -12,7 +12,7 @@ from txstorm.api.bolt import BatchBolt, Committer, Component
 
 @dataclass(frozen=True)
 class Results:
-    """Results that a component emits to its default stream, as components that read them can rely on them.
+    """Results that a component emits to a stream, as components that read them can rely on them.
 
     Attributes:
         time: the field with their times.

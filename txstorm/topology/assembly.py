@@ -8,7 +8,6 @@ from dataclasses import replace
 from txstorm.api.assembly import AssembledBolt, FilledBy, Site, SiteInput
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.external import MapState, Outlet
-from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import Declaration
@@ -66,7 +65,7 @@ class _Inspection:
         if source is not None and id(source) not in self._under_way:
             info = self.info(source)
             streams = info.streams
-            results = getattr(info.object, "published", None) if one.stream == DEFAULT_STREAM else None
+            results = getattr(info.object, "published", {}).get(one.stream) if info.assembled else None
         stream = (streams or {}).get(one.stream)
         return SiteInput(
             str(one.component),

@@ -73,13 +73,13 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         self.left, self.right, self.matched, self.passing = plan.states
         self.internal_states = {self.progress.name, *(one.name for one in plan.states)}
         self.also_reads = tuple(dict.fromkeys(one for side in plan.sides for one in side.windows.also_reads))
-        time = next(
-            (one.name for one in plan.output if (one.side, one.field) == (LEFT, plan.sides[LEFT].form.side.time)), None
-        )
-        self.published = None
-        if time is not None:
+        time = plan.sides[LEFT].form.side.time
+        results = Results(time, FRONTIER, (), final=True, retractions=None, columns={})
+        self.published = {UNMATCHED[LEFT]: results}
+        name = next((one.name for one in plan.output if (one.side, one.field) == (LEFT, time)), None)
+        if name is not None:
             frontier = None if plan.how in (RIGHT_OUTER, FULL) else FRONTIER
-            self.published = Results(time, frontier, (), final=True, retractions=None, columns={})
+            self.published[DEFAULT_STREAM] = replace(results, time=name, frontier=frontier)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the results, the rows that have not matched, and the frontier."""

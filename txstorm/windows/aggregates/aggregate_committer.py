@@ -69,7 +69,8 @@ class AggregateCommitter(BatchBolt, Committer):
         final, retractions = not plan.lateness, RETRACTIONS if plan.retractions else None
         columns = {one.name: one.kind for one in plan.cells.keys}
         columns.update((one.name, one.kind) for one in plan.cells.aggregates)
-        self.published = Results(END_FIELD, FRONTIER, tuple(plan.cells.key_names), final, retractions, columns)
+        results = Results(END_FIELD, FRONTIER, tuple(plan.cells.key_names), final, retractions, columns)
+        self.published = {DEFAULT_STREAM: results}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the results, the results that no longer hold, and late tuples."""
