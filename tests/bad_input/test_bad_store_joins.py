@@ -29,6 +29,7 @@ CALLS = [
     (lambda: feed(right="r"), "StoreFeed: the right side: expected a Side, got 'r'"),
     (lambda: feed(store=MemoryStore), "StoreFeed: store: expected a JoinStore, got the class MemoryStore"),
     (lambda: feed(store={}), "StoreFeed: store: expected a JoinStore, got an object of type dict"),
+    (lambda: StoreFeed(RIGHT, STORE), r"StoreFeed: retain is missing; .*retain=Duration.hours\(2\)"),
     (lambda: feed(retain=10), "StoreFeed: retain: expected a Duration or a timedelta, got 10"),
     (lambda: feed(retain=timedelta(-1)), "StoreFeed: retain: expected a duration of at least 0"),
     (lambda: feed(batch_size=0), "StoreFeed: batch_size: expected a whole number, at least 1, got 0"),
@@ -37,6 +38,7 @@ CALLS = [
     (lambda: match(how="right"), "only IntervalJoin knows unmatched right rows"),
     (lambda: match(how="full_outer"), "only IntervalJoin knows unmatched right rows"),
     (lambda: match(how="innner"), "StoreJoin: how: expected inner, left, semi or anti, got 'innner'"),
+    (lambda: StoreJoin(AT_SYNC, STORE), "StoreJoin: before is missing; say how much older"),
     (lambda: match(before=10), "StoreJoin: before: expected a Duration or a timedelta, got 10"),
     (lambda: match(before=timedelta(0), after=timedelta(seconds=-1)), r"expected before \+ after >= 0"),
     (lambda: match(select="left:id"), "StoreJoin: select: expected a list of 'stream:field', got 'left:id'"),
@@ -113,6 +115,10 @@ TOPOLOGIES = [
         [FILL, SYNC, ("match", match(store=MemoryStore()), by_key("sync"))],
         "the fields of the store's rows are not known",
     ),
+    (
+        [FILL, SYNC, ("match", match(left=Side("sync", key=["key", "part"], time="ts")), by_key("sync"))],
+        "different numbers of fields, so none match: ['key', 'part'] here, ['key'] in 'fill'",
+    ),
 ]
 
 
@@ -127,6 +133,18 @@ def test_positions_must_reach_all_tasks():
     sync = ("sync", DataDelaySync(LEFT), lambda one: by_key("feed", "l")(one).shuffle_grouping("fill", "position"))
     with pytest.raises(TopologyError, match=r"use all_grouping\('fill', 'position'\)"):
         build(bolts=[FILL, sync], parallelism=2)
+
+
+def test_settings_that_lose_matches_are_accepted_with_a_warning():
+    options = {"before": Duration.seconds(20), "after": Duration.seconds(5)}
+    topology = build(bolts=[FILL, SYNC, ("match", match(**options), by_key("sync"))])
+    assert [one for one in topology.warnings if "component 'match'" in one] == [
+        "component 'match': StoreJoin: after is 0:00:05, but 'sync' holds rows with an after of 0:00:00, so that later "
+        "matches are missed; give both the same after",
+        "component 'match': StoreJoin: before is 0:00:20, but 'fill' retains rows for 0:00:00.009000, so that earlier "
+        "matches are missed; retain them for before, and as much as left rows may lag",
+    ]
+    assert not build(bolts=[FILL, SYNC, ("match", match(), by_key("sync"))]).warnings
 
 
 class Plain(JoinStore):

@@ -42,6 +42,7 @@ class SiteInput:
         grouping: the kind of the grouping.
         grouped_by: the grouping fields.
         results: what is known of the tuples if they are results of a ready-made bolt.
+        bolt: the component's object; None if there is no such component.
     """
 
     component: str
@@ -51,6 +52,7 @@ class SiteInput:
     grouping: str
     grouped_by: tuple[str, ...] = ()
     results: Results | None = None
+    bolt: Any = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,14 @@ class FilledBy:
 
     Attributes:
         id: the component's id.
+        bolt: the bolt that fills it.
         store: the store.
         component, stream: what the component reads.
         fields: the fields of that stream; None if it is not declared.
     """
 
     id: str
+    bolt: AssembledBolt
     store: Any
     component: str
     stream: str

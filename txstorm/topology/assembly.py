@@ -75,6 +75,7 @@ class _Inspection:
             str(one.grouping.kind),
             tuple(one.grouping.fields),
             results,
+            None if source is None else source.object,
         )
 
     def _filled(self) -> tuple[FilledBy, ...]:
@@ -83,7 +84,9 @@ class _Inspection:
         for one in self._by_id.values():
             if isinstance(one.object, AssembledBolt) and one.object.fills is not None:
                 store, component, stream = one.object.fills
-                found.append(FilledBy(str(one.id), store, component, stream, self._fields(component, stream)))
+                found.append(
+                    FilledBy(str(one.id), one.object, store, component, stream, self._fields(component, stream))
+                )
         return tuple(found)
 
     def _fields(self, component: str, stream: str) -> tuple[str, ...] | None:

@@ -46,16 +46,25 @@ class StoreFeed(AssembledBolt):
         right: what is put; it needs an id. Its `grace` is 0 by default: while its source is read to the end, the
             position is the stamp of the transaction.
         store: the store.
-        retain: how far behind the position rows expire: ``before`` of the look-ups, and as much as left rows may lag.
+        retain: required; how far behind the position rows expire: ``before`` of the look-ups, and as much as left rows
+            may lag.
         batch_size: the most rows of one request.
 
     Raises:
         InputError: an argument is wrong.
     """
 
-    def __init__(self, right: Side, store: JoinStore, *, retain: Duration | timedelta, batch_size: int = 1000) -> None:
+    def __init__(
+        self, right: Side, store: JoinStore, *, retain: Duration | timedelta | None = None, batch_size: int = 1000
+    ) -> None:
         self.right = checked_side("StoreFeed", "right", right)
         self.store = checked_store("StoreFeed", store)
+        if retain is None:
+            msg = (
+                "StoreFeed: retain is missing; say how far behind the newest rows others are kept, such as "
+                "retain=Duration.hours(2): the 'before' of the join, and as much as the left side may lag"
+            )
+            raise InputError(msg)
         self.retain = span(retain, "StoreFeed: retain")
         self.batch_size = checked_size("StoreFeed", batch_size)
         self.fills = store, right.component, right.stream

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import pyarrow as pa
 
-from txstorm.api.assembly import AssembledBolt, Assembly, Site
+from txstorm.api.assembly import AssembledBolt, Assembly, FilledBy, Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
@@ -21,7 +21,8 @@ from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError
-from txstorm.joins.delay.feed import checked_size, checked_store
+from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
+from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults
 from txstorm.joins.selection import LEFT, RIGHT, Selected, selection, side_name
 from txstorm.joins.side import Side
@@ -53,7 +54,8 @@ class StoreJoin(AssembledBolt):
     Args:
         left: the rows.
         store: the store. If a `StoreFeed` of the same topology fills it, rows that are not put yet are seen, too.
-        before: how much earlier than a left row the rows that it matches may be; negative: how much later at least.
+        before: required; how much earlier than a left row the rows that it matches may be; negative: how much later
+            at least.
         after: how much later they may be.
         how: ``inner``, ``left``, ``semi`` or ``anti``, or Spark's spelling of it: the default stream is SQL's result.
         select: the output fields, each ``stream:field``, or with ``left:`` or ``right:``; None: all fields of both, if
@@ -69,7 +71,7 @@ class StoreJoin(AssembledBolt):
         left: Side,
         store: JoinStore,
         *,
-        before: Duration | timedelta,
+        before: Duration | timedelta | None = None,
         after: Duration | timedelta = AT_ONCE,
         how: str = INNER,
         select: Sequence[str] | None = None,
@@ -77,6 +79,12 @@ class StoreJoin(AssembledBolt):
     ) -> None:
         self.left = checked_side("StoreJoin", "left", left)
         self.store = checked_store("StoreJoin", store)
+        if before is None:
+            msg = (
+                "StoreJoin: before is missing; say how much older than a left row a right row may be, such as "
+                "before=Duration.minutes(30)"
+            )
+            raise InputError(msg)
         self.before = signed_duration(before, "StoreJoin: before")
         self.after = signed_duration(after, "StoreJoin: after")
         if self.before + self.after < 0:
@@ -95,6 +103,8 @@ class StoreJoin(AssembledBolt):
         faults = side_faults("StoreJoin", "left", self.left, site)
         faults += other_inputs("StoreJoin", [(self.left.component, self.left.stream)], site)
         filled = next((one for one in site.filled if same_store(one.store, self.store)), None)
+        different, warnings = self._mismatches(site, filled)
+        faults += different
         right_fields, right_name = None, RIGHT
         if filled is not None:
             right_fields = filled.fields
@@ -109,7 +119,30 @@ class StoreJoin(AssembledBolt):
         fields, wrong = selection("StoreJoin", self.select, names, (side.fields, right_fields), sides)
         use = StoreUse(site.id, self.store, batch_size=self.batch_size)
         plan = StoreJoinPlan(side, use, self.before, self.after, self.how, tuple(fields))
-        return Assembly(StoreJoinCommitter(plan), tuple(faults + wrong))
+        return Assembly(StoreJoinCommitter(plan), tuple(faults + wrong), tuple(warnings))
+
+    def _mismatches(self, site: Site, filled: FilledBy | None) -> tuple[list[str], list[str]]:
+        """Return faults and warnings of what differs from the sync and the feed, so that rows find no match."""
+        faults, warnings = list[str](), list[str]()
+        sync = next((one for one in site.inputs if isinstance(one.bolt, DataDelaySync)), None)
+        if sync is not None and sync.bolt.after < self.after:
+            warnings.append(
+                f"StoreJoin: after is {_shown(self.after)}, but {sync.component!r} holds rows with an after of "
+                f"{_shown(sync.bolt.after)}, so that later matches are missed; give both the same after"
+            )
+        feed = None if filled is None else filled.bolt
+        if filled is None or not isinstance(feed, StoreFeed):
+            return faults, warnings
+        if feed.retain < self.before:
+            warnings.append(
+                f"StoreJoin: before is {_shown(self.before)}, but {filled.id!r} retains rows for "
+                f"{_shown(feed.retain)}, so that earlier matches are missed; retain them for before, and as much as "
+                "left rows may lag"
+            )
+        if len(feed.right.key) != len(self.left.key):
+            keys = f"{list(self.left.key)} here, {list(feed.right.key)} in {filled.id!r}"
+            faults.append(f"StoreJoin: the keys of its sides have different numbers of fields, so none match: {keys}")
+        return faults, warnings
 
 
 @dataclass(frozen=True)
@@ -309,6 +342,11 @@ def _listed(column: Any) -> list[Any]:
 def _kind(key: Any) -> Any:
     """Return the type of a key, or the types of its parts."""
     return tuple(map(type, key)) if type(key) is tuple else type(key)
+
+
+def _shown(micros: int) -> str:
+    """Return a time in microseconds as text such as ``0:00:10``."""
+    return str(timedelta(microseconds=micros))
 
 
 def _checked_how(how: Any) -> str:
