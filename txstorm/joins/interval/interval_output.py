@@ -53,19 +53,17 @@ class JoinOutput:
 
     def released(self, left: Rows, window: RightWindow, pairs: Pairs) -> int:
         """Emit the results of released left rows, sorted by time and arrival; return the number of unmatched ones."""
-        how, matched = self._plan.how, np.zeros(len(left), bool)
-        matched[pairs.left] = True
-        alone = np.flatnonzero(~matched)
+        how, counts = self._plan.how, np.bincount(pairs.left, minlength=len(left))
+        alone = np.flatnonzero(counts == 0)
         if how in (SEMI, ANTI):
-            chosen = np.flatnonzero(matched) if how == SEMI else alone
+            chosen = np.flatnonzero(counts) if how == SEMI else alone
             self._emit({LEFT: self._left(left, chosen)}, len(chosen))
         else:
-            rows, partners = pairs.left, None
+            rows, there = pairs.left, None
             if how in (LEFT_OUTER, FULL) and len(alone):
-                rows = np.concatenate([pairs.left, alone])
-                turn = np.argsort(rows, kind="stable")
-                rows, partners = rows[turn], np.where(turn < len(pairs), turn, -1)
-            self._emit({LEFT: self._left(left, rows), RIGHT: self._right(window, pairs, partners)}, len(rows))
+                rows = np.repeat(np.arange(len(left)), np.maximum(counts, 1))
+                there = counts[rows] > 0
+            self._emit({LEFT: self._left(left, rows), RIGHT: self._right(window, pairs, there)}, len(rows))
         if self._read[LEFT]:
             self._unmatched(LEFT, left.stored.take(pa.array(alone)))
         return len(alone)
@@ -86,20 +84,22 @@ class JoinOutput:
 
     def _left(self, left: Rows, chosen: Numbers) -> dict[str, Any]:
         form, fields = self._plan.sides[LEFT].form, self._plan.fields_of(LEFT)
-        rows = left.stored.select(form.columns_for(fields)).take(pa.array(chosen))
-        return {field: form.values(rows, field) for field in fields}
+        picked = pa.array(chosen)
+        values = {field: form.values(left.stored, field) for field in fields}
+        return {
+            field: [column[row] for row in chosen.tolist()] if isinstance(column, list) else column.take(picked)
+            for field, column in values.items()
+        }
 
-    def _right(self, window: RightWindow, pairs: Pairs, partners: Numbers | None) -> dict[str, Any]:
-        """Return the fields of the right rows of pairs; `partners`: which pair each result has, -1 for none."""
+    def _right(self, window: RightWindow, pairs: Pairs, there: Mask | None) -> dict[str, Any]:
+        """Return the fields of the right rows of pairs; `there`: which results are pairs, None: all."""
         form, fields = self._plan.sides[RIGHT].form, self._plan.fields_of(RIGHT)
         columns = form.columns_for(fields)
-        if not len(pairs):
-            rows = form.schema.empty_table().select(columns)
+        if len(pairs):
+            rows = window.stored(pairs, columns, there)
         else:
-            rows = window.stored(pairs, columns)
-        if partners is not None:
-            missing: Mask = partners < 0
-            rows = rows.take(pa.array(partners, mask=missing))
+            kinds = [form.schema.field(name).type for name in columns]
+            rows = pa.table([pa.nulls(0 if there is None else len(there), kind) for kind in kinds], columns)
         return {field: form.values(rows, field) for field in fields}
 
     def _emit(self, sides: Mapping[int, Mapping[str, Any]], size: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.joins.rules.blocks import ARRIVAL, KEY, LARGEST, Block, Numbers, Rows, by_hash, spread
+from txstorm.joins.rules.blocks import ARRIVAL, KEY, LARGEST, Block, Mask, Numbers, Rows, by_hash, spread
 from txstorm.row_order import order_of
 
 LOWEST, LAST = -(1 << 63), (1 << 63) - 1
@@ -134,23 +134,27 @@ class RightWindow:
         places[some[order_of(*(column[some] for column in columns))]] = some
         return Pairs(pairs.left, [replace(part, places=places[part.places]) for part in pairs.parts])
 
-    def stored(self, pairs: Pairs, columns: Sequence[str]) -> pa.Table:
-        """Return stored columns of the right row of each pair."""
+    def stored(self, pairs: Pairs, columns: Sequence[str], there: Mask | None = None) -> pa.Table:
+        """Return stored columns of the right row of each pair; `there`: which rows are pairs, the others being null."""
         taken = [self.blocks[part.block].at[part.rows] for part in pairs.parts]
+        places, size, missing = [part.places for part in pairs.parts], len(pairs), None
+        if there is not None:
+            results = np.flatnonzero(there)
+            places, size, missing = [results[one] for one in places], len(there), ~there
         made = {}
         for name in columns:
             values = [self.blocks[part.block].stored.column(name) for part in pairs.parts]
             if all(_is_plain(column) for column in values):
-                whole = np.empty(len(pairs), values[0].type.to_pandas_dtype())
-                for part, at, column in zip(pairs.parts, taken, values, strict=True):
-                    whole[part.places] = np.asarray(column.chunk(0))[at]
-                made[name] = pa.array(whole, values[0].type)
+                whole = np.zeros(size, values[0].type.to_pandas_dtype())
+                for where, at, column in zip(places, taken, values, strict=True):
+                    whole[where] = np.asarray(column.chunk(0))[at]
+                made[name] = pa.array(whole, values[0].type, mask=missing)
                 continue
-            back = np.empty(len(pairs), np.int64)
-            back[np.concatenate([part.places for part in pairs.parts])] = np.arange(len(pairs))
+            back = np.zeros(size, np.int64)
+            back[np.concatenate(places)] = np.arange(len(pairs))
             rows = [column.take(pa.array(at)) for column, at in zip(values, taken, strict=True)]
             chunks = pa.chunked_array([chunk for one in rows for chunk in one.chunks], values[0].type)
-            made[name] = chunks.combine_chunks().take(pa.array(back))
+            made[name] = chunks.combine_chunks().take(pa.array(back, mask=missing))
         return pa.table(made)
 
     def marked(self, pairs: Pairs) -> tuple[RightWindow, list[tuple[Block, Numbers]]]:
