@@ -112,10 +112,16 @@ class SideForm:
     # -- from tuples to rows -------------------------------------------------------------------------------------------
 
     def check(self, chunk: Chunk) -> None:
-        """Raise `InputError` for a value that does not fit the type that `Side.columns` declares."""
+        """Raise `InputError` for a value that does not fit the type that `Side.columns` declares.
+
+        Raise `StateError` for a value that cannot be part of a key.
+        """
         for one in self.stored:
             if one.kind is not None and one.field:
                 self._converted(chunk, one)
+        columns = [self._values(chunk, field) for field in self.grouped_by]
+        if any(isinstance(column, list) or pa.types.is_nested(column.type) for column in columns):
+            self._groups(chunk)
 
     def rows_of(self, chunk: Chunk, txid: int, positions: Numbers) -> pa.Table:
         """Convert tuples to stored rows; `positions`: their positions in the transaction."""
