@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import StateError
 from txstorm.joins import IntervalJoin, Side
+from txstorm.results.joins import ComponentJoin
+from txstorm.results.read import read_kept_changes
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
 FIELDS = ("key", "ts", "id", "part")
@@ -268,3 +273,24 @@ def test_positions_are_recorded_by_partition() -> None:
     assert component["right"]["partitions"] == [["p", 105_000, 300_000], ["q", 96_000, 100_000]]
     assert component["right"]["position"] == 96_000
     assert component["released"] == 96_000
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_unmatched_rows_are_emitted_only_if_something_reads_them(tmp_path: Path, read: bool) -> None:
+    """Right rows that expire when they come are counted, and stored nowhere, in either case."""
+    old = [("a", time, f"r{time}", "p") for time in range(300)]
+    rows = {"l": [("a", 900, "l1", "p"), ("b", 1000, "l2", "p")], "r": [*old, ("a", 895, "r1", "p")]}
+    spout = CompositeSpout({name: MemoryTransactionalSpout([some], FIELDS, take=150) for name, some in rows.items()})
+    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    join = IntervalJoin(side("l"), side("r"), before=Duration(10), how="left", select=IDS)
+    builder.set_bolt("join", join).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    if read:
+        unmatched = builder.set_bolt("unmatched", DeltaSink("unmatched", dict.fromkeys(FIELDS, str) | {"ts": int}))
+        unmatched.global_grouping("join", "unmatched_left").global_grouping("join", "unmatched_right")
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path, end_of_input=True)
+    handle.awaitTermination(60)
+    counts = ComponentJoin(tmp_path, "join").to_json()
+    assert [counts[name] for name in ("joined", "unmatched_left", "unmatched_right", "buffered")] == [1, 1, 300, 0]
+    assert read_kept_changes(tmp_path, "join-right", 100, ["id"])[1]["id"].drop_null().to_pylist() == ["r1"]
+    if read:
+        assert sorted(handle.sink("unmatched").to_arrow()["id"].to_pylist()) == sorted(["l2", *(one[2] for one in old)])
