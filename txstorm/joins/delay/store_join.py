@@ -136,7 +136,8 @@ class StoreJoin(AssembledBolt):
         if feed.retain < self.before:
             warnings.append(
                 f"StoreJoin: before is {_shown(self.before)}, but {filled.id!r} retains rows for "
-                f"{_shown(feed.retain)}, so that earlier matches are missed; retain them for before, and as much as left rows may lag"
+                f"{_shown(feed.retain)}, so that earlier matches are missed; retain them for before, and as much as "
+                "left rows may lag"
             )
         if len(feed.right.key) != len(self.left.key):
             keys = f"{list(self.left.key)} here, {list(feed.right.key)} in {filled.id!r}"
