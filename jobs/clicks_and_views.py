@@ -1,6 +1,6 @@
 """Views of advertisements, each joined with the clicks on it; the clicks pause, resume far behind, and catch up.
 
-txstorm run jobs.clicks_and_views --end-of-input
+txstorm run jobs.clicks_and_views --end-of-input          (or: python -m jobs.clicks_and_views)
 txstorm join txstorm-data/clicks-and-views join
 python -m jobs.producers.clicks_and_views 127.0.0.1:9092
 txstorm run "jobs.clicks_and_views:topology('127.0.0.1:9092')" --data-dir from-kafka

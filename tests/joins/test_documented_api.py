@@ -94,4 +94,4 @@ def url():
 
 
 def test_any_server_of_the_api_is_a_store(url):
-    check_join_store(lambda: RestStore(url, token="right"))
+    check_join_store(lambda: RestStore(url, token="right"), seeds=range(4))

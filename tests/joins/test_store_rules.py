@@ -29,7 +29,7 @@ needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="s
 FIELDS = ("id", "key", "ts", "part")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SEED = int(os.environ.get("TXSTORM_JOIN_SEED", "17"))
-SCHEDULES = 6
+SCHEDULES = 4
 
 
 def rows(text, part):

@@ -139,6 +139,17 @@ def test_faults_of_a_store(tmp_path: Path):
     assert [fault.split(":")[0] for fault in wrong] == ["join", "store", "sink"]
 
 
+def test_rows_of_a_store_that_expire_before_their_left_rows(tmp_path: Path):
+    parts = {"top": 'variant = "redis"', "right": 'id = "click"', "left": "", "join": ""}
+    path = tmp_path / "clicks.toml"
+    text = VALID.format(**parts, more='[store]\nurl = "redis://h"\nretain = "1 h"')
+    path.write_text(text.replace('before = "0 s"', 'before = "61 min"'))
+    with pytest.raises(InputError, match="1 error\n  store: retain: right rows would expire before the left rows"):
+        JoinService.read(path)
+    path.write_text(text.replace('before = "0 s"', 'before = "60 min"'))
+    JoinService.read(path)
+
+
 def test_keys_of_other_types_can_never_match(tmp_path: Path):
     path = tmp_path / "clicks.toml"
     filled = dict.fromkeys(("top", "left", "right", "join", "more"), "")

@@ -289,6 +289,9 @@ class JoinService(_Part):
             faults.append(f"missing: variant = {variant!r} needs a section [store] with url and retain")
         if schemes is not None and store is not None and store.url.partition(":")[0] not in schemes:
             faults.append(f"url: variant = {variant!r} expects one that begins with {' or '.join(schemes)}")
+        join = info.data.get("join")
+        if store is not None and join is not None and store.retain < join.before:
+            faults.append("retain: right rows would expire before the left rows that they match; give at least before")
         return _unless(faults, store)
 
     @field_validator("sink")
