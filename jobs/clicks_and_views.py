@@ -12,12 +12,16 @@ jobs/stream_join.py.
 import json
 from functools import partial
 
-from jobs.producers.clicks_and_views import FIELDS, Minutes
 from txstorm import CompositeSpout, Duration, Topology, TransactionalSpout, TransactionalTopologyBuilder, run
 from txstorm.bolts import Map
 from txstorm.joins import IntervalJoin, Side
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout
+
+try:
+    from jobs.producers.clicks_and_views import FIELDS, RECORD, minutes
+except ModuleNotFoundError:  # as a script
+    from producers.clicks_and_views import FIELDS, RECORD, minutes
 
 
 def parsed(names, record):
@@ -30,7 +34,7 @@ def topology(kafka: str | None = None) -> Topology:
     """Build the topology over generated events or, if given, the topics ``views`` and ``clicks`` of Kafka servers."""
 
     def spout(topic: str) -> TransactionalSpout:
-        return OpaqueTransactionalKafkaSpout(topic, kafka, fields=Minutes.fields) if kafka else Minutes(topic)
+        return OpaqueTransactionalKafkaSpout(topic, kafka, fields=RECORD) if kafka else minutes(topic)
 
     builder = TransactionalTopologyBuilder("clicks-and-views", "events", CompositeSpout({t: spout(t) for t in FIELDS}))
     for topic, fields in FIELDS.items():

@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from txstorm import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.spouts import MemoryTransactionalSpout
 
 FIELDS = {"views": ("view", "ad", "at"), "clicks": ("click", "view", "at")}
+RECORD = ("value", "partition")
 START, MINUTE = 1_769_860_800_000, 60_000
 LAST = 70
 _VIEWS = [{"view": n, "ad": f"ad{n % 7}", "at": 6000 * n} for n in range(600)]
@@ -35,33 +36,11 @@ def events(topic: str, minute: int, start: int = START) -> list[str]:
     return [json.dumps({**one, "at": start + one["at"]}) for one in _EVENTS[topic] if first <= one["at"] < end]
 
 
-class Minutes(TransactionalSpout, SpoutCoordinator):
-    """A spout over one of the topics: its transaction n has the records of minute n."""
-
-    fields = ("value", "partition")
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return MinuteEmitter(self.topic if context.task == 0 else None)
-
-    def initialize_transaction(self, txid, previous):
-        return txid if events(self.topic, txid) else NOT_READY
-
-
-class MinuteEmitter(Emitter):
-    """An emitter of a topic's records; None: of a task that has none."""
-
-    def __init__(self, topic: str | None) -> None:
-        self.topic = topic
-
-    def emit_batch(self, attempt, metadata, collector):
-        for value in events(self.topic, metadata) if self.topic else ():
-            collector.emit(value, 0)
+def minutes(topic: str) -> MemoryTransactionalSpout:
+    """Return a spout over one of the topics: its transaction n has the records of minute n."""
+    sizes = [len(events(topic, minute)) for minute in range(1, LAST + 1)]
+    records = [(value, 0) for minute in range(1, LAST + 1) for value in events(topic, minute)]
+    return MemoryTransactionalSpout([records], RECORD, take=lambda txid: sizes[txid - 1] if txid <= LAST else 0)
 
 
 def main(argv: Sequence[str]) -> int:

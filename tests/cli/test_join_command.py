@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,11 @@ def topology(left: Sequence[Row], right: Sequence[Row], take: int = 1, tasks: in
         }
     )
     builder = TransactionalTopologyBuilder("joins", "feed", spout)
-    common = {"key": "key", "time": "ts", "id": "id", "partition": "part"}
+    common = {"key": "key", "time": "ts", "id": "id", "partition": "part", "idle": options.pop("idle", None)}
+    left_side = Side("feed", "l", partitions=options.pop("left_partitions", None), **common)
     right_side = Side("feed", "r", partitions=options.pop("partitions", None), **common)
     bounds = {"before": Duration(10), **options}
-    join = IntervalJoin(Side("feed", "l", **common), right_side, select=["l:id", "r:id"], **bounds)
+    join = IntervalJoin(left_side, right_side, select=["l:id", "r:id"], **bounds)
     builder.set_bolt("join", join, tasks).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
     builder.set_bolt("pairs", DeltaSink("pairs", {"l_id": str, "r_id": str})).global_grouping("join")
     return builder.build_topology()
@@ -112,6 +114,46 @@ def test_partition_that_holds_the_join_back(tmp_path: Path, command: Command):
     assert why[1].startswith("the right side is held back by partition 'r1', which has had no data, for ")
 
 
+def test_left_partition_that_keeps_right_rows_is_named(tmp_path: Path, command: Command):
+    """A left partition without data keeps B undefined, so that no right row expires."""
+    data_dir = tmp_path / "left"
+    built = topology(LEFT, RIGHT, left_partitions=["l0", "l1"])
+    run(built, engine="local", data_dir=data_dir, until_txid=3).awaitTermination(60)
+    shown = json.loads(command(data_dir, "join", "--json")[1])
+    assert (shown["left"]["held_back_by"]["partition"], shown["bound"], shown["buffered"]) == ("l1", None, 3)
+    out = command(data_dir, "join")[1]
+    assert "feed/l, position undefined; held back by partition 'l1', which has had no data, for " in out
+
+
+def test_idle_partitions_hold_nothing_back(tmp_path: Path, command: Command):
+    """A partition that is left out as idle is not named, neither by the command nor in the progress of a run."""
+    data_dir, idle = tmp_path / "idle", timedelta(microseconds=1)
+    built = topology(LEFT, RIGHT, partitions=["r0", "r1"], left_partitions=["l0", "l1"], idle=idle)
+    handle = run(built, engine="local", data_dir=data_dir, until_txid=4)
+    handle.awaitTermination(60)
+    shown = json.loads(command(data_dir, "join", "--json")[1])
+    named = [shown[side]["held_back_by"]["partition"] for side in ("left", "right")]
+    assert (named, shown["position"]) == (["l0", "r0"], at(60))
+    assert handle.progress.windows["join"].held_back_by.partition == "r0"
+
+
+def test_key_with_none(tmp_path: Path, command: Command):
+    """Rows without a key are released unmatched; a question for one is answered by what becomes of them."""
+    left, right = [("l1", None, 10, "l0")], [("r1", None, 8, "r0"), ("r2", "a", 90, "r0")]
+    run(topology(left, right), engine="local", data_dir=tmp_path / "none", available_now=True).awaitTermination(60)
+    error = command(tmp_path / "none", "join", "--key", "None")[2]
+    assert "no row of key 'None' has arrived up to txid 2; rows with None in their key match nothing" in error
+
+
+def test_pending_row_and_row_outside_the_bounds(clicks: Path, command: Command):
+    """As of txid 1, l1 waits for the right position; as of the end, r5 is named as outside the bounds of l4."""
+    shown = json.loads(command(clicks, "join", "--txid", 1, "--key", "a", "--json")[1])
+    (left,) = (row for row in shown["rows"] if row["side"] == "left")
+    assert left["why"][0] == f"pending until the right position is after {at(10)}; it is {at(5)}"
+    assert f"right row r1 at {at(5)} is joined with left row l1 when that is released" in left["why"]
+    assert f"right row r5 at {at(205)} is outside the bounds of left row l4" in command(clicks, "join", "--key", "a")[1]
+
+
 def test_join_that_is_no_longer_held_back_names_no_partition(tmp_path: Path):
     handle = run(topology(LEFT, RIGHT), engine="local", data_dir=tmp_path / "ended", end_of_input=True)
     handle.awaitTermination(60)
@@ -155,7 +197,7 @@ def test_history_of_a_key(clicks: Path, command: Command):
 def test_left_row_that_was_released_at_once(clicks: Path, command: Command):
     shown = json.loads(command(clicks, "join", "--key", "b", "--json")[1])
     assert [(row["id"], row["added"], row["released"]) for row in shown["rows"]] == [("l3", 3, 3)]
-    assert shown["rows"][0]["why"][1] == "no right row of this key is kept after txid 0"
+    assert shown["rows"][0]["why"][1] == "no right row of this key has arrived up to txid 5"
 
 
 def test_left_row_that_came_late(tmp_path: Path, command: Command):
@@ -237,7 +279,7 @@ def test_bad_command_lines(clicks: Path, tmp_path: Path, command: Command):
         ("nowhere", "join"): "nowhere",
         (clicks, "joint"): "no join 'joint' (did you mean 'join'?); there are join",
         (clicks, "join", "--txid", 9): "txid 9",
-        (clicks, "join", "--key", "z"): "join: no row of key 'z' is kept, after txid 0 up to 5",
+        (clicks, "join", "--key", "z"): "join: no row of key 'z' has arrived up to txid 5; rows with None",
         (clicks, "join", "--key", "a", "--key", "b"): "join: expected a key of key, got 2 values",
     }
     for arguments, what in refused.items():

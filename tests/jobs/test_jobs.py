@@ -169,7 +169,14 @@ def test_a_job_runs_from_the_command_line(path: Path, tmp_path: Path):
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [pytest.param("reach", marks=pytest.mark.long), "transactional_words"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param("reach", marks=pytest.mark.long),
+        "transactional_words",
+        pytest.param("clicks_and_views", marks=pytest.mark.long),
+    ],
+)
 def test_a_job_runs_under_spark_submit(job: str, tmp_path: Path):
     """A job's classes work although spark-submit runs it as the main module, which workers cannot import."""
     submit = Path(sys.executable).with_name("spark-submit")
@@ -185,6 +192,16 @@ def test_a_job_runs_under_spark_submit(job: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     (data_dir,) = tmp_path.glob("txstorm-data/*")
     assert committed_txid(data_dir) >= 2
+
+
+def test_jobs_run_as_scripts(tmp_path: Path):
+    """A script has its own directory on the path, but not the one that contains the package `jobs`."""
+    scripts = [str(path) for path in sorted((ROOT / "jobs").glob("*.py")) if "    run(topology" in path.read_text()]
+    code = "import runpy, sys; sys.path[:0] = [sys.argv[1]]; print(len([runpy.run_path(one) for one in sys.argv[2:]]))"
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-I", "-c", code, ROOT / "jobs", *scripts], **options)
+    assert (done.returncode, done.stdout) == (0, f"{len(scripts)}\n"), done.stderr
+    assert len(scripts) > 5
 
 
 def test_sliding_window(finished: Callable[..., RunHandle]):

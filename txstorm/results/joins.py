@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from txstorm.api.context import SourceFacts
 from txstorm.api.names import near
 from txstorm.errors import InputError
 from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, TaskRecord, unit_of_task
@@ -22,7 +23,7 @@ from txstorm.results.views import StateView, committed_document, committed_txid,
 from txstorm.results.windows import PANES, PROGRESS, SESSIONS, TUPLES, time_text
 from txstorm.spouts.facts import facts_of
 from txstorm.windows.records import ComponentRecord
-from txstorm.windows.rules.event_time import END
+from txstorm.windows.rules.event_time import END, Facts, WatermarkRule
 
 LEFT, RIGHT, MATCHED, PASSING = "-left", "-right", "-matched", "-passing"
 RETAIN = "retain"
@@ -154,17 +155,20 @@ class ComponentJoin:
         known: dict[str, tuple[int | None, int | None]] = {
             partition: (one.time, one.stamp) for (_, partition), one in progress.newest.items()
         }
-        announced = about.get("partitions")
-        for partition in self._announced(about.get("sources", ())) if announced is None else announced:
+        announced, facts = about.get("partitions"), self._facts(about.get("sources", ()))
+        for partition in facts.partitions if announced is None else announced:
             # A side without the partition field is one partition, whatever its source has.
             if announced is not None or known.keys() != {""}:
                 known.setdefault(partition, (None, progress.first_stamp))
-        slowest = min(known, key=lambda one: (known[one][0] is not None, known[one][0] or 0, one), default=None)
         held = None
-        if slowest is not None and progress.watermark != END:
-            since = known[slowest][1]
-            silent = None if stamp is None or since is None else max(0, stamp - since)
-            held = {"partition": slowest, "newest": time_text(known[slowest][0]), "silent": _seconds(silent)}
+        if progress.watermark != END and not facts.ended and stamp is not None:
+            rule = WatermarkRule(1, idle=about.get("idle"))
+            active = rule.active_partitions(0, progress, stamp, Facts({0: frozenset(known)}))
+            slowest = min(active, key=lambda one: (known[one][0] is not None, known[one][0] or 0, one), default=None)
+            if slowest is not None:
+                newest, since = known[slowest]
+                silent = None if since is None else max(0, stamp - since)
+                held = {"partition": slowest, "newest": time_text(newest), "silent": _seconds(silent)}
         return {
             "input": about.get("input"),
             "position": time_text(progress.watermark),
@@ -175,15 +179,17 @@ class ComponentJoin:
             "held_back_by": held,
         }
 
-    def _announced(self, sources: Sequence[str]) -> list[str]:
-        """Return the partitions of the sources of a side, if the spout knew them in this transaction."""
+    def _facts(self, sources: Sequence[str]) -> SourceFacts:
+        """Return the partitions of the sources of a side in this transaction, and whether all of them had ended."""
         txid, document = committed_document(self.data_dir)
         if txid != self.txid:
             history = read_directory_history(self.data_dir)
             rows = history.filter(pc.equal(history["txid"], self.txid)).to_pylist()
             document = json.loads(rows[-1]["extents"]) if rows else None
         facts = facts_of(document, sources, 0).sources
-        return [partition for one in sources for partition in facts[one].partitions]
+        found = [facts[one] for one in sources]
+        partitions = tuple(partition for one in found for partition in one.partitions)
+        return SourceFacts(partitions, ended=bool(found) and all(one.ended for one in found))
 
 
 def _seconds(micros: int | None) -> float | None:

@@ -136,7 +136,10 @@ class KeyHistory:
         stored = [_rows_of(data_dir, join, side, key) for side in SIDES]
         rows = pa.concat_tables([*stored, *_passing(data_dir, join, key)]).to_pylist()
         if not rows:
-            msg = f"{join.component}: no row of key {', '.join(key)!r} is kept, after txid {floor} up to {join.txid}"
+            msg = (
+                f"{join.component}: no row of key {', '.join(key)!r} has arrived{_since(floor)} up to txid "
+                f"{join.txid}; rows with None in their key match nothing, and have no history"
+            )
             raise InputError(msg)
         flags = _flags(data_dir, join)
         found = [JoinRow(one[SIDE], one[KEY], one[ID], one[PARTITION], one[TIME], one[ARRIVAL]) for one in rows]
@@ -202,7 +205,7 @@ class KeyHistory:
         outside = [text for text, within in missed if not within]
         said = self._left_fate(row) if left else self._right_fate(row)
         if left and row.ended is not None and not row.matched and not others:
-            said.append(f"no right row of this key is kept after txid {self.floor}")
+            said.append(f"no right row of this key has arrived{_since(self.floor)} up to txid {self.join.txid}")
         # Rows outside the bounds explain only why there is no match at all.
         return [*said, *inside, *([] if row.matched or not left or row.ended is None else outside[:OUTSIDE])]
 
@@ -240,6 +243,10 @@ class KeyHistory:
                 True,
             )
         return f"{pair} expired in txid {right.ended}, before left row {left.id} came in txid {left.added} (late)", True
+
+
+def _since(floor: int) -> str:
+    return f" after txid {floor}, where the kept history begins," if floor else ""
 
 
 def _rows_of(data_dir: Path, join: ComponentJoin, side: str, key: Sequence[str]) -> pa.Table:

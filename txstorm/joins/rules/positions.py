@@ -101,13 +101,15 @@ class PositionRule:
     def held_back_by(self, progress: Progress, arrivals: Arrivals, stamp: int) -> tuple[str, int] | None:
         """Return the partition with the lowest newest time, and the stamp of its last data; None if there is none.
 
-        A partition without data comes first, with the stamp of the first transaction.
+        A partition without data comes first, with the stamp of the first transaction; idle ones do not count.
         """
         if progress.watermark == END or 0 in arrivals.facts.frontiers:
             return None
-        known = {partition: (one.time, one.stamp) for (_, partition), one in progress.newest.items()}
-        for partition in sorted(arrivals.facts.partitions.get(0, ())):
-            known.setdefault(partition, (-END, progress.first_stamp or stamp))
+        known = dict[str, tuple[int, int]]()
+        for partition in self.watermark.active_partitions(0, progress, stamp, arrivals.facts):
+            newest = progress.newest.get((0, partition))
+            first = (-END, stamp if progress.first_stamp is None else progress.first_stamp)
+            known[partition] = first if newest is None else (newest.time, newest.stamp)
         if not known:
             return None
         lowest = min(known, key=lambda one: (known[one][0], one))

@@ -197,6 +197,12 @@ class WatermarkRule:
         """Return input → the time up to which it lets the watermark advance, None if undefined; without the ended."""
         return {one: self._position(one, progress, stamp, facts) for one in self._considered(progress, stamp, facts)}
 
+    def active_partitions(self, one: int, progress: Progress, stamp: int, facts: Facts = Facts()) -> list[str]:
+        """Return the partitions of an input that are not idle; none if it has ended."""
+        if facts.end_of_input or one in facts.ended:
+            return []
+        return self._active(self._stamps(one, progress, facts), progress, stamp)
+
     def next_idle(self, progress: Progress, stamp: int, facts: Facts = Facts()) -> int | None:
         """Return the next stamp at which an input or a partition without data is left out; None if there is none."""
         if self.idle is None or progress.first_stamp is None:
