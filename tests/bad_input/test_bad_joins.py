@@ -85,8 +85,14 @@ BUILDS: dict[str, Any] = {
         lambda: build(side(columns={"key": int}), side("r", columns={"key": str})),
         "the types int64 and string, so none would match",
     ),
-    "an unknown selected field": (lambda: build(side(), side("r"), select=["l:idd"]), "the side has no field 'idd'.*'id'"),
-    "an unknown selected stream": (lambda: build(side(), side("r"), select=["q:id"]), "'q:id' names no side of the join"),
+    "an unknown selected field": (
+        lambda: build(side(), side("r"), select=["l:idd"]),
+        "the side has no field 'idd'.*'id'",
+    ),
+    "an unknown selected stream": (
+        lambda: build(side(), side("r"), select=["q:id"]),
+        "'q:id' names no side of the join",
+    ),
     "a field without stream": (lambda: build(side(), side("r"), select=["id"]), "expected 'stream:field'"),
     "a field twice": (lambda: build(side(), side("r"), select=["l:id", "l:id"]), "two fields 'l_id'; select each once"),
     "a right field of a semi join": (
