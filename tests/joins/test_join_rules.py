@@ -266,6 +266,7 @@ def test_a_rule(name):
         check(running, steps)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*RELEASE, *EXPIRY, *NONE_KEYS])
 def test_a_rule_with_a_restart_after_every_transaction(name, tmp_path):
     options, steps = CASES[name]

@@ -200,7 +200,7 @@ def check_schedule(seed, path):
         schedule.driver.close()
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(4))
 def test_random_schedules(number, tmp_path):
     check_random(1, tmp_path)
 
