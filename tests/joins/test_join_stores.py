@@ -13,7 +13,7 @@ from servers.running import start_redis
 from txstorm.api.external import Mark
 from txstorm.clients.redis.connection import redis as client
 from txstorm.errors import InputError, StateError
-from txstorm.joins import MemoryStore, RedisStore, RestStore
+from txstorm.joins import MemoryStore, RedisStore, RestStore, StoreRow
 from txstorm.testing import CountingStore, check_join_store
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
@@ -68,6 +68,20 @@ def test_stores_behind_the_api_keep_all_rules(redis, tmp_path, spec):
     options = ["memory"] if spec == "memory" else [f"redis:{url_of(redis)}", "--prefix", "api"]
     with store_server(tmp_path / "server", "--token", "secret", "--store", *options) as server:
         check_join_store(lambda: RestStore(server.url, token="secret"), seeds=range(3))
+
+
+@needs_redis
+@pytest.mark.integration
+def test_values_that_are_no_fields_come_back_as_they_are(redis, tmp_path):
+    """A11: arbitrary data by key; any iterable of rows is put."""
+    values = ["text", 5, None, ["a", 1], ("a", 1), b"x", {1: 2}, {"": [3]}, {"": 4, "v": None}, {}, {"v": (1,)}]
+    rows = [StoreRow(f"k{number}", "i", number, value) for number, value in enumerate(values)]
+    with store_server(tmp_path, "--store", f"redis:{url_of(redis)}", "--prefix", "rest") as server:
+        for store in (MemoryStore(), RedisStore(url_of(redis), prefix="own"), RestStore(server.url)):
+            store.put_many(iter(rows))
+            store.put_many(row for row in rows)
+            found = store.get_many([row.key for row in rows], None, None)
+            assert [list(one) for one in found.values()] == [[row] for row in rows], store
 
 
 def test_counting_stores_count_requests_and_have_what_their_store_has():

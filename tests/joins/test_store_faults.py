@@ -138,14 +138,14 @@ ANSWERS = [
 
 
 class Troubles:
-    """Wrong answers to one kind of request, of which each follows three right ones.
+    """Wrong answers to one kind of request, each after five right ones: a group of two transactions puts four times.
 
     Attributes:
         to_come: name, change and number of the wrong answers.
     """
 
     def __init__(self):
-        self.to_come = [one for name, change, times in ANSWERS for one in [("", None, 3), (name, change, times)]]
+        self.to_come = [one for name, change, times in ANSWERS for one in [("", None, 5), (name, change, times)]]
         self._lock = threading.Lock()
 
     def change(self):

@@ -18,13 +18,13 @@ class StoreRow:
         key: the join key: a str, int, bool, bytes, datetime, date or Decimal; for several fields, a tuple of them.
         id: identity of the row among those of its key, of the same types.
         time: its time in UTC microseconds since 1970.
-        value: field → value, of types that tuples may have.
+        value: field → value, of types that tuples may have; of rows that no `StoreFeed` puts, also one such value.
     """
 
     key: Any
     id: Any
     time: int
-    value: Mapping[str, Any]
+    value: Any
 
 
 class JoinStore(ABC):

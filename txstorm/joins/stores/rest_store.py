@@ -62,6 +62,7 @@ class RestStore(JoinStore):
 
     def put_many(self, rows: Sequence[StoreRow]) -> None:
         """See `JoinStore`."""
+        rows = list(rows)
         self._send("/rows", {"rows": [_item(row) for row in rows]}, [row.key for row in rows], _all_stored)
 
     def get_many(self, keys: Collection[Any], start: int | None, end: int | None) -> Mapping[Any, Sequence[StoreRow]]:

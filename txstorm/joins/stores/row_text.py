@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,8 @@ MAX_TIME = (1 << 63) - 1
 _PLAIN = frozenset((str, int, bool, type(None)))
 _BY_TIME = attrgetter("time", "id")
 _MIXED = frozenset((dict, list))
+_WHOLE = ""
+"""Only field of the stored form of a value that is no mapping of field names; it is in a list."""
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """Errors of decoding something else than what was encoded."""
 
@@ -68,9 +70,12 @@ def checked_time(row: StoreRow) -> int:
 
 
 def plain_fields(row: StoreRow) -> dict[str, Any]:
-    """Return the value of `row` with tags where JSON lacks the type."""
+    """Return the value of `row` as fields, with tags where JSON lacks the type."""
+    value = row.value
     try:
-        return {name: one if type(one) in _PLAIN else tag(one, name) for name, one in row.value.items()}
+        if not isinstance(value, Mapping) or _WHOLE in value or not all(type(name) is str for name in value):
+            return {_WHOLE: [tag(value, "value")]}
+        return {name: one if type(one) in _PLAIN else tag(one, name) for name, one in value.items()}
     except InputError as error:
         msg = f"join store: row {row.id!r} of key {row.key!r}: {error}"
         raise StateError(msg) from None
@@ -86,8 +91,11 @@ def restored(value: Any) -> Any:
     return untag(value) if type(value) in _MIXED else value
 
 
-def restored_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that `plain_fields` has encoded, changed in place."""
+def restored_fields(fields: dict[str, Any]) -> Any:
+    """Return the value that `plain_fields` has encoded; its fields are changed in place."""
+    if _WHOLE in fields:
+        [whole] = fields[_WHOLE]
+        return untag(whole)
     for name, one in fields.items():
         if type(one) in _MIXED:
             fields[name] = untag(one)
@@ -128,7 +136,7 @@ def rows_of(key: Any, found: list[list[Any]], *, plain: bool = False) -> list[St
     """
     if not plain:
         for parts in found:
-            restored_fields(parts[2])
+            parts[2] = restored_fields(parts[2])
             if type(parts[1]) in _MIXED:
                 parts[1] = untag(parts[1])
     if len(found) == 1:  # the usual case
