@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from docs_blocks import ROOT, blocks, difference
 from programs import loaded
+from servers.process import free_ports
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 RUNNER = Path(__file__).with_name("docs_blocks.py")
 SERVED = ROOT / "docs" / "kafka.md"
 """Talks to servers at the ports where everybody expects them."""
+PORTS = ("18473",)
+"""Ports of servers that pages start; replaced by free ones."""
 SPARK = [page for page in PAGES if page != SERVED and any(block.spark for block in blocks(page))]
 LOCAL = [page for page in PAGES if page not in (SERVED, *SPARK) and any(not block.spark for block in blocks(page))]
 
@@ -32,7 +35,8 @@ def run_page(page: Path, *options: str, **environment: str) -> None:
 @pytest.mark.parametrize("page", LOCAL, ids=name)
 def test_page(page: Path):
     """All code blocks of a page run and print the output shown; row T50: the pages for Storm and Trident users."""
-    run_page(page)
+    used = next((port for port in PORTS if port in page.read_text(encoding="utf-8")), None)
+    run_page(page, *(["--instead", f"{used}={free_ports(1)[0]}"] if used else []))
 
 
 @pytest.mark.spark
