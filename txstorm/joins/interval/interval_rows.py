@@ -148,7 +148,8 @@ class JoinRows:
         parts = []
         for block, at in matched:
             live = at[block.times[at] >= bound]
-            parts.append(block.stored.select([GROUP, TIME, ARRIVAL]).take(pa.array(block.at[live])))
+            part = block.stored.select([GROUP, ARRIVAL]).take(pa.array(block.at[live]))  # stored times are on disk
+            parts.append(part.append_column(TIME, pa.array(block.times[live])))
         flags = pa.concat_tables(parts) if parts else None
         if flags is not None and flags.num_rows:
             self._matched.append_batch(flags)
