@@ -93,7 +93,7 @@ def fill(options: Mapping[str, Any]) -> dict[str, Any]:
     job, before = Job.of(options["job"]), written()
     last = job.last - 1
     topology = joined(both_sides(replace(job, txids=last)), AddUp(until(job.source, job.last * job.tuples)))
-    handle, marks = begun(options, topology, settings={"max_group_txids": 1})
+    handle, marks = begun(options, topology, settings={"max_group_txids": 1, "max_spout_pending": 4})
     anonymous = []
     while marks.last < last:
         marks.wait(handle, marks.last + 1)

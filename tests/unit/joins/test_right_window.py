@@ -52,7 +52,6 @@ def test_blocks_find_what_loops_find(seed, monkeypatch):
     largest = draw.choice([8, 30, 1 << 20])
     for module in (blocks_module, matching):
         monkeypatch.setattr(module, "LARGEST", largest)
-    monkeypatch.setattr(blocks_module, "_SMALL", draw.choice([0, 1 << 18]))
     window, loops = RightWindow(), Loops()
     for _ in range(draw.randrange(4, 25)):
         first += draw.randrange(10)

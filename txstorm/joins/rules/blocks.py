@@ -21,8 +21,6 @@ KEY, ARRIVAL = "key", "arrival"
 """Columns of stored rows with the key, and with a number that is higher for later rows."""
 LARGEST = 1 << 20
 """Number of rows from which on a block is not merged with others."""
-_SMALL = 1 << 18
-"""Number of hashes up to which a block is searched as it is, since it fits into the cache of the processor."""
 _PER_BUCKET = 2
 """Number of hashes in a bucket of a block's index, on average."""
 
@@ -157,13 +155,7 @@ class Block:
         none = np.empty(0, np.int64)
         if not len(hashes) or int(low.min()) > self.most or int(high.max()) < self.least:
             return none, none, none
-        if len(self.hashes) < _SMALL:
-            at = np.searchsorted(self.hashes, hashes)
-        else:
-            bits = (len(self.buckets) - 1).bit_length() - 1
-            bucket = (hashes >> np.uint64(64 - bits)).astype(np.int64)
-            at = _bisected(self.hashes, self.buckets[bucket], self.buckets[bucket + 1], hashes)
-        at[at == len(self.hashes)] = 0
+        at = self._located(hashes)
         found = np.flatnonzero(self.hashes[at] == hashes)
         first, last = self.starts[at[found]].astype(np.int64), self.starts[at[found] + 1].astype(np.int64)
         if int(low.max()) > self.least:
@@ -172,6 +164,19 @@ class Block:
             last = _bisected(self.times, first, last, high[found] + 1)
         there = np.flatnonzero(last > first)
         return found[there], first[there], (last - first)[there]
+
+    def _located(self, hashes: Hashes) -> Numbers:
+        """Return the position of the first hash that is not below each of `hashes`; any position if there is none."""
+        bits = (len(self.buckets) - 1).bit_length() - 1
+        at = self.buckets[(hashes >> np.uint64(64 - bits)).astype(np.int64)].astype(np.int64)
+        last = len(self.hashes) - 1
+        np.minimum(at, last, out=at)
+        rest = np.flatnonzero(self.hashes[at] < hashes)
+        while len(rest):  # hashes are evenly distributed, so buckets are short
+            at[rest] += 1
+            rest = rest[at[rest] <= last]
+            rest = rest[self.hashes[at[rest]] < hashes[rest]]
+        return np.minimum(at, last, out=at)
 
     def expiring(self, low: int, high: int) -> Numbers:
         """Return the positions of the rows with times from `low` to before `high`."""
