@@ -919,7 +919,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "OpenSessions._live",
         "alive.all()",
         "True",
-        "tests/unit/windows/test_aggregate_values.py",
+        "tests/unit/windows/test_aggregate_values.py::test_rows_of_a_session_that_grows_for_long_are_few",
     ),
     Mutant(
         "sessions_that_touch_are_one",
@@ -966,8 +966,8 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     Mutant(
         "right_rows_expire_by_released_rows_only",
         "IntervalJoinCommitter._joined",
-        "bounds.expired(left_reached, rows.record.oldest)",
-        "bounds.expired(int(freed.times.max()) if len(freed) else None, rows.record.oldest)",
+        "bounds.expired(left_reached, oldest)",
+        "bounds.expired(int(freed.times.max()) if len(freed) else None, oldest)",
         "tests/joins/test_golden_joins.py",
     ),
     Mutant(
@@ -1022,14 +1022,14 @@ if replay and not self.planner.opaque and txid in self.metas:
     self._plan(txid, self.metas[txid].document)
     return True
 """,
-        "tests/joins/test_store_joins.py",
+        "tests/joins/test_store_join_topologies.py::test_a_report_is_pinned_so_a_replay_has_the_same_one",
     ),
     Mutant(
         "a_frontier_that_later_results_may_reach",
         "Bounds.frontier",
         "low if low == END else low - 1",
         "low",
-        "tests/joins",
+        "tests/joins/test_rules_around_joins.py",
     ),
     Mutant(
         "a_row_that_expires_on_arrival_matches_nothing",

@@ -318,7 +318,8 @@ def test_a_partition_of_an_opaque_spout_that_goes_away_is_said_once_and_kept(tmp
     def listen(progress):
         done.append(progress)
         if progress.txid in (1, 4):
-            path.write_text("1" if progress.txid == 1 else "2")
+            path.with_suffix(".new").write_text("1" if progress.txid == 1 else "2")
+            path.with_suffix(".new").replace(path)  # the emitter, which reads meanwhile, never finds it empty
 
     assert go_until(OpaqueShrinks(path), tmp_path / "data", 30, listeners=[listen]) == 30
     counts = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
