@@ -52,15 +52,16 @@ class FedSchedule:
         number: index, in a row of the model, of its input; rows are delivered by input.
         id: index of its id; rows that an opaque replay adds have ids of their own.
         rescaled: function that returns the topology with another parallelism; None if it cannot change.
+        restarts: share of the restarts that are made; the others are left out, or are failures.
     """
 
-    def __init__(self, driver, rng, to_streams, *, number, id, rescaled=None):
+    def __init__(self, driver, rng, to_streams, *, number, id, rescaled=None, restarts=1):
         self.driver, self.rng, self.to_streams = driver, rng, to_streams
-        self.number, self.id, self.rescaled = number, id, rescaled
+        self.number, self.id, self.rescaled, self.restarts = number, id, rescaled, restarts
 
     def commit(self, stamp, rows, *, end=False):
         """Commit one transaction; return its txid and the rows it has after all replays, in order of delivery."""
-        if self.rng.random() < 0.1:
+        if self.rng.random() < 0.1 * self.restarts:
             self._restart()
         rows = [] if end else self._ordered(rows)
         txid = self._feed(stamp, rows, end)
@@ -81,7 +82,7 @@ class FedSchedule:
 
     def _disturb(self, txid, stamp, rows, end):
         kind = self.rng.choice(["processing", "committing", "restart"])
-        if kind == "restart":
+        if kind == "restart" and (self.restarts == 1 or self.rng.random() < self.restarts):
             self._restart()
         else:
             if kind == "committing":

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from window_cases import Report, driver
+from window_cases import Report, at, driver
 from window_cases import topology as fed
 
-from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt, run
 from txstorm.cli.main import execute
 from txstorm.errors import InputError, StateError
 from txstorm.operations.lifecycle import rebalance
 from txstorm.results.read import rows_json
 from txstorm.results.views import StateView, identity_of
+from txstorm.results.windowed_components import component_windows
 from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.testing import FeedSpout
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced
 
@@ -167,3 +169,59 @@ def test_windows_that_cannot_move_are_not_rebalanced() -> None:
     shuffled.set_bolt("w", means()).shuffle_grouping("feed")
     with pytest.raises(InputError, match="'feed' is grouped by shuffle, so two tasks may get tuples of one key"):
         rebalanced(shuffled.build_topology(), {"w": 2})
+
+
+class Origins(WindowedBolt):
+    """Emits the stream and the id of each tuple."""
+
+    fields = ("content",)
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def execute(self, window: Any) -> None:
+        self.collector.emit(" ".join(f"{one.source_stream}:{one['id']}" for one in window.get()))
+
+
+def of_streams(bolt: Any, **streams: tuple[str, ...]) -> Topology:
+    feed = FeedSpout({**dict.fromkeys("abc", PLAIN), **streams})
+    builder = TransactionalTopologyBuilder("t", "feed", feed)
+    declarer = builder.set_bolt("w", bolt.with_tumbling_window(TEN).with_timestamp_field("ts", "s"))
+    for name in streams:
+        declarer.global_grouping("feed", name)
+    return builder.build_topology()
+
+
+PLAIN = ("id", "ts")
+INPUTS = {
+    "in another order": {"b": PLAIN, "a": PLAIN},
+    "with one more": {"c": PLAIN, "a": PLAIN, "b": PLAIN},
+    "without the first": {"b": PLAIN},
+    "with other fields": {"a": ("ts", "more", "id"), "b": PLAIN},
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_stored_tuples_stay_those_of_their_input(name: str) -> None:
+    """A start may have its inputs in another order, with other fields, or have others; and a later one again."""
+    streams = INPUTS[name]
+    with driver(of_streams(Origins(), a=PLAIN, b=PLAIN)) as running:
+        running.commit(running.feed({"a": [("a1", 1)], "b": [("b1", 2)]}))
+        running.restart(of_streams(Origins(), **streams))
+        given = {field: {"id": f"{field}2", "ts": 3, "more": 0} for field in streams}
+        running.commit(
+            running.feed({one: [tuple(given[one][field] for field in fields)] for one, fields in streams.items()})
+        )
+        newest = {(one["stream"], one["newest"][-8:-6]) for one in component_windows(running.data_dir, "w").inputs()}
+        assert newest == {(one, "03") for one in streams}
+        running.restart(of_streams(Origins(), a=PLAIN, b=PLAIN))
+        running.commit(running.end_of_input())
+        assert running.emitted("w") == [("a:a1 b:b1 " + " ".join(f"{one}:{one}2" for one in streams),)]
+
+
+def test_an_aggregate_keeps_the_newest_time_of_each_input() -> None:
+    with driver(of_streams(WindowAggregate("id", n="count"), a=PLAIN, b=PLAIN)) as running:
+        running.commit(running.feed({"a": [("x", 1)], "b": [("x", 29)]}))
+        running.restart(of_streams(WindowAggregate("id", n="count"), b=PLAIN, a=PLAIN))
+        running.commit(running.feed({"a": [("x", 2)], "b": []}))
+        assert running.watermark("w") == at(2)

@@ -8,6 +8,7 @@ from window_cases import EPOCH, Report, at, clock, committed, contents, driver, 
 
 from txstorm import BaseWindowedBolt, Count, Duration, KeyedState, TransactionalTopologyBuilder, WindowedBolt
 from txstorm.errors import EmitError, StateError, TopologyFailed
+from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout
 
 FIRST = [
@@ -319,6 +320,21 @@ def test_windows_per_key_are_dropped_when_an_end_finds_them_empty():
         assert sorted(second) == [("x", False, ["c"], [], ["a"]), ("y", False, ["b"], [], [])]
         running.commit(running.end_of_input())
         assert sorted(running.emitted("w", 3)) == [("x", False, ["d"], [], []), ("x", True, ["d"], ["d"], [])]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_keys_that_are_the_number_of_a_task_are_not_mistaken_for_it(tasks):
+    """The late tuples of a task are counted beside its keys."""
+    bolt = PerKey().with_tumbling_window(Duration.seconds(10)).with_key("user").with_timestamp_field("ts", unit="s")
+    made = topology(bolt, group="user", fields=("id", "ts", "user"), parallelism=tasks)
+    with driver(made) as running:
+        committed(running, [("a", 15, key) for key in range(6)])
+        committed(running, [("b", 3, key) for key in range(6)])  # late in all tasks
+        fired = committed(running, [("c", 35, key) for key in range(6)])
+        assert sorted(fired) == [(key, True, ["a"], ["a"], []) for key in range(6)]
+        committed(running, [("d", 70, 0)])
+        assert len(running.late("w")) == 6
+        assert component_windows(running.data_dir, "w").late == 6
 
 
 def test_sessions_merge_and_fire_when_the_watermark_passes_their_end():

@@ -5,6 +5,7 @@ Everything is read from the tables of the windowed components, without their cod
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -96,13 +97,13 @@ class ComponentWindows:
         the policy is ``max``, then it is the one with the greatest. Idle and ended inputs do not, but are not known
         here.
         """
-        late: dict[int, int] = {}
+        every, late = self._about.get("inputs", []), Counter[tuple[str, str]]()
         for unit in self._units.values():
             for number, count in unit.late:
-                late[number] = late.get(number, 0) + count
-        newest = self._record.progress.newest
-        found = []
-        for number, (component, stream, _) in enumerate(self._about.get("inputs", [])):
+                late[tuple(every[number][:2])] += count
+        newest, found = self._record.progress.newest, []
+        for number in self._about.get("read", range(len(every))):
+            component, stream, _ = every[number]
             parts = {part: one for (of, part), one in newest.items() if of == number}
             least = min(parts.items(), key=lambda item: item[1].time, default=None)
             found.append(
@@ -112,7 +113,7 @@ class ComponentWindows:
                     "newest": None if least is None else time_text(least[1].time),
                     "partitions": {part: time_text(one.time) for part, one in sorted(parts.items()) if part},
                     "slowest_partition": (least[0] or None) if least is not None else None,
-                    "late": late.get(number, 0),
+                    "late": late[component, stream],
                     "_time": None if least is None else least[1].time,
                 }
             )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.context import TaskContext
 from txstorm.api.names import name_fault, near
-from txstorm.api.output import Collector
+from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
@@ -298,7 +298,19 @@ def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
     faults += timestamp_faults(options)
     if plan.early is not None and not plan.form.is_session and plan.form.step is None:
         faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
-    return [*faults, *_field_faults(plan, site), *_key_faults(plan, site)]
+    return [*faults, *_late_faults(bolt, plan), *_field_faults(plan, site), *_key_faults(plan, site)]
+
+
+def _late_faults(bolt: WindowedBolt, plan: WindowPlan) -> list[str]:
+    declarer = OutputFieldsDeclarer()
+    bolt.declare_output_fields(declarer)
+    own = declarer.streams.get(plan.late_stream or "")
+    if own is None or own.fields == plan.union:
+        return []
+    return [
+        f"with_late_tuple_stream: the stream {plan.late_stream!r} has the fields {', '.join(own.fields)}, late tuples "
+        f"have {', '.join(plan.union)}; choose another name"
+    ]
 
 
 def _field_faults(plan: WindowPlan, site: Site) -> list[str]:
@@ -341,7 +353,7 @@ def _key_faults(plan: WindowPlan, site: Site) -> list[str]:
             how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
             faults.append(
                 f"with_key: its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
-                f"use fields_grouping({one.component!r}, {list(plan.key)})"
+                f"use {one.grouping_by(plan.key)}"
             )
     return faults
 

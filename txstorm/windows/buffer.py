@@ -15,8 +15,9 @@ from txstorm.api.state import CollectionHandle, CollectionState, arrow_type
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of, value_of
-from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import WindowPlan
+from txstorm.windows.records import StoredInputs
 from txstorm.windows.rules.event_time import END, Times
 from txstorm.windows.rules.firing import ARRIVAL_BITS, Place, Rows
 
@@ -45,10 +46,10 @@ def buffer_state(plan: WindowPlan) -> CollectionState:
 class TupleBuffer:
     """The buffered tuples of one task, in one transaction."""
 
-    def __init__(self, plan: WindowPlan, handle: CollectionHandle, intake: Intake) -> None:
+    def __init__(self, plan: WindowPlan, handle: CollectionHandle, inputs: StoredInputs) -> None:
         self._plan = plan
         self._handle = handle
-        self._intake = intake
+        self._inputs = inputs
         self._origins: dict[tuple[int, int], Origin] = {}
 
     def append(self, rows: pa.Table) -> None:
@@ -58,7 +59,7 @@ class TupleBuffer:
 
     def columns(self, chunk: Chunk, units: pa.Array, times: Times, arrivals: Times) -> pa.Table:
         """Convert the tuples of a chunk to rows of the buffer."""
-        source = chunk.number << TASK_BITS | chunk.task
+        source = self._inputs.numbers[chunk.number] << TASK_BITS | chunk.task
         made: dict[str, Any] = {
             UNIT: units,
             TIME: pa.array(times, pa.int64()),
@@ -190,7 +191,7 @@ class TupleBuffer:
         plan = self._plan
         if plan.columns is not None:
             return table.select(list(plan.columns))
-        fields = [self._plan.inputs[source >> TASK_BITS].fields for source in table.column(SOURCE).to_pylist()]
+        fields = [self._inputs.all[source >> TASK_BITS][-1] for source in table.column(SOURCE).to_pylist()]
         texts = table.column(VALUES).to_pylist()
         rows = [dict(zip(names, value_of(text), strict=True)) for names, text in zip(fields, texts, strict=True)]
         made = {}
@@ -209,7 +210,7 @@ class TupleBuffer:
 
     def _typed_values(self, table: pa.Table, sources: Times) -> Iterator[tuple[Any, ...]]:
         lists = {name: table.column(name).to_pylist() for name in self._plan.columns or {}}
-        inputs = [[lists[name] for name in one.fields] for one in self._plan.inputs]
+        inputs = [[lists[name] for name in fields] for _, _, fields in self._inputs.all]
         if len(inputs) == 1:
             return zip(*inputs[0], strict=True)
         numbers = (sources >> TASK_BITS).tolist()
@@ -219,7 +220,8 @@ class TupleBuffer:
         origin = self._origins.get((source, txid))
         if origin is None:
             number, task = source >> TASK_BITS, source & ((1 << TASK_BITS) - 1)
-            origin = self._intake.origin(number, task, TransactionAttempt(txid, 0))
+            component, stream, fields = self._inputs.all[number]
+            origin = Origin(TransactionAttempt(txid, 0), component, stream, task, fields)
             self._origins[source, txid] = origin
         return origin
 

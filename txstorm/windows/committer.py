@@ -21,7 +21,14 @@ from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
+from txstorm.windows.records import (
+    COMPONENT,
+    ComponentRecord,
+    StoredInputs,
+    UnitRecord,
+    progress_state,
+    unit_of_task,
+)
 from txstorm.windows.rules.event_time import END, Progress, Times, late
 from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
@@ -106,10 +113,12 @@ class WindowCommitter(PartialCommitter):
         records = context.state(self.progress.name)
         component = ComponentRecord.read(records.get(COMPONENT))
         component.check(plan.id, plan.declared())
+        inputs = StoredInputs(plan, component.about)
+        component = inputs.read(component)
         passed = component.progress.watermark
         progress = self._advanced(component.progress)
         moment = Moment(self._attempt.txid, passed, progress.watermark, plan.key is not None, not plan.event_time)
-        buffer = TupleBuffer(plan, context.collection(self.tuples.name), self._intake)
+        buffer = TupleBuffer(plan, context.collection(self.tuples.name), inputs)
         rows, gaps, lates = self._rows(buffer, moment)
         queue = None if self.queue is None else context.collection(self.queue.name)
         units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
@@ -121,7 +130,7 @@ class WindowCommitter(PartialCommitter):
         if early_due:
             fired += units.early(component.early_txid)
         if lates:
-            self._count_late(lates, units)
+            self._count_late(lates, units, inputs)
         if fired:
             self._call(buffer, fired)
         units.save()
@@ -131,12 +140,11 @@ class WindowCommitter(PartialCommitter):
             declared=plan.declared(),
             progress=progress,
             early_stamp=early_stamp,
-            about=plan.about(),
         )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
-            records.put(COMPONENT, after.text())
+            records.put(COMPONENT, inputs.text(after))
         plan.report(
             context, progress.watermark, sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
         )
@@ -188,12 +196,15 @@ class WindowCommitter(PartialCommitter):
         end = None if step is None or moment.passed == END else moment.last_end(step)
         return self._context.stamp if end is None else max(self._context.stamp, end + 1)
 
-    def _count_late(self, lates: Sequence[LateTuples], units: Units) -> None:
+    def _count_late(self, lates: Sequence[LateTuples], units: Units, inputs: StoredInputs) -> None:
         """Count the late tuples, and report them."""
         numbers: dict[int, int] = {}
         for one in lates:
-            numbers[one.chunk.number] = numbers.get(one.chunk.number, 0) + len(one.rows)
-        name = unit_of_task(self._context.task)
+            number = inputs.numbers[one.chunk.number]
+            numbers[number] = numbers.get(number, 0) + len(one.rows)
+        task = self._context.task
+        # Per key, a name that no key has: those of keys are JSON lists, as are those of tasks.
+        name = unit_of_task(task) if self.plan.key is None else f"task {task}"
         record = units.records.get(name)
         if record is None:
             text = self._context.state(self.progress.name).get(name)

@@ -71,10 +71,10 @@ class Intake:
         """Return the index of the input whose tuples come by this stream; None if none do."""
         return self._numbers.get((component, stream))
 
-    def origin(self, number: int, task: int, attempt: TransactionAttempt | None = None) -> Origin:
+    def origin(self, number: int, task: int) -> Origin:
         """Return the origin of tuples of an input."""
         one = self._plan.inputs[number]
-        return Origin(attempt or self._attempt, one.component, one.stream, task, one.fields)
+        return Origin(self._attempt, one.component, one.stream, task, one.fields)
 
     def batch(self, number: int, task: int, batch: pa.RecordBatch) -> Chunk:
         """Read a record batch; raise `ValueError` for the first tuple that is an error."""
@@ -85,7 +85,7 @@ class Intake:
         units = None if plan.key is None else _keys([batch.column(name) for name in plan.key])
         times = self._times(number, task, batch, tuples)
         partition = plan.time.partition
-        parts = None if partition is None else batch.column(partition).to_pylist()
+        parts = None if partition is None else batch.column(partition)
         return self._chunk(Chunk(number, task, batch, times, units, None, None, _newest(times, parts)), tuples)
 
     def tuples(self, number: int, task: int, given: Sequence[Tuple]) -> Chunk:
@@ -166,16 +166,21 @@ def _keys(columns: Sequence[pa.Array]) -> pa.Array:
     return pa.array(map(key_text, keys), pa.string()).take(pa.array(rows.reshape(-1)))
 
 
-def _newest(times: Times | None, parts: list[Any] | None) -> dict[str, int]:
+def _newest(times: Times | None, parts: pa.Array | list[Any] | None) -> dict[str, int]:
     """Return partition → newest timestamp; the whole input is one partition if there is no partition field."""
     if times is None or not len(times):
         return {}
     if parts is None:
         return {WHOLE: int(times.max())}
+    if not isinstance(parts, list) and (pa.types.is_string(parts.type) or pa.types.is_integer(parts.type)):
+        encoded = parts.dictionary_encode(null_encoding="encode")  # a Python object per partition, not per row
+        highest = np.full(len(encoded.dictionary), EARLIEST)
+        np.maximum.at(highest, encoded.indices.to_numpy(zero_copy_only=False), times)
+        parts, times = encoded.dictionary.to_pylist(), highest
+    names: list[Any] = parts if isinstance(parts, list) else parts.to_pylist()
     newest: dict[str, int] = {}
-    for part, time in zip(map(str, parts), times.tolist(), strict=True):
-        if time > newest.get(part, EARLIEST - 1):
-            newest[part] = time
+    for part, time in zip(map(str, names), times.tolist(), strict=True):
+        newest[part] = max(time, newest.get(part, time))
     return newest
 
 

@@ -14,6 +14,9 @@ from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.forms import Count, sliding
 
+REPORTED = ("input", "partition", "newest")
+"""Fields of what a map-side stage reports to all tasks."""
+
 
 class NewestTimes(BatchBolt):
     """Map-side stage of one input: passes tuples on and reports their newest timestamps.
@@ -36,7 +39,7 @@ class NewestTimes(BatchBolt):
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the tuples of the input, and the newest timestamps."""
         declarer.declare(self._plan.inputs[self._number].fields)
-        declarer.declare_stream(EVERYWHERE, "input", "partition", "newest")
+        declarer.declare_stream(EVERYWHERE, *REPORTED)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

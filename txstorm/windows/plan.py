@@ -142,16 +142,16 @@ class WindowPlan:
         }
         return Facts(partitions, ended, followed, context.end_of_input)
 
-    def report(self, context: TaskContext, watermark: int | None, fired: int, late: int) -> None:
-        """Report the progress of a task in a transaction."""
+    def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, kind: str = "windows") -> None:
+        """Report the progress of a task in a transaction; `kind`: that of `WindowProgress`."""
         if context.report is None:
             return
         if watermark is None:
-            context.report(WindowProgress(None, None, fired, late))
+            context.report(WindowProgress(None, None, fired, late, kind=kind))
             return
         reached = instant(watermark)
         delay = None if watermark == END else context.now - reached
-        context.report(WindowProgress(reached, delay, fired, late))
+        context.report(WindowProgress(reached, delay, fired, late, kind=kind))
 
     def about(self) -> dict[str, Any]:
         """Return what may change between starts, but helps to understand stored tuples and progress, as JSON."""

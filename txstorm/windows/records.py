@@ -1,7 +1,7 @@
 """Records of a windowed component in its state `<component>-progress`, as JSON: one of the component, one per unit.
 
-A unit is a task or a key. Only task 0 writes the component's record; every task reads it as it was after the previous
-transaction.
+A unit is a task or a key. With windows per key, a task that has had late tuples has a record of their number, too. Only
+task 0 writes the component's record; every task reads it as it was after the previous transaction.
 """
 
 from __future__ import annotations
@@ -87,6 +87,46 @@ class ComponentRecord:
             "belong to the former: go back to it, or give the component another id, which starts without them"
         )
         raise StateError(msg)
+
+
+class StoredInputs:
+    """Inputs of a component by the numbers that they have in stored tuples and records.
+
+    A start may have its inputs in another order or with other fields, or have others. Inputs therefore keep their
+    numbers, and new ones get the next.
+
+    Args:
+        plan: the plan of the component.
+        about: what the record of the previous transaction says, which names the inputs so far.
+
+    Attributes:
+        all: component, stream and fields of the input of each number.
+        numbers: the numbers of the plan's inputs.
+    """
+
+    def __init__(self, plan: WindowPlan, about: Any) -> None:
+        known = [(component, stream, tuple(fields)) for component, stream, fields in (about or {}).get("inputs", ())]
+        own = [(one.component, one.stream, one.fields) for one in plan.inputs]
+        self._about = plan.about()
+        self.all = (*known, *(one for one in own if one not in known))
+        self.numbers = tuple(map(self.all.index, own))
+
+    def read(self, record: ComponentRecord) -> ComponentRecord:
+        """Return a stored record with the newest times of the plan's inputs, by their index."""
+        index = {self.all[number][:2]: at for at, number in enumerate(self.numbers)}
+        newest = {
+            (index[self.all[number][:2]], part): one
+            for (number, part), one in record.progress.newest.items()
+            if self.all[number][:2] in index
+        }
+        return replace(record, progress=replace(record.progress, newest=newest))
+
+    def text(self, record: ComponentRecord) -> str:
+        """Return a record as it is stored: with the numbers of inputs, and what they stand for."""
+        newest = {(self.numbers[at], part): one for (at, part), one in record.progress.newest.items()}
+        inputs = [[component, stream, list(fields)] for component, stream, fields in self.all]
+        about = {**self._about, "inputs": inputs, "read": list(self.numbers)}
+        return replace(record, progress=replace(record.progress, newest=newest), about=about).text()
 
 
 @dataclass(frozen=True)

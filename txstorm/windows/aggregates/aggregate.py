@@ -183,7 +183,7 @@ def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:
         if one.grouping != "fields" or not set(one.grouped_by) <= set(keys):
             faults.append(
                 f"its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
-                f"use fields_grouping({one.component!r}, {keys})"
+                f"use {one.grouping_by(keys)}"
             )
         elif _grouped_by(one) != wanted:
             faults.append(

@@ -28,7 +28,14 @@ from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows,
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LATE_PARTIALS, SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
-from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord, progress_state, unit_of_task
+from txstorm.windows.records import (
+    COMPONENT,
+    ComponentRecord,
+    StoredInputs,
+    UnitRecord,
+    progress_state,
+    unit_of_task,
+)
 from txstorm.windows.rules.event_time import END, Progress, instant
 
 log = logging.getLogger(__name__)
@@ -141,6 +148,8 @@ class AggregateCommitter(BatchBolt, Committer):
         records = context.state(self.progress.name)
         component = ComponentRecord.read(records.get(COMPONENT))
         component.check(plan.windows.id, plan.declared())
+        inputs = StoredInputs(plan.windows, component.about)
+        component = inputs.read(component)
         passed = component.progress.watermark
         progress = self._advanced(component.progress)
         name = unit_of_task(context.task)
@@ -159,7 +168,7 @@ class AggregateCommitter(BatchBolt, Committer):
         if outcome.late.any():
             assert passed is not None
             late = self._report(rows, outcome.late, passed)
-            after = after.with_late(late)
+            after = after.with_late({inputs.numbers[number]: count for number, count in late.items()})
         plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()))
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
@@ -171,16 +180,8 @@ class AggregateCommitter(BatchBolt, Committer):
             reached = progress.watermark
             self._collector.emit(reached if reached == END else reached - plan.lateness, stream=FRONTIER)
         if context.task == 0:
-            records.put(
-                COMPONENT,
-                replace(
-                    component,
-                    tasks=plan.windows.parallelism,
-                    declared=plan.declared(),
-                    progress=progress,
-                    about=plan.windows.about(),
-                ).text(),
-            )
+            tasks, declared = plan.windows.parallelism, plan.declared()
+            records.put(COMPONENT, inputs.text(replace(component, tasks=tasks, declared=declared, progress=progress)))
         self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
 
     def _advanced(self, progress: Progress) -> Progress:

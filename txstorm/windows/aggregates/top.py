@@ -104,7 +104,7 @@ def _faults(bolt: TopPerWindow, site: Site) -> Iterator[str]:
         if site.parallelism > 1 and one.grouping != "global" and not split:
             yield (
                 f"TopPerWindow: its input {one.component!r} is grouped by {one.grouping}, so two tasks may get results "
-                f"of one window; use fields_grouping({one.component!r}, ['end'])"
+                f"of one window; use {one.grouping_by(['end'])}"
             )
 
 

@@ -106,6 +106,10 @@ def _outside(column: pa.Array | pa.ChunkedArray, low: int, high: int) -> int | N
     kind = column.type
     signed = pa.types.is_signed_integer(kind)
     most = (1 << (kind.bit_width - signed)) - 1
+    if not column.null_count:
+        least, greatest = pc.min_max(column).as_py().values()
+        if least is None or (low <= least and greatest <= high):
+            return None
     wrong = column.is_null()
     if most > high:
         wrong = pc.or_(wrong, pc.fill_null(pc.greater(column, pa.scalar(high, kind)), False))
