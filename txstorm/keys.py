@@ -109,6 +109,13 @@ def plain_decimal(value: Decimal) -> Decimal:
     return Decimal((sign, digits[:kept] + (0,) * zeros, exponent - zeros))
 
 
+def plain_number(value: Any) -> Any:
+    """Return the canonical form of a float or decimal among equal ones: ``0.0`` for ``-0.0``; others as they are."""
+    if isinstance(value, float):
+        return value + 0.0
+    return plain_decimal(value) if isinstance(value, Decimal) else value
+
+
 def decimal_text(value: Decimal) -> str:
     """Return the canonical text of a decimal, which makes ``1.50`` and ``1.5`` the same key."""
     return format(plain_decimal(value), "f")
@@ -214,14 +221,19 @@ def _words(column: Any) -> tuple[bytes, Hashes] | None:
     if pa.types.is_date32(kind):
         return b"d", _bits(column.cast(pa.int32()).cast(pa.int64()))
     if pa.types.is_floating(kind):
-        values = np.asarray(column.cast(pa.float64()).fill_null(0.0)) + 0.0
+        values = np.asarray(filled(column.cast(pa.float64()), 0.0)) + 0.0
         values[np.isnan(values)] = np.nan
         return b"f", values.view(np.uint64)
     return None
 
 
 def _bits(column: Any) -> Hashes:
-    return np.asarray(column.fill_null(0)).view(np.uint64).copy()
+    return np.asarray(filled(column, 0)).view(np.uint64)
+
+
+def filled(column: Any, value: Any) -> Any:
+    """Return an Arrow array with `value` in place of nulls; the array itself, not a copy, if there are none."""
+    return column.fill_null(value) if column.null_count else column
 
 
 class _Powers:

@@ -6,6 +6,7 @@ Values of types that JSON lacks are wrapped in an object with a single key, thei
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import math
 from collections.abc import Callable
@@ -72,7 +73,7 @@ _TAGS: dict[type, tuple[str, Callable[[Any, str], Any]]] = {
 _UNTAGS: dict[str, Callable[[Any], Any]] = {
     "t": lambda content: tuple(untag(part) for part in content),
     "d": lambda content: {untag(k): untag(v) for k, v in content},
-    "b": base64.b64decode,
+    "b": lambda content: binascii.a2b_base64(content, strict_mode=True),
     "T": lambda content: _EPOCH + timedelta(microseconds=content),
     "D": date.fromisoformat,
     "n": Decimal,

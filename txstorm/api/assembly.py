@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.bolt import BatchBolt, Committer, Component
+from txstorm.api.names import DEFAULT_STREAM
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class SiteInput:
     grouped_by: tuple[str, ...] = ()
     results: Results | None = None
     bolt: Any = None
+
+    def grouping_by(self, fields: Sequence[str]) -> str:
+        """Return the call that groups it by `fields`, for messages."""
+        stream = "" if self.stream == DEFAULT_STREAM else f"{self.stream!r}, "
+        return f"fields_grouping({self.component!r}, {stream}{list(fields)})"
 
 
 @dataclass(frozen=True)

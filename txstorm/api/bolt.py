@@ -121,6 +121,15 @@ class BatchBolt(Component):
 class Committer:
     """Marker for a batch bolt: `finish_batch` runs in the commit phase, in txid order (Storm's ``ICommitter``)."""
 
+    def warm_up(self, context: TaskContext) -> None:
+        """Load what the tasks hold in memory, while the first transaction of a run is processed.
+
+        It is called at most once per task and run, before the first `finish_batch`, on a new object. It may read the
+        states and collections of `context` as its first txid will see them, expired keys among them, and pass what it
+        derives from them to `CollectionHandle.remember`; it must not write. It may fail or be left out, so
+        `finish_batch` must not rely on it.
+        """
+
 
 def takes_batches(bolt: BasicBolt | BatchBolt) -> bool:
     """Return whether `bolt` overrides `execute_batch` to process record batches."""

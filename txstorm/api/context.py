@@ -76,6 +76,15 @@ class HeldBack(NamedTuple):
         )
 
 
+_WORDS = {
+    "windows": ("watermark", "window", " fired", "late tuple"),
+    "join": ("right position", "result", "", "late left row"),
+    "feed": ("position", "row", " put", ""),
+    "sync": ("consumed time", "row", " passed", ""),
+}
+"""Kind of a component with event time → how its watermark is called, what it counts, and what is late."""
+
+
 @dataclass(frozen=True)
 class WindowProgress:
     """Progress of a windowed component in one transaction, or in all transactions of a run so far.
@@ -84,10 +93,12 @@ class WindowProgress:
         watermark: its watermark after the transaction; None while undefined, `datetime.max` (UTC) at the end of input;
             for windows of processing time, the stamp of the transaction.
         delay: how far the watermark is behind the stamp of the transaction; None if undefined or at the end of input.
-        fired: number of windows that fired; for aggregates, number of results.
+        fired: number of windows that fired; for aggregates and joins, number of results; for a `StoreFeed`, of rows
+            put; for a `DataDelaySync`, of rows passed.
         late: number of late tuples.
         held_back_by: for joins, the partition that holds the position of the right side back; None if that is unknown.
-        join: whether it is of a join: then the watermark is the position of the right side, and results are counted.
+        kind: what the component is: ``windows``; ``join`` or ``feed``, whose watermark is the position of the right
+            side; or ``sync``, whose watermark is the consumed time.
     """
 
     watermark: datetime | None = None
@@ -95,11 +106,11 @@ class WindowProgress:
     fired: int = 0
     late: int = 0
     held_back_by: HeldBack | None = None
-    join: bool = False
+    kind: str = "windows"
 
     def label(self, component: str) -> str:
         """Return how the component is called in lines that show its progress."""
-        return f"join {component}" if self.join else f"windows of {component}"
+        return f"windows of {component}" if self.kind == "windows" else f"{self.kind} {component}"
 
     def after(self, before: WindowProgress | None) -> WindowProgress:
         """Return this progress with the numbers of an earlier transaction, or of another task, added."""
@@ -124,12 +135,12 @@ class WindowProgress:
 
     def __str__(self) -> str:
         shown = self.to_json()
-        watermark = f"{'right position' if self.join else 'watermark'} {shown['watermark'] or 'undefined'}"
+        name, what, done, missed = _WORDS[self.kind]
+        watermark = f"{name} {shown['watermark'] or 'undefined'}"
         behind = "" if self.delay is None else f", {self.delay.total_seconds():,.1f} s behind"
         held = "" if self.held_back_by is None else f", {self.held_back_by}"
-        fired = counted(self.fired, "result") if self.join else f"{counted(self.fired, 'window')} fired"
-        late = counted(self.late, "late left row" if self.join else "late tuple")
-        return f"{watermark}{behind}, {fired}, {late}{held}"
+        late = f", {counted(self.late, missed)}" if missed else ""
+        return f"{watermark}{behind}, {counted(self.fired, what)}{done}{late}{held}"
 
 
 class CommitResources(Protocol):

@@ -51,9 +51,10 @@ class JoinStore(ABC):
 
     @abstractmethod
     def expire(self, before: int) -> None:
-        """Remove the rows of all keys with times below `before`, at once or later; it never decreases.
+        """Remove the rows of all keys with times below `before`, which never decreases.
 
-        Until they are removed, `get_many` may still return them.
+        From then on `get_many` does not return them, even if their space is freed later. Such rows that are put
+        afterwards, as late repetitions are, may be returned until the next expiry.
         """
 
     def check_rows(self, rows: Sequence[StoreRow]) -> None:  # noqa: B027 - not every store has limits

@@ -236,7 +236,10 @@ class CollectionHandle(Protocol):
         """
 
     def recall(self) -> Any:
-        """Return what this task has remembered in the previous txid; None after a start, or if it is lost otherwise."""
+        """Return what this task has remembered in the previous txid; None if that is lost, as after a start.
+
+        `txstorm.api.bolt.Committer.warm_up` may remember values for the first txid of a run.
+        """
 
     def evict_batch(self, batch: Any) -> None:
         """Evict the rows of many keys, as `evict_before` with a key does for each of them.

@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
+from txstorm.allocator import limit_arenas
 from txstorm.cli import hash_seed
 from txstorm.cli.commands import (
     describe,
@@ -127,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; `arguments` default to those of the process."""
     if arguments is None:
         hash_seed.fix(sys.argv[1:])
+        limit_arenas()  # before libraries are imported that start threads
     _open_closed_streams()
     set_confirmation(_ask)
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))

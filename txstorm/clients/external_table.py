@@ -39,7 +39,10 @@ class ExternalTable:
             self._handle = DeltaHandle.open(path, version, once=True)
             self.id, self.version, self.schema = self._handle.id, self._handle.version, self._handle.schema
         except TableCorrupt as cause:
-            raise _unreadable(cause) from cause
+            if version is None or isinstance(cause, TableRefused):
+                raise _unreadable(cause) from cause
+            msg = f"{path}: its log no longer has version {version}; the newest one is {ExternalTable(path).version}"
+            raise StateError(msg) from cause
         if version is not None and self.version != version:
             msg = f"{path}: there is no version {version}; the newest one before it is {self.version}"
             raise StateError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -57,14 +58,17 @@ class JsonClient:
     ) -> None:
         self.url = checked_url(url, label)
         self.label = f"{label} at {self.url}"
-        if not (timeout > 0 and retry_for >= 0):
+        times = (timeout, retry_for)
+        if not all(isinstance(one, int | float) for one in times) or not (timeout > 0 and retry_for >= 0):
             msg = f"{self.label}: timeout {timeout!r}, retry_for {retry_for!r}; expected seconds above 0, and from 0"
             raise InputError(msg)
-        try:
-            self._headers = {} if token is None else {"Authorization": f"Bearer {token.encode('ascii').decode()}"}
-        except UnicodeEncodeError:
-            msg = f"{self.label}: the token has characters other than ASCII; use the one that the server was given"
-            raise InputError(msg) from None
+        if token is not None and not is_token(token):
+            msg = (
+                f"{self.label}: the token is empty, has spaces around it, or characters that an HTTP header cannot "
+                "have; use the one that the server was given"
+            )
+            raise InputError(msg)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout, self._retry_for = timeout, retry_for
         self._client: httpx.Client | None = None
 
@@ -104,7 +108,8 @@ class JsonClient:
     def exchange(self, method: str, path: str, body: bytes | None, read: Callable[[bytes], T]) -> tuple[T, bool]:
         """Make a call, as `call` does, whose answer is what `read` makes of its content.
 
-        A TypeError, ValueError, LookupError, AttributeError or ArithmeticError of `read` says that it is garbage.
+        A TypeError, ValueError, LookupError, AttributeError, ArithmeticError or RecursionError of `read` says that it
+        is garbage.
         """
         until, pause, failed = time.monotonic() + self._retry_for, FIRST_PAUSE, False
         while True:
@@ -143,7 +148,7 @@ class JsonClient:
             return read(content)
         except KeyError as error:
             fault = f"it has no {error}"
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             fault = f"{error}"
         msg = f"{where}: the answer is garbage: {fault}; begins {_shown(content)}"
         raise GarbageError(msg)
@@ -163,10 +168,15 @@ def checked_url(url: str, label: str) -> str:
     except (ValueError, AttributeError, TypeError):
         fault = "expected http://HOST:PORT or https://HOST:PORT"
     if fault:
-        shown = url.rpartition("@")[2] if isinstance(url, str) else type(url).__name__
+        shown = re.split("[?#]", url.rpartition("@")[2])[0] if isinstance(url, str) else type(url).__name__
         msg = f"{label}: URL {shown!r}: {fault}"
         raise InputError(msg)
     return url.rstrip("/")
+
+
+def is_token(token: Any) -> bool:
+    """Whether `token` can be a bearer token: printable ASCII without spaces around it, and not empty."""
+    return isinstance(token, str) and token.isascii() and token.isprintable() and token == token.strip() != ""
 
 
 def json_of(content: bytes) -> Any:

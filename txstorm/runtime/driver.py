@@ -129,6 +129,8 @@ class Driver:
         """Run until the work is done or the run is stopped; raise the error that ended the topology, if any."""
         try:
             self.open()
+            if not self._finished():
+                self._commits.run(self._session.committer.warm_up)  # while the first transaction is processed
             while not self._finished():
                 (self._inbox.next(idle=self.state.idle) or self.pass_time)()
                 self._inbox.drain()

@@ -123,7 +123,7 @@ log = logging.getLogger("txstorm.upkeep")
 IDLE_SECONDS = 5.0
 THIN_SECONDS = 1.0
 PAUSE = 60.0
-"""Back-off, in seconds, after a failed maintenance task."""
+"""Back-off, in seconds, after a failed maintenance task, and after a start without a commit."""
 
 
 class Upkeep:
@@ -153,6 +153,7 @@ class Upkeep:
         self._thinned_at = 0.0
         self._committed_at: float | None = None
         self._not_before = 0.0
+        self._opening_until = monotonic() + PAUSE  # at a start, committers read what they need: this comes first
         self._busy = self._tidying = False
         self._stopping = threading.Event()
         self._starting = threading.Lock()
@@ -160,6 +161,7 @@ class Upkeep:
 
     def committed(self) -> None:
         """Record that a group was committed, and start to checkpoint one table log that has grown too long, if any."""
+        self._opening_until = 0.0
         self._committed_at = self._monotonic()
         table = None if self._tidying else self._schedule.long_log()
         if table is not None:
@@ -196,9 +198,12 @@ class Upkeep:
             self._fail(error)
 
     def look(self, *, idle: bool) -> None:
-        """Start maintenance that is due; after `IDLE_SECONDS` without a commit, also compact tables early."""
+        """Start maintenance that is due; after `IDLE_SECONDS` without a commit, also compact tables early.
+
+        A run begins with it after its first commit, or after `PAUSE`.
+        """
         now = self._monotonic()
-        if self._busy or now < self._not_before:
+        if self._busy or now < max(self._not_before, self._opening_until):
             return
         uri, permanent = self._schedule.due(now), False
         if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:

@@ -78,6 +78,7 @@ class Stepper:
 
     def open(self) -> None:
         """Emit the stored transactions and then, if the source has data, new transactions. Call once, first."""
+        self._session.committer.warm_up()
         self._step(self._driver.open)
 
     def wake(self) -> None:

@@ -124,14 +124,23 @@ def check_spout(spout: AnySpout) -> None:
     """Call the method ``check()`` of `spout`, if it has one, to examine its source before anything is written.
 
     Raises:
-        SpoutError: the source is missing, unreadable or of another format.
+        SpoutError: the source is missing, unreadable or of another format; of a composite spout, all that are.
         TopologyFailed: the spout raised something else.
     """
+    faults: list[SpoutError] = []
     for source in spout.sources.values() if isinstance(spout, CompositeSpout) else [spout]:
         check = getattr(source, "check", None)
-        if check is not None:
+        if check is None:
+            continue
+        try:
             with calling(type(source).__name__, "check()"):
                 check()
+        except SpoutError as error:
+            faults.append(error)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise SpoutError("\n".join(dict.fromkeys(map(str, faults))))
 
 
 class _DriverPlanner(SpoutPlanner):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -255,10 +256,9 @@ class TaskCollection:
         known, counts = self._counts
         before = np.zeros(len(owners), np.int64)
         if len(known):
-            at = np.searchsorted(known, owners.hashes)
-            there = at < len(known)
-            there[there] = known[at[there]] == owners.hashes[there]
-            before[there] = counts[at[there]]
+            turn = np.argsort(known)
+            at = turn[np.minimum(np.searchsorted(known, owners.hashes, sorter=turn), len(known) - 1)]
+            before = np.where(known[at] == owners.hashes, counts[at], 0)
         sizes, within = np.bincount(codes, minlength=len(owners)), np.zeros(len(codes), np.int64)
         if len(codes) > len(owners):
             turn = order_of(codes)
@@ -267,9 +267,10 @@ class TaskCollection:
         if (after > 1 << COUNT_BITS).any():
             (key,) = self._group.key_tuples(owners.taken(np.flatnonzero(after > 1 << COUNT_BITS)[:1]))
             raise self._error(f"key {shown(key)} gets more than {1 << COUNT_BITS} rows in one txid; use smaller ones")
-        hashes = np.concatenate([owners.hashes, known])
-        found, first = np.unique(hashes, return_index=True)
-        self._counts = found, np.concatenate([after, counts])[first]
+        self._counts = owners.hashes, after
+        if len(known):
+            found, first = np.unique(np.concatenate([owners.hashes, known]), return_index=True)
+            self._counts = found, np.concatenate([after, counts])[first]
         return (self._txid << COUNT_BITS) + before[codes] + within
 
     def _cut(self, owners: Owners, places: Numbers) -> None:
@@ -365,7 +366,8 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         self.keys, self.values = self._form.keys, self._form.values
         self._rows = ChangeRows(self._form, self.schema)
         self._index = index
-        self._overlay = PublishedLayers()  # of all of `_ended`, in few blocks
+        # All of `_ended`: in few blocks and, until they are read, which many committers never do, as they are.
+        self._overlay: tuple[PublishedLayers, Sequence[PublishedRows]] = PublishedLayers(), ()
         self._memory: dict[int, dict[tuple[str, int], Any]] = {}  # txid → task → what it has remembered
         self._applied = 0
 
@@ -381,7 +383,8 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         Raises:
             StateError: a row was written by a txid later than `txid`.
         """
-        later = self._overlay.layers.over(own)  # before the index: rows that move there meanwhile are found in either
+        # Before the index: rows that move there meanwhile are found in either.
+        later = self._unpublished().layers.over(own)
         return self._index.ask(later, lambda layers: self._found_in(layers, owners, span, txid))
 
     def _found_in(self, layers: Layers, owners: Owners | None, span: Span, txid: int) -> tuple[Owners, Found]:
@@ -406,7 +409,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         Only one part of the rows need be in memory at a time. `function` is called again if upkeep replaces the files
         meanwhile.
         """
-        later = self._overlay.layers.over(own)
+        later = self._unpublished().layers.over(own)
         return self._index.ask(later, lambda layers: function(self._parts(layers, span, txid)))
 
     def _parts(self, layers: Layers, span: Span, txid: int) -> Iterator[pa.Table]:
@@ -486,15 +489,36 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         with self._lock:
             return self._memory.get(txid, {}).get(task)
 
+    def end_reads(self, txid: int) -> None:
+        """End reads of `txid`, before its turn; keep what tasks have remembered, for that turn."""
+        with self._lock:
+            super().end_reads(txid)
+            self._memory = {txid - 1: self._memory.get(txid, {})}
+
     def _drop_ended(self, txid: int) -> None:
         super()._drop_ended(txid)
         self._memory = {one: values for one, values in self._memory.items() if one < txid}
 
     def _lay_over(self, ended: EndedChanges) -> None:
-        self._overlay = self._overlay.added(ended.changes)
+        layers, apart = self._overlay
+        self._overlay = layers, [*apart, ended.changes]
 
     def _keep(self, ended: list[EndedChanges]) -> None:
-        self._ended, self._overlay = ended, PublishedLayers.of(one.changes for one in ended)
+        self._ended, self._overlay = ended, (PublishedLayers(), [one.changes for one in ended])
+
+    def _unpublished(self) -> PublishedLayers:
+        """Return the rows of the ended txids in few blocks."""
+        read = layers, apart = self._overlay
+        if not apart:
+            return layers
+        layers = reduce(PublishedLayers.added, apart, layers)
+        if self._lock.acquire(blocking=False):  # else rows are being published: they are in memory or in the index
+            try:
+                if self._overlay is read:
+                    self._overlay = layers, ()
+            finally:
+                self._lock.release()
+        return layers
 
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> EndedChanges | None:
         kept = {place: handle.kept for place, handle in tasks.items() if handle.kept is not None}
@@ -503,7 +527,8 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
             self._memory = {txid: kept, **{one: self._memory[one] for one in needed if one in self._memory}}
         written = {place: handle.rows for place, handle in tasks.items()}
         self._check_claims(txid, written)
-        known = max(self._index.bound, self._overlay.bound)
+        layers, apart = self._overlay
+        known = max([self._index.bound, layers.bound, *(one.bound for one in apart)])
         changes = combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
         return None if changes is None else EndedChanges(txid, changes)
 

@@ -20,7 +20,7 @@ from txstorm.state.keyed import StateGroup
 from txstorm.state.parallel import together
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
-from txstorm.state.unpublished import TaskHandle, Unpublished
+from txstorm.state.unpublished import TaskHandle, Unpublished, UnpublishedState
 from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName
 
@@ -206,6 +206,13 @@ class CommitGroup:
         self.resources.activate(False)
         for member in self._tables.members:
             member.rows.end_txid(txid)
+
+    def end_reads(self) -> None:
+        """End reads of the first txid before its turn; raise `StateError` if there were writes."""
+        self.resources.close()
+        for _, rows in self._tables.states.values():
+            if isinstance(rows, UnpublishedState):
+                rows.end_reads(self.first)
 
     def drop_from(self, txid: int) -> None:
         """Discard `txid` and all later txids, which must be undecided, from all tables, with their staged files."""

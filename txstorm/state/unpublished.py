@@ -310,6 +310,20 @@ class UnpublishedState(Unpublished[H], Generic[H, E]):
             self._stamps.pop(txid, None)
             self._last = txid
 
+    def end_reads(self, txid: int) -> None:
+        """End reads of `txid`, before its turn; keep what tasks have remembered, for that turn.
+
+        Raises:
+            StateError: a task has written.
+        """
+        with self._lock:
+            tasks = self._open.pop(txid, {})
+            self._stamps.pop(txid, None)
+            if self._together(txid, tasks) is not None:
+                self._drop_ended(txid)
+                msg = f"state {self._name!r}: written by warm_up; it may read only: write in finish_batch"
+                raise StateError(msg)
+
     @abstractmethod
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> E | None:
         """Combine the writes of the tasks in `txid`; None if there are none."""

@@ -299,25 +299,6 @@ def test_a_run_that_hangs_in_the_middle_of_a_commit_is_named_too(go, data_dir):
     eventually(lambda: handle.committed > before + 4)
 
 
-@pytest.mark.integration
-def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
-    os.kill(child.pid, signal.SIGSTOP)
-    first: list[Any] = []
-    asker = threading.Thread(target=lambda: first.append(rebalance(data_dir, {"pass": 2})))
-    asker.start()
-    eventually(lambda: _open(data_dir))
-    with pytest.raises(
-        BusyError, match=rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
-    ) as caught:
-        kill(data_dir, 0, SHORT)
-    assert caught.value.exit_code == 3
-    child.send_signal(signal.SIGCONT)
-    asker.join()
-    assert first[0]["parallelism"]["pass"] == 2
-    assert child.poll() is None
-    assert kill(data_dir)["ended"]
-
-
 @contextmanager
 def hanging(child: Program, data_dir: Path) -> Iterator[None]:
     """Suspend the run within the context, but not during a commit, which would block the test's own commit."""
@@ -340,6 +321,24 @@ def hanging(child: Program, data_dir: Path) -> Iterator[None]:
 def _open(data_dir: Path) -> Request | None:
     with open_books(data_dir) as books:
         return read_request(books.ledger)[0]
+
+
+@pytest.mark.integration
+def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
+    first: list[Any] = []
+    asker = threading.Thread(target=lambda: first.append(rebalance(data_dir, {"pass": 2})))
+    with hanging(child, data_dir):
+        asker.start()
+        eventually(lambda: _open(data_dir))
+        with pytest.raises(
+            BusyError, match=rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
+        ) as caught:
+            kill(data_dir, 0, SHORT)
+        assert caught.value.exit_code == 3
+    asker.join()
+    assert first[0]["parallelism"]["pass"] == 2
+    assert child.poll() is None
+    assert kill(data_dir)["ended"]
 
 
 @pytest.mark.integration

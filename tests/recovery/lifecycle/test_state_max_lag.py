@@ -133,7 +133,8 @@ def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(place, m
     data_dir = place / "data"
     with running(data_dir, **SOON) as handle:
         first = eventually(lambda: next(iter(made(data_dir)), None))
-        follows(lambda: seen(data_dir), handle)
+        # Reads of the newest version can fail here, too: it may be superseded between the listing and the read.
+        eventually(lambda: not handle.isActive or len(made(data_dir)) > 2)
     table = deltalake.DeltaTable(data_dir / "state/counts", version=first.version)
     with pytest.raises(FileNotFoundError):
         table.to_pyarrow_table()

@@ -90,7 +90,7 @@ def test_a_join_names_the_partition_that_holds_it_back():
     """In the line, the live table, and the notebook: which partition, and for how long it has had no data."""
     held = HeldBack("feed", "r", "r1", timedelta(seconds=90))
     position = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    shown = WindowProgress(position, timedelta(seconds=95), 7, 1, held, join=True)
+    shown = WindowProgress(position, timedelta(seconds=95), 7, 1, held, "join")
     one = moment(windows={"match": shown})
     expected = (
         "join match: right position 2026-01-31T12:00:00+00:00, 95.0 s behind, 7 results, 1 late left row, "

@@ -67,11 +67,16 @@ class Schedule:
 class Bench:
     """Test harness: an `Upkeep` whose driver thread is the test's own thread."""
 
-    def __init__(self, *works):
+    def __init__(self, *works, committed=True):
         self.schedule, self.inbox, self.failures, self.now, self.turns = Schedule(*works), [], [], 0.0, 0
         self.upkeep = upkeep.Upkeep(
             self.schedule, self.in_turn, self.inbox.append, self.failures.append, lambda: self.now
         )
+        if committed:
+            self.upkeep.committed()
+
+    def wait(self, seconds):
+        self.now += seconds
 
     def in_turn(self, call):
         done, self.turns = Future(), self.turns + 1
@@ -103,6 +108,18 @@ def test_upkeep_works_on_its_own_thread_and_finishes_in_the_commit_turn():
     assert bench.schedule.done == [first, second]
     assert {first.thread, second.thread} == {"txstorm-upkeep"}
     assert bench.failures == []
+
+
+@pytest.mark.parametrize("begin", [lambda bench: bench.upkeep.committed(), lambda bench: bench.wait(upkeep.PAUSE)])
+def test_upkeep_begins_after_the_first_commit_or_a_pause(begin):
+    bench = Bench(Work(), committed=False)
+    bench.turn()
+    bench.wait(upkeep.PAUSE - 1)
+    bench.turn()
+    assert bench.schedule.done == []
+    begin(bench)
+    bench.turn()
+    assert len(bench.schedule.done) == 1
 
 
 @pytest.mark.parametrize("error", [OSError(28, "no space left"), TableCorrupt("a file is missing")])

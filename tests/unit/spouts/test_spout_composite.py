@@ -148,11 +148,18 @@ def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
 
 def test_check_is_called_on_every_source() -> None:
     class Missing(Two):
-        def check(self) -> None:
-            raise SpoutError("no such queue")
+        queue = "b"
 
-    with pytest.raises(SpoutError, match="no such queue"):
+        def check(self) -> None:
+            raise SpoutError(f"no queue {self.queue}")
+
+    class Other(Missing):
+        queue = "a"
+
+    with pytest.raises(SpoutError, match="no queue b"):
         check_spout(CompositeSpout({"left": words("a"), "right": Missing()}))
+    with pytest.raises(SpoutError, match="no queue a\nno queue b"):
+        check_spout(CompositeSpout({"left": Other(), "right": Missing(), "third": Missing()}))
 
 
 def test_every_source_is_closed_even_if_one_raises() -> None:

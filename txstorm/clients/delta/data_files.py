@@ -20,6 +20,8 @@ from txstorm.clients.files import check_file, checked_path
 
 BATCH_ROWS = 1 << 16
 """Default number of rows in a batch."""
+_RUN_BYTES = 4 << 20
+"""Approximate size of the files that are scanned together; Arrow would read up to a gigabyte ahead of a slow reader."""
 _PARQUET = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -97,16 +99,12 @@ class Selected:
             if files is None:
                 yield self.table().sort_by(low[0]) if self._columns is None else self.table()
                 return
-        scanned = self._dataset(files).to_batches(
-            columns=self._columns,
-            filter=self._wanted.condition,
-            batch_size=rows,
-            batch_readahead=2,
-            fragment_readahead=1,
-        )
-        for batch in scanned:
-            if batch.num_rows:
-                yield pa.Table.from_batches([batch])
+        options = {"batch_size": rows, "batch_readahead": 2, "fragment_readahead": 1}
+        for run in _runs(files):
+            scanned = self._dataset(run).to_batches(columns=self._columns, filter=self._wanted.condition, **options)
+            for batch in scanned:
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
 
     @property
     def _columns(self) -> list[str] | None:
@@ -140,6 +138,18 @@ def _at_most(actions: pa.Table, high: Bound | None) -> pa.Table:
         return actions
     bound = actions[f"min.{high[0]}"]
     return actions.filter(pc.or_kleene(pc.is_null(bound), pc.less_equal(bound, high[1])))
+
+
+def _runs(actions: pa.Table) -> Iterator[pa.Table]:
+    """Split files into runs of about `_RUN_BYTES`, each at least one file."""
+    begin, size = 0, 0
+    for end, one in enumerate(actions["size_bytes"].to_pylist(), start=1):
+        size += one
+        if size >= _RUN_BYTES:
+            yield actions.slice(begin, end - begin)
+            begin, size = end, 0
+    if begin < len(actions):
+        yield actions.slice(begin)
 
 
 def _in_turn(actions: pa.Table, column: str) -> pa.Table | None:

@@ -180,9 +180,12 @@ class _Place:
                     shutil.rmtree(found, ignore_errors=True)
             except OSError:  # in use, another user's, or being created
                 continue
-        self.process, self.path = os.getpid(), Path(mkdtemp(prefix=_PREFIX))
-        self.lock = (self.path / _LOCK).open("wb")
-        fcntl.flock(self.lock, fcntl.LOCK_SH)
+        self.process, there = os.getpid(), False
+        while not there:  # another process may have deleted it before it was locked
+            self.path = Path(mkdtemp(prefix=_PREFIX))
+            self.lock = (self.path / _LOCK).open("wb")
+            fcntl.flock(self.lock, fcntl.LOCK_SH)
+            there = (self.path / _LOCK).exists()
         weakref.finalize(self.lock, _remove, self.path, self.process)
 
 

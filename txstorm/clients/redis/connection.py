@@ -61,8 +61,11 @@ def address_of(url: str, timeout: float) -> RedisAddress:
             )
     except (ValueError, TypeError, AttributeError):
         pass
-    shown = url.rpartition("@")[2].removeprefix("redis://") if isinstance(url, str) else type(url).__name__
-    msg = f"Redis: URL redis://{shown}, timeout {timeout!r}: expected {URL} (rediss: TLS), and a timeout above 0"
+    shown = type(url).__name__
+    if isinstance(url, str):
+        scheme = next((one for one in ("redis://", "rediss://") if url.startswith(one)), "")
+        shown = f"{scheme}…@{url.rpartition('@')[2]}" if "@" in url else url
+    msg = f"Redis: URL {shown!r}, timeout {timeout!r}: expected {URL} (rediss: TLS), and a timeout above 0"
     raise InputError(msg)
 
 

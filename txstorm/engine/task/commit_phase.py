@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import Committer
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.program import Program
@@ -133,6 +135,21 @@ class CommitRun(PhaseRun):
     def _begin(self, component: str, task: int) -> ComponentRun:
         self.begins(component, task)
         return ComponentRun(self, self.program.components[component], task, self.resources)
+
+
+def warm_up(program: Program, txid: int, resources: Resources, observe: Observe | None) -> None:
+    """Have the committers of `program` load what they hold in memory, as `txid` will see it.
+
+    `resources`: their tables, for reading. Exceptions raised by committers propagate.
+    """
+    run = CommitRun(program, TxidInput(TransactionAttempt(txid, 0), None, 0), (), resources, observe)
+    for name in program.commit:
+        spec = program.components[name]
+        bolt = spec.fresh()
+        if isinstance(bolt, Committer) and type(bolt).warm_up is not Committer.warm_up:
+            resources.activate(True)
+            for task in range(spec.parallelism):
+                spec.fresh().warm_up(ComponentRun(run, spec, task, resources).context())
 
 
 def input_bytes(cargo: Sequence[Cargo]) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.engine.task.collector import Emitted
+from txstorm.keys import filled
 
 _NUMBERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
@@ -101,11 +102,11 @@ def _contents(column: pa.Array) -> tuple[Any, Any]:
     if pa.types.is_null(kind):
         return b"", None
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return _texts(column.fill_null("" if pa.types.is_string(kind) else b""))
+        return _texts(filled(column, "" if pa.types.is_string(kind) else b""))
     if pa.types.is_boolean(kind):
-        return np.asarray(column.fill_null(False)).astype(np.uint8), None
+        return np.asarray(filled(column, False)).astype(np.uint8), None
     if pa.types.is_primitive(kind) and kind.bit_width in _NUMBERS:
-        return np.ascontiguousarray(column.view(_NUMBERS[kind.bit_width]).fill_null(0)), None
+        return np.ascontiguousarray(filled(column.view(_NUMBERS[kind.bit_width]), 0)), None
     return "".join(f"{value!r}\n" for value in column.to_pylist()).encode("utf-8", "surrogatepass"), None
 
 

@@ -61,10 +61,8 @@ def _text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Return a canonical form that equal values share, also within tuples, lists, dicts and sets."""
-    if isinstance(value, float):
-        return value + 0.0  # no negative zero
-    if isinstance(value, Decimal):
-        return keys.plain_decimal(value)
+    if isinstance(value, float | Decimal):
+        return keys.plain_number(value)
     if isinstance(value, datetime) and value.tzinfo is not None and not getattr(value, "nanosecond", 0):
         # Arrow returns a subclass for columns in nanoseconds.
         return _EPOCH + timedelta(microseconds=(value - _EPOCH) // timedelta(microseconds=1))

@@ -6,6 +6,7 @@ another thread, so committers can finish the following txids while a group is be
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from txstorm.engine.gc_pause import seldom_collected
 from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.engine.task.collector import Observe
-from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
+from txstorm.engine.task.commit_phase import CommitFailed, CommitRun, warm_up
 from txstorm.engine.task.dead_letters import Letters, letters_table
 from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import TxstormError
@@ -36,6 +37,8 @@ from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
 from txstorm.storage.rows.dead_letters import TUPLE
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
+
+log = logging.getLogger("txstorm.commit")
 
 
 class EarlyFinish:
@@ -159,6 +162,23 @@ class GroupFinisher:
         self._books = books
         self._identity = identity
         self._publisher = publisher
+
+    def warm_up(self) -> None:
+        """Open the tables, and have committers load what they hold in memory, before the first group.
+
+        This only saves time later: whatever fails is tried again in the turn of the first txid, and reported there.
+        """
+        txid = self._books.currtx()
+        try:
+            tables = self._store.group(txid)
+            if txid == 1:
+                return
+            try:
+                warm_up(self._program, txid, tables.begin_txid(txid), self._observe)
+            finally:
+                tables.end_reads()
+        except Exception as error:  # noqa: BLE001 - see above
+            log.info("could not load states before the first transaction: %r", error)
 
     def execute(self, ready: ProcessedBatch) -> None:
         """Run `execute` of the committers on the input of `ready` before its turn.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
+from txstorm.api.context import EPOCH
 from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Partition, Topic, Unavailable
 from txstorm.spouts.kafka.options import KafkaSource
 
@@ -245,11 +246,15 @@ class KafkaView:
             return {**self.beginnings([partition for partition in partitions if partition not in chosen]), **chosen}
         if start == "earliest":
             return self.beginnings(partitions)
-        return self.offsets_at(partitions, int(start.timestamp() * 1000) if isinstance(start, datetime) else LATEST)
+        if isinstance(start, datetime):
+            return self.offsets_at(partitions, -((EPOCH - start) // timedelta(milliseconds=1)))
+        found = self._ask(dict.fromkeys(partitions, LATEST))
+        return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def offsets_at(self, partitions: Collection[Partition], milliseconds: int) -> dict[Partition, int]:
         """Return the first offset of each partition at or after a time, else its end; omit unavailable partitions."""
-        found = self._ask(dict.fromkeys(partitions, milliseconds))
+        # Records have no times before 1970, and negative numbers stand for ends and beginnings.
+        found = self._ask(dict.fromkeys(partitions, max(milliseconds, 0)))
         beyond = [partition for partition, offset in found.items() if offset is None]
         ends = self._ask(dict.fromkeys(beyond, LATEST))
         return {partition: offset for partition, offset in {**found, **ends}.items() if offset is not None}

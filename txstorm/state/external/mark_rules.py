@@ -158,8 +158,7 @@ class MarkedTarget(Generic[R]):
         if found.incarnation != owner.incarnation:
             msg = (
                 f"{self.label}: its store belongs to topology {found.topology!r}, incarnation {found.incarnation}; "
-                f"expected {owner.topology!r}, incarnation {owner.incarnation}; a {kind} has one owner: use another "
-                "table"
+                f"expected {owner.topology!r}, incarnation {owner.incarnation}; a {kind} has one owner: use another one"
             )
             raise StateError(msg)
         if found.epoch > epoch:

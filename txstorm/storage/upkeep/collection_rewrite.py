@@ -31,6 +31,8 @@ from txstorm.storage.tables.staging import column_stats, compact_name, encoded, 
 
 FILE_ROWS = 250_000
 """Number of rows of a new file; a file with fewer rows than half of it is small."""
+FILE_BYTES = 32 << 20
+"""Arrow bytes of the rows of a new file if they are long; a file of a sixteenth of its size is not small."""
 
 Changes = Callable[[], Iterable[pa.Table]]
 """Function that reads the later change rows, in txid order, in batches."""
@@ -41,6 +43,7 @@ class _PlacedFile:
     """A file of the table, with the bounds of its rows; a bound that is unknown is as wide as possible."""
 
     path: str
+    size: int
     rows: int
     orders: tuple[int, int]
     groups: tuple[int, int]
@@ -128,7 +131,7 @@ class CollectionRewriting:
             elif removals.touch(file):
                 self._replace(file, removals)
                 yield
-            elif file.rows <= min(self.later, FILE_ROWS // 2):
+            elif file.rows <= min(self.later, FILE_ROWS // 2) and file.size < FILE_BYTES // 16:
                 merged.append(file.path)
         self.removes.update(merged)
         yield from self._append(merged, changes, removals)
@@ -160,22 +163,34 @@ class CollectionRewriting:
 
     def _append(self, merged: Sequence[str], changes: Changes, removals: _Removals) -> Iterator[None]:
         """Write the new rows, and those of the `merged` files, to new files."""
-        schema = self._table.schema
-        waiting = [self._table.read(paths=merged, threads=False)] if merged else []
-        for batch in changes():
-            waiting.append(batch.filter(pc.equal(batch[OP.name], UPDATED)).select(schema.names).cast(schema))
-            if sum(part.num_rows for part in waiting) >= FILE_ROWS:
-                self._write(removals.left(pa.concat_tables(waiting), self._keys))
-                waiting = []
+        waiting: list[pa.Table] = []
+        for part in self._new(merged, changes, removals):
+            waiting.append(part)
+            if sum(one.num_rows for one in waiting) >= FILE_ROWS or sum(one.nbytes for one in waiting) >= FILE_BYTES:
+                rows, waiting = pa.concat_tables(waiting), []
+                self._write(removals.left(rows, self._keys))
+                del rows
                 yield
         if waiting:
             self._write(removals.left(pa.concat_tables(waiting), self._keys))
             yield
 
+    def _new(self, merged: Sequence[str], changes: Changes, removals: _Removals) -> Iterator[pa.Table]:
+        """Read the rows of the `merged` files, then the new ones, in parts."""
+        for path in merged:
+            yield self._table.read(paths=[path], threads=False)
+        schema = self._table.schema
+        for batch in changes():
+            added = batch.filter(pc.equal(batch[OP.name], UPDATED)).select(schema.names)
+            if removals.bound > NO_BOUND:  # most rows of a state that keeps little: not held until a file is full
+                added = added.filter(pa.array(words(added[self._keys[-PLACE]]) >= removals.bound))
+            yield added.cast(schema)
+
     def _write(self, rows: pa.Table) -> None:
         if not rows.num_rows:
             return
-        data = encoded(in_order(rows, [KEY_GROUP.name, *self._keys]))
+        rows = in_order(rows, [KEY_GROUP.name, *self._keys])
+        data = encoded(rows)
         path = f"{STAGED}/{compact_name(self._epoch, sealed(unique(), data))}"
         self.written.add(path)
         write_new(self._table.path / path, data)
@@ -197,6 +212,7 @@ class CollectionRewriting:
         newest = [stamp[1] for stamp in stamps if stamp is not None]
         return _PlacedFile(
             file.path,
+            file.size,
             metadata.num_rows,
             _united([column_bounds(group, self._keys[-PLACE]) for group in groups]),
             _united([column_bounds(group, KEY_GROUP.name) for group in groups]),

@@ -1,9 +1,13 @@
 """The Delta table handle: compare-and-set, caching of one version, checkpoints, and reading parts of a table."""
 
+import time
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from txstorm.clients.delta import data_files
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.handle import DeltaHandle, is_table, stored_schema
 from txstorm.errors import ConflictError, StateError, TableCorrupt
@@ -128,3 +132,28 @@ def test_types_not_supported_by_delta_are_named():
     with pytest.raises(StateError, match="state 's': column 'x': Delta cannot store duration"):
         stored_schema("state 's'", pa.schema([("a", pa.int64()), ("x", pa.duration("us"))]))
     assert stored_schema("s", SCHEMA) == SCHEMA
+
+
+@pytest.mark.parametrize("together", [1, 2000, 1 << 20])
+def test_batches_of_many_files_come_in_their_order(handle, monkeypatch, together):
+    monkeypatch.setattr(data_files, "_RUN_BYTES", together)
+    for txid in (3, 1, 2, 5, 4):
+        add(handle, txid, [f"{txid}{i}" for i in range(4)])
+    found = list(handle.batches(("_txid", 1), ("_txid", 4), rows=3))
+    assert [row["k"] for batch in found for row in batch.to_pylist()] == [
+        f"{t}{i}" for t in (2, 3, 4) for i in range(4)
+    ]
+    assert max(batch.num_rows for batch in found) == 3
+
+
+def test_a_slow_reader_of_many_files_holds_few_of_them(handle):
+    random = np.random.default_rng(1)
+    for txid in range(1, 31):
+        add(handle, txid, random.integers(0, 1 << 62, 50_000).astype(str))
+    before, most, total = pa.total_allocated_bytes(), 0, 0
+    for batch in handle.batches(("_txid", 0), ("_txid", 30), rows=10_000):
+        if total % (1 << 22) < batch.nbytes:
+            time.sleep(0.2)  # the reader is slow: whatever is read ahead is read now
+        total += batch.nbytes
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < total / 2

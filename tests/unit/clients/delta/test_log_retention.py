@@ -1,11 +1,13 @@
 """Log retention: old entries of a table's log are archived and stay readable; only opening a table lists its log."""
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,6 +275,25 @@ def test_a_window_is_removed_with_its_handle_or_process(table, tmp_path, monkeyp
     for end, left in (("kill", 1), ("end", 0)):
         subprocess.run([sys.executable, "-c", code, str(table), end], env=environment, check=False)
         assert len(list(tmp_path.glob("txstorm-log-*"))) == left
+
+
+def test_a_process_that_starts_beside_another_one_loses_its_window_only_before_it_is_locked(tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_window, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(delta_window, "mkdtemp", lambda prefix: tempfile.mkdtemp(prefix=prefix, dir=tmp_path))
+    flock, others = fcntl.flock, []
+
+    def beside(file, how):
+        if how == fcntl.LOCK_SH and not others:  # created, not yet locked: here the other process deletes it
+            others.append(delta_window._Place())
+            others[0].begin()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", beside)
+    place = delta_window._Place()
+    place.begin()
+    assert place.path.is_dir()
+    assert others[0].path.is_dir()
+    assert sorted(tmp_path.iterdir()) == sorted([place.path, others[0].path])
 
 
 def plain_log(table):

@@ -1,5 +1,6 @@
 """Compaction of collection states: which files it keeps, rewrites and drops, and what readers see afterwards."""
 
+import random
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -103,6 +104,19 @@ def test_small_files_are_merged_with_as_many_new_rows(store, tmp_path):
         commit(store, txid, lambda events, txid=txid: events.append("a", txid, "k", txid))
     assert len(files(tmp_path)[0]) < 5
     assert files(tmp_path)[1] == [1, 2, 3, 4, 5]
+
+
+def test_files_of_few_long_rows_are_not_written_again(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(collection_rewrite, "FILE_ROWS", 1000)
+    monkeypatch.setattr(collection_rewrite, "FILE_BYTES", 1 << 14)
+    known = set()
+    for txid in range(1, 4):
+        rows = [("ab"[i % 2], 10 * txid + i, random.Random(i + txid).randbytes(1000).hex(), txid) for i in range(8)]
+        commit(store, txid, lambda events, rows=rows: events.append_many(rows))
+        paths, found = files(tmp_path)
+        assert known < paths
+        assert found == shown(tmp_path, txid) == [10 * one + i for one in range(1, txid + 1) for i in range(8)]
+        known = paths
 
 
 def test_the_bound_of_all_keys_survives_compaction_and_restart(store, tmp_path):

@@ -90,13 +90,8 @@ def collect(
     bootstrap_servers: Annotated[
         str, typer.Option(metavar="HOST:PORT,...", show_default=False, help="The Kafka brokers.")
     ],
-    data_dir: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", show_default=False, help="The consumer: the topology of this directory."),
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default="all", help="With --data-dir: a source of its spout.")
-    ] = None,
+    data_dir: Consumer = None,
+    source: Source = None,
     group: Group = None,
     topic: Topics = None,
     time_field: TimeField = None,
@@ -120,12 +115,16 @@ def collect(
     from txstorm.joins.data_delay import checked_name
 
     checked_name(name)
-    if (data_dir is None) == (group is None):
+    if (data_dir is None) == (group is None) or "" in (data_dir, group):
         raise typer.BadParameter("give the consumer: either --data-dir DIR or --group GROUP")
+    if not bootstrap_servers.strip():
+        raise typer.BadParameter("--bootstrap-servers is empty; give the Kafka brokers, HOST:PORT")
     if source is not None and data_dir is None:
         raise typer.BadParameter("--source needs --data-dir")
+    from txstorm.cli.output import log_to, stderr
     from txstorm.operations.delay_collector import DelayCollector, RecordTimes, directory_positions, group_positions
 
+    log_to(stderr(), "warning")
     settings = {"bootstrap.servers": bootstrap_servers, **_settings(kafka_config)}
     if data_dir is None:
         positions = group_positions(settings, group or "")
@@ -154,8 +153,13 @@ def _settings(path: Path | None) -> dict[str, str]:
     """Return the client settings in a file of lines NAME=VALUE; an error shows no value, which may be a password."""
     from txstorm.clients.kafka.cluster import check_settings
 
-    settings = {}
-    for number, line in enumerate([] if path is None else path.read_text(encoding="utf-8").splitlines(), 1):
+    settings: dict[str, str] = {}
+    try:
+        text = "" if path is None else path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        msg = f"{path}: expected text in UTF-8, lines of NAME=VALUE: {error}"
+        raise InputError(msg) from None
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
