@@ -31,8 +31,9 @@ class Deduplicator(AssembledBolt):
     `keep` it is always active, and an id is known for `keep` after a tuple with it has passed. Time is that of the
     stamps of transactions.
 
-    It emits the fields of its input, to the stream of the same name. A tuple with the id None, or with None in its id,
-    always passes. Several results of one record need ids of their own.
+    It emits the fields of its input to the stream of the same name. If no input is a default stream, and all have the
+    same fields, its default stream has all tuples, too. A tuple whose id is None, or has None in it, always passes.
+    Several results of one record need ids of their own.
 
     Args:
         id: the field or fields that identify a tuple.
@@ -107,5 +108,5 @@ def _faults(id: tuple[str, ...], site: Site) -> Iterable[str]:
             by = f"fields {', '.join(one.grouped_by)}" if one.grouping == "fields" else one.grouping
             yield (
                 f"Deduplicator: its input {one.component!r} is grouped by {by}, so two tasks may get tuples with the "
-                f"same id; use fields_grouping({one.component!r}, {list(id)})"
+                f"same id; use {one.grouping_by(id)}"
             )

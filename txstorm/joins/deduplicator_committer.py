@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import CollectionHandle, CollectionState
 from txstorm.api.tuples import Tuple
@@ -50,6 +51,13 @@ class DeduplicatorPlan:
     keep: int | None
     inputs: Mapping[tuple[str, str], tuple[str, ...]]
 
+    @property
+    def default_fields(self) -> tuple[str, ...] | None:
+        """The fields of all inputs, if they are the same, and no input is a default stream; otherwise None."""
+        fields = set(self.inputs.values())
+        named = all(stream != DEFAULT_STREAM for _, stream in self.inputs)
+        return next(iter(fields)) if named and len(fields) == 1 else None
+
 
 class IdCommitter(BatchBolt, Committer):
     """Committer that drops tuples with known ids.
@@ -78,15 +86,19 @@ class IdCommitter(BatchBolt, Committer):
         return f"evicted {timedelta(microseconds=self.plan.keep)} after the id has passed"
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the streams of the inputs."""
+        """Declare the streams of the inputs and, if all have the same fields, the default stream for all tuples."""
         for (_, stream), fields in self.plan.inputs.items():
             if stream not in declarer.streams:
                 declarer.declare_stream(stream, fields)
+        if self.plan.default_fields is not None:
+            declarer.declare(self.plan.default_fields)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._context, self._collector, self._txid = context, collector, attempt.txid
         self._shares: list[_Share] = []
+        read_as_default = self.plan.default_fields is not None and context.is_read(DEFAULT_STREAM)
+        self._also = (DEFAULT_STREAM,) if read_as_default else ()
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
@@ -94,12 +106,13 @@ class IdCommitter(BatchBolt, Committer):
         component, stream, _ = self._context.source
         batch = batch.select(self.plan.inputs[component, stream])
         ids = column_ids([batch.column(name) for name in self.plan.id])
-        self._shares.append(_Share(stream, ids, batch))
+        self._shares.append(_Share((stream, *self._also), ids, batch))
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take a tuple whose values have no common Arrow type with those of the others."""
         text = id_text([tuple[name] for name in self.plan.id])
-        self._shares.append(_Share(tuple.source_stream, pa.array([text], pa.string()), tuple.values))
+        streams = (tuple.source_stream, *self._also)
+        self._shares.append(_Share(streams, pa.array([text], pa.string()), tuple.values))
 
     def finish_batch(self) -> None:
         """Pass on the tuples whose ids are not known."""
@@ -111,27 +124,31 @@ class IdCommitter(BatchBolt, Committer):
             known.evict_before(oldest)
             self._deduplicate(known, recent, oldest)
             return
-        active, begins, ends = self._activity(stamp)
-        dropped = self._deduplicate(known, recent, None) if active else self._pass_all()
-        if ends:
-            known.evict_before(instant(stamp))
+        active, begins, ends, ended = self._activity(stamp)
+        if ended is not None:
+            known.evict_before(ended)
+        dropped = self._deduplicate(known, recent, ended) if active else self._pass_all()
         if begins or ends or dropped:
             self._record(stamp, active=active)
 
     # -- activity ------------------------------------------------------------------------------------------------------
 
-    def _activity(self, stamp: int) -> tuple[bool, bool, bool]:
-        """Return whether ids are looked up, and whether this transaction begins or ends that."""
+    def _activity(self, stamp: int) -> tuple[bool, bool, bool, datetime | None]:
+        """Return whether ids are looked up, whether this transaction begins or ends that, and when they were forgotten.
+
+        Only a tuple ends it, in the task that gets it; the others see that in the next transaction.
+        """
         assert self.plan.quiet is not None
         rows = self._context.collection(self.activity.name).scan_table()
+        ended = pc.max(rows.filter(pc.invert(rows.column(ACTIVE))).column(AT)).as_py()
         rows = rows.filter(pc.equal(rows.column(EPOCH), self._context.epoch))
         if not rows.num_rows:
-            return True, True, False
+            return True, True, False, ended
         if not pc.all(rows.column(ACTIVE)).as_py():
-            return False, False, False
+            return False, False, False, ended
         last = pc.max(rows.column(AT).cast(pa.int64())).as_py()
-        over = stamp >= last + self.plan.quiet
-        return not over, False, over
+        over = bool(self._shares) and stamp >= last + self.plan.quiet
+        return not over, False, over, ended
 
     def _record(self, stamp: int, *, active: bool) -> None:
         activity, task = self._context.collection(self.activity.name), self._context.task
@@ -216,21 +233,28 @@ class RecallingCommitter(IdCommitter):
 
 @dataclass(frozen=True)
 class _Share:
-    """Tuples of one stream in the order of delivery, with their ids: a record batch, or the values of one tuple."""
+    """Tuples in the order of delivery, with their ids: a record batch, or the values of one tuple.
 
-    stream: str
+    Attributes:
+        streams: the streams to which those that pass are emitted.
+    """
+
+    streams: tuple[str, ...]
     ids: pa.Array
     values: pa.RecordBatch | tuple[Any, ...]
 
     def emit(self, collector: Collector, passing: npt.NDArray[np.bool_]) -> None:
         """Emit those of the tuples that pass."""
-        if isinstance(self.values, pa.RecordBatch):
-            if passing.all():
-                collector.emit_batch(self.values, stream=self.stream)
-            elif passing.any():
-                collector.emit_batch(self.values.filter(pa.array(passing)), stream=self.stream)
-        elif passing[0]:
-            collector.emit(*self.values, stream=self.stream)
+        if not passing.any():
+            return
+        values = self.values
+        if isinstance(values, pa.RecordBatch) and not passing.all():
+            values = values.filter(pa.array(passing))
+        for stream in self.streams:
+            if isinstance(values, pa.RecordBatch):
+                collector.emit_batch(values, stream=stream)
+            else:
+                collector.emit(*values, stream=stream)
 
 
 def _is_known(known: CollectionHandle, ids: pa.Array, oldest: datetime | None) -> pa.BooleanArray:

@@ -1,4 +1,7 @@
-"""Join bolt: joins the streams in each window as SQL does; Storm's bolt of the same name."""
+"""Join bolt: joins the streams in each window as SQL does; Storm's bolt of the same name.
+
+It is one module, as a join is declared call by call, checked as a whole and then evaluated on the same value.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +189,9 @@ class JoinBolt(WindowedBolt):
         assert self._plan is not None
         plan, tuples = self._plan, {name: list[Tuple]() for name in self.join_fields}
         for one in window.get():
-            tuples[plan.of_input[one.source_component, one.source_stream]].append(one)
+            name = plan.of_input.get((one.source_component, one.source_stream))
+            if name is not None:  # an input that an earlier start has joined
+                tuples[name].append(one)
         values = {name: _column(tuples[name], path) for name, path in plan.keys.items()}
         try:
             keys = numbered_keys(values)
@@ -340,13 +345,17 @@ class _Streams:
             given = [f"{stream}:{field}" for stream in bolt.join_fields for field in self._fields(stream) or ()]
         else:
             given = list(bolt.selected)
-        found = [one for one in map(self._one, given) if one is not None]
-        times = Counter(one.name for _, one in found)
-        made = [one if times[one.name] == 1 else replace(one, name=f"{stream}_{one.name}") for stream, one in found]
-        for name, number in Counter(one.name for one in made).items():
-            if number > 1:
-                self.faults.append(f"select: field {name!r} is selected {number} times; select it once")
-        return made
+        found = [(text, one) for text, one in zip(given, map(self._one, given), strict=True) if one is not None]
+        times = Counter(one.name for _, (_, one) in found)
+        made: dict[str, list[tuple[str, Wanted]]] = {}
+        for text, (stream, one) in found:
+            name = one.name if times[one.name] == 1 else f"{stream}_{one.name}"
+            made.setdefault(name, []).append((text, replace(one, name=name)))
+        for name, some in made.items():
+            if len(some) > 1:
+                texts = " and ".join(repr(text) for text, _ in some)
+                self.faults.append(f"select: {texts} would both be called {name!r}; select one of them, or others")
+        return [some[0][1] for some in made.values()]
 
     def _one(self, text: str) -> tuple[str, Wanted] | None:
         """Return the stream of a selected field, with it; None if there is no such field."""
@@ -382,8 +391,8 @@ class _Streams:
         for one in self._inputs[bolt.first]:
             if one.grouping == "all":
                 self.faults.append(
-                    f"its first stream {bolt.first!r} goes to all tasks, so each of them would emit the results; "
-                    f"use fields_grouping({one.component!r}, [{bolt.join_fields[bolt.first]!r}])"
+                    f"its first stream {bolt.first!r} goes to all tasks, so each of them would emit the results; use "
+                    f"{self._remedy(bolt.first, one)}"
                 )
         for name, one in parted:
             field = bolt.join_fields[name]
@@ -392,5 +401,11 @@ class _Streams:
                 how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
                 self.faults.append(
                     f"its input {one.component!r}, joined as {name!r} by {field!r}, is grouped by {how}, so tuples of "
-                    f"one key may get into different tasks; use fields_grouping({one.component!r}, [{field!r}])"
+                    f"one key may get into different tasks; use {self._remedy(name, one)}"
                 )
+
+    def _remedy(self, name: str, one: SiteInput) -> str:
+        """Return what brings all tuples of a key of an input to one task, in words."""
+        if len(self.plan.keys[name]) == 1:
+            return one.grouping_by([self._bolt.join_fields[name]])
+        return "global_grouping, or emit the entry as a field and group by that"

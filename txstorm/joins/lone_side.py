@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.assembly import Site, SiteInput
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, near
-from txstorm.errors import InputError
+from txstorm.errors import InputError, StateError
 from txstorm.joins.interval.interval_committer import SideTimes
 from txstorm.joins.interval.interval_plan import SidePlan
 from txstorm.joins.rules.positions import Arrivals, PositionRule
 from txstorm.joins.side import Side
 from txstorm.joins.side_rows import SideForm
+from txstorm.joins.stores.row_text import MAX_KEY_BYTES, key_bytes
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
@@ -26,6 +28,11 @@ from txstorm.windows.rules.forms import Count, duration, sliding
 
 KEY_TYPES = (str, int, bool, bytes, datetime, date, Decimal)
 """Types of which keys and ids of a store may be."""
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+SURE_TYPES = (pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal)
+"""Types of columns all of whose values can be keys."""
+SURE_BYTES = MAX_KEY_BYTES // 2
+"""Size up to which a key is not too large in any encoding."""
 
 
 @dataclass(frozen=True)
@@ -101,38 +108,56 @@ class CheckedSideTimes(SideTimes):
     """Map-side stage of a lone side: also refuses values that cannot be a key or an id of a store."""
 
     def __init__(self, side: LoneSide, stored: Sequence[str]) -> None:
-        super().__init__(side.windows.id, side.plan)
+        super().__init__(side.plan)
         self._stored = tuple(stored)
 
     def _add(self, chunk: Chunk) -> None:
-        for name in self._stored:
-            self._check(chunk, name, optional=name in self._side.key)
+        if isinstance(chunk.values, list):
+            at = [self._plan.inputs[0].fields.index(name) for name in self._stored]
+            for row in chunk.values:
+                self._check([row[one] for one in at])
+        else:
+            columns = [chunk.values.column(name) for name in self._stored]
+            key = self._side.key
+            names = zip(self._stored, columns, strict=True)
+            if not all(_storable(one, optional=name in key, most=SURE_BYTES // len(key)) for name, one in names):
+                for values in zip(*(one.to_pylist() for one in columns), strict=True):
+                    self._check(values)
         super()._add(chunk)
 
-    def _check(self, chunk: Chunk, name: str, *, optional: bool) -> None:
-        """Raise `ValueError` for a value that cannot be a key or an id; `optional`: None may stand for a value."""
-        if isinstance(chunk.values, list):
-            at = self._plan.inputs[0].fields.index(name)
-            values: Iterable[Any] = (row[at] for row in chunk.values)
-        else:
-            column = chunk.values.column(name)
-            kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-            plain = not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind))
-            if plain and (optional or not column.null_count):
-                return
-            values = column.to_pylist()
-        for value in values:
-            if value is None and optional:
-                continue
-            if value is None or not isinstance(value, KEY_TYPES):
+    def _check(self, values: Sequence[Any]) -> None:
+        """Raise `ValueError` for a tuple with a value that cannot be stored; None is possible in keys only."""
+        found = dict(zip(self._stored, values, strict=True))
+        for name, value in found.items():
+            role = "key" if name in self._side.key else "id"
+            if not isinstance(value, KEY_TYPES) and (value is not None or role == "id"):
                 what = "None" if value is None else f"{type(value).__name__} {value!r}"
-                role = "key" if optional else "id"
                 msg = (
                     f"{self._plan.id}: field {name!r} of {self._side!r}: a row of a store cannot have the {role} "
                     f"{what}; use a str, int, bool, bytes, datetime, date or Decimal, or leave such tuples out with "
                     "on_error='dead_letter'"
                 )
                 raise ValueError(msg)
+        key = tuple(found[name] for name in self._side.key if name in found)
+        try:
+            if key and None not in key:
+                key_bytes(key[0] if len(key) == 1 else key)
+            for name, value in found.items():
+                if name not in self._side.key:
+                    key_bytes(value, "id")
+        except StateError as error:
+            msg = f"{self._plan.id}: {self._side!r}: {error}, or leave such tuples out with on_error='dead_letter'"
+            raise ValueError(msg) from None
+
+
+def _storable(column: Any, *, optional: bool, most: int) -> bool:
+    """Whether all values of a column can certainly be keys or ids: by type, and of at most `most` bytes."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if column.null_count and not optional:
+        return False
+    if any(check(kind) for check in TEXTS):
+        return bool((pc.max(pc.binary_length(column.cast(kind))).as_py() or 0) <= most)
+    return any(check(kind) for check in SURE_TYPES) or (pa.types.is_timestamp(kind) and kind.tz is not None)
 
 
 def input_of(side: Side, site: Site) -> SiteInput | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral, Real
 
 from txstorm.errors import InputError
 
@@ -26,13 +27,13 @@ def first_at_or_after(time_of: Callable[[int], float], start: int, end: int, wan
     if not callable(time_of):
         msg = f"first_at_or_after: expected a function of an offset, got {time_of!r}"
         raise InputError(msg)
-    if type(start) is not int or type(end) is not int or start > end:
+    if not (isinstance(start, Integral) and isinstance(end, Integral)) or start > end:
         msg = f"first_at_or_after: expected int offsets with start <= end, got {start!r} and {end!r}"
         raise InputError(msg)
     if not _is_time(wanted):
         msg = f"first_at_or_after: expected a number for the time wanted, got {wanted!r}"
         raise InputError(msg)
-    low, high = start, end
+    low, high = int(start), int(end)
     while low < high:
         middle = (low + high) // 2
         time = time_of(middle)
@@ -50,4 +51,4 @@ def first_at_or_after(time_of: Callable[[int], float], start: int, end: int, wan
 
 
 def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
+
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
@@ -77,14 +79,7 @@ class Side:
             raise InputError(msg)
         self.partitions = None if partitions is None else tuple(str(one) for one in partitions)
         self.columns = None if columns is None else dict(columns)
-        unknown = [name for name, kind in (self.columns or {}).items() if arrow_type(kind) is None]
-        if unknown:
-            kind = (self.columns or {})[unknown[0]]
-            msg = (
-                f"Side {component!r}: columns: {unknown[0]!r} has the unsupported type {kind!r}; use str, int, float, "
-                "bool, bytes, datetime, date, Decimal or an Arrow type"
-            )
-            raise InputError(msg)
+        _check_columns(component, self.columns or {}, time)
         if not isinstance(unit, str) or unit not in UNITS:
             msg = f"Side {component!r}: unit: expected {', '.join(UNITS)}, got {unit!r}"
             raise InputError(msg)
@@ -107,4 +102,21 @@ def _check_fields(component: str, key: Any, others: Mapping[str, Any]) -> None:
             fault = f"{what}: expected a field, got {one!r}"
     if fault is not None:
         msg = f"Side {component!r}: {fault}"
+        raise InputError(msg)
+
+
+def _check_columns(component: str, columns: Mapping[str, Any], time: str) -> None:
+    """Raise `InputError` for a column of an unsupported type, or one of the time that cannot hold times."""
+    fault = None
+    for name, declared in columns.items():
+        kind = arrow_type(declared)
+        if kind is None:
+            fault = (
+                f"{name!r} has the unsupported type {declared!r}; use str, int, float, bool, bytes, datetime, date, "
+                "Decimal or an Arrow type"
+            )
+        elif name == time and not (pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and kind.tz)):
+            fault = f"{name!r} is the time; expected int or datetime, got {kind}"
+    if fault is not None:
+        msg = f"Side {component!r}: columns: {fault}"
         raise InputError(msg)

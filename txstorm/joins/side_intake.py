@@ -1,4 +1,4 @@
-"""Side intake: the tuples of one side that a task receives in a transaction, and the progress of its sources."""
+"""Side intake: the tuples of one side that a task receives in a transaction, and the committer that takes them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import EVERYWHERE
+from txstorm.api.bolt import EVERYWHERE, BatchBolt, Committer
 from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.joins.lone_side import LoneSide
 from txstorm.windows.intake import Chunk, Intake
@@ -58,6 +59,30 @@ class SideIntake:
                 self.newest[part] = max(time, self.newest.get(part, time))
         else:
             self.others[component, stream] = batch.column(0)[-1].as_py()
+
+
+class SideCommitter(BatchBolt, Committer):
+    """Committer of a component with one side; until `finish_batch` it collects the tuples of the side.
+
+    Args:
+        side: the side in its component.
+    """
+
+    def __init__(self, side: LoneSide) -> None:
+        self._side = side
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._context, self._collector = context, collector
+        self._tuples = SideIntake(self._side, context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take one tuple; called only if a value has no Arrow type."""
+        self._tuples.add_tuple(tuple)
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take a record batch."""
+        self._tuples.add_batch(batch)
 
 
 def keyed(chunk: Chunk, plan: LoneSide) -> npt.NDArray[np.bool_]:

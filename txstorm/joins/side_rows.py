@@ -20,7 +20,7 @@ from txstorm.api.state import CollectionState, arrow_type
 from txstorm.errors import InputError
 from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Mask, Numbers, Rows
 from txstorm.joins.side import Side
-from txstorm.keys import groups_of, hash_rows, key_group
+from txstorm.keys import groups_of, hash_rows, key_group, plain_number
 from txstorm.tagged import text_of, value_of
 from txstorm.windows.aggregates.groups import numbered, whole
 from txstorm.windows.intake import Chunk
@@ -119,28 +119,38 @@ class SideForm:
         for one in self.stored:
             if one.kind is not None and one.field:
                 self._converted(chunk, one)
+        if self.time_kind is not None:
+            self._typed(self._values(chunk, self.side.time), self.side.time, self.time_kind)
         columns = [self._values(chunk, field) for field in self.grouped_by]
         if any(isinstance(column, list) or pa.types.is_nested(column.type) for column in columns):
             self._groups(chunk)
 
-    def rows_of(self, chunk: Chunk, txid: int, positions: Numbers) -> pa.Table:
-        """Convert tuples to stored rows; `positions`: their positions in the transaction."""
+    def rows_of(self, chunk: Chunk, txid: int, positions: Numbers, names: Sequence[str] | None = None) -> pa.Table:
+        """Convert tuples to stored rows, or to the columns `names`; `positions`: those of the tuples in the txid."""
+        held = {one.column: one for one in self.stored if one.field}
+        fields = [self.schema.field(name) for name in names or self.schema.names]
+        columns = [self._stored(chunk, held.get(one.name), one.name, txid, positions) for one in fields]
+        return pa.table(columns, schema=pa.schema(fields))
+
+    def _stored(self, chunk: Chunk, held: StoredField | None, name: str, txid: int, positions: Numbers) -> pa.Array:
+        """Return one column of stored rows; `held`: the field that it holds, None for a column of a side's own."""
+        if held is not None:
+            return self._converted(chunk, held)
+        if name == KEY:
+            return self._key_texts(chunk)
+        if name == GROUP:
+            return pa.array(self._groups(chunk))
+        if name == TIME:
+            return pa.array(chunk.times)
+        if name == ARRIVAL:
+            return pa.array(arrivals_of(txid, positions))
         size = len(chunk)
-        columns: dict[str, Any] = {one.column: self._converted(chunk, one) for one in self.stored if one.field}
-        for name in (ID, PARTITION):
-            columns.setdefault(name, pa.nulls(size, pa.string()))
-        if self.side.id is None:
+        if name == INSTANT:
+            return _instants(self._values(chunk, self.side.time), size)
+        if name == ID and self.side.id is None:
             parts = [pa.repeat(str(txid), size), pa.array(positions).cast(pa.string()), "/"]
-            columns[ID] = pc.binary_join_element_wise(*parts)
-        if KEY not in columns:
-            columns[KEY] = self._key_texts(chunk)
-        assert chunk.times is not None
-        columns[TIME] = pa.array(chunk.times)
-        columns[ARRIVAL] = pa.array(positions + (txid << POSITION_BITS))
-        columns[GROUP] = pa.array(self._groups(chunk))
-        if self.time_kind is None:
-            columns[INSTANT] = _instants(self._values(chunk, self.side.time), size)
-        return pa.table([columns[one.name] for one in self.schema], schema=self.schema)
+            return pc.binary_join_element_wise(*parts)
+        return pa.nulls(size, pa.string())
 
     def rows(self, stored: pa.Table) -> Rows:
         """Return stored rows with the hashes of their keys."""
@@ -161,12 +171,15 @@ class SideForm:
     def _converted(self, chunk: Chunk, one: StoredField) -> pa.Array:
         values = self._values(chunk, one.field)
         if one.kind is None:
-            return texts_of(values, one.field)
+            return texts_of(values, one.field, key=one.column == KEY)
+        return self._typed(values, one.field, one.kind)
+
+    def _typed(self, values: pa.Array | list[Any], field: str, kind: pa.DataType) -> pa.Array:
         try:
-            return typed(values, one.kind)
+            return typed(values, kind)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             msg = (
-                f"{self.side!r}: field {one.field!r} does not fit the type {one.kind} that columns declares ({error}); "
+                f"{self.side!r}: field {field!r} does not fit the type {kind} that columns declares ({error}); "
                 "declare a type that holds all its values, or leave the field out of columns"
             )
             raise InputError(msg) from None
@@ -176,13 +189,11 @@ class SideForm:
         columns = [self._values(chunk, field) for field in self.side.key]
         arrays = [column for column in columns if isinstance(column, pa.Array)]
         if len(arrays) < len(columns):
-            rows = list(zip(*columns, strict=True))
-            return pa.array([None if None in row else text_of(list(row), KEY) for row in rows], pa.string())
+            return _texts_of_keys(zip(*columns, strict=True))
         codes, _ = numbered(arrays, len(chunk))
         _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
         distinct = zip(*(column.take(pa.array(first)).to_pylist() for column in arrays), strict=True)
-        made = pa.array([None if None in row else text_of(list(row), KEY) for row in distinct], pa.string())
-        return made.take(pa.array(numbers.reshape(-1)))
+        return _texts_of_keys(distinct).take(pa.array(numbers.reshape(-1)))
 
     def _groups(self, chunk: Chunk) -> Numbers:
         columns = [self._values(chunk, field) for field in self.grouped_by]
@@ -224,6 +235,21 @@ class SideForm:
         return [instant if flag else number for flag, number, instant in pairs]
 
 
+def arrivals_of(txid: int, positions: Numbers) -> Numbers:
+    """Return the arrivals of rows at these positions in a transaction, which are those of no other row.
+
+    Raises:
+        InputError: the transaction has more rows than there are arrivals.
+    """
+    if len(positions) and int(positions.max()) >> POSITION_BITS:
+        msg = (
+            f"transaction {txid} has too many rows for a join: expected at most {1 << POSITION_BITS:,}, evenly "
+            "distributed over its tasks; lower the caps of the spout, such as max_batch_rows"
+        )
+        raise InputError(msg)
+    return positions + (txid << POSITION_BITS)
+
+
 def taken(chunk: Chunk, which: Mask) -> Chunk:
     """Select tuples of a chunk."""
     if which.all():
@@ -237,13 +263,16 @@ def taken(chunk: Chunk, which: Mask) -> Chunk:
     return replace(chunk, values=values, times=chunk.times[which])
 
 
-def texts_of(values: pa.Array | list[Any], name: str) -> pa.Array:
-    """Return values as texts that `values_of` converts back; None stays None."""
+def texts_of(values: pa.Array | list[Any], name: str, *, key: bool = False) -> pa.Array:
+    """Return values as texts that `values_of` converts back; None stays None.
+
+    `key`: whether equal numbers, such as the decimals 1.5 and 1.50, have the same text.
+    """
     if isinstance(values, list):
-        return pa.array([_text(value, name) for value in values], pa.string())
+        return pa.array([_text(plain_number(value) if key else value, name) for value in values], pa.string())
     kind = values.type
     if pa.types.is_dictionary(kind):
-        return texts_of(values.dictionary_decode(), name)
+        return texts_of(values.dictionary_decode(), name, key=key)
     if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -255,7 +284,13 @@ def texts_of(values: pa.Array | list[Any], name: str) -> pa.Array:
     if pa.types.is_nested(kind):
         return pa.array([_text(value, name) for value in values.to_pylist()], pa.string())
     encoded = values.dictionary_encode()
-    return texts_of(encoded.dictionary.to_pylist(), name).take(encoded.indices)
+    return texts_of(encoded.dictionary.to_pylist(), name, key=key).take(encoded.indices)
+
+
+def _texts_of_keys(rows: Iterable[Sequence[Any]]) -> pa.Array:
+    """Return the texts of keys of several fields; None if one of the fields is None."""
+    keys = ([plain_number(value) for value in row] for row in rows)
+    return pa.array([None if None in key else text_of(key, KEY) for key in keys], pa.string())
 
 
 def values_of(texts: pa.Array) -> pa.Array | list[Any]:

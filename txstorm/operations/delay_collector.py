@@ -176,6 +176,11 @@ class DelayCollector:
     def _extents(self) -> dict[Partition, _Extent]:
         """Return position, beginning and ends of all partitions."""
         consumed = self._positions()
+        if consumed.ids and (others := sorted(set(self._topics) - consumed.ids.keys())):
+            read = sorted(consumed.ids)
+            hint = near(others[0], read)
+            msg = f"kafka: the consumer does not read topic {others[0]!r}{hint}; it reads {', '.join(read)}"
+            raise InputError(msg)
         topics = self._existing(self._topics or {name for name, _ in consumed.next})
         ids = {name: topic.id for name, topic in topics.items()}
         if any(self._ids.get(name, id) != id for name, id in ids.items()):

@@ -121,14 +121,8 @@ class ComponentJoin:
 
     @property
     def bound(self) -> int | None:
-        """The time before which right rows have expired in all tasks, in microseconds; None if none have."""
-        low = min((one.bound for one in self.tasks), default=LOWEST)
-        return None if low == LOWEST else low
-
-    @property
-    def oldest(self) -> int | None:
-        """The time of the oldest pending left row, in microseconds; None if there is none."""
-        return min((one.oldest for one in self.tasks if one.oldest is not None), default=None)
+        """The time before which right rows have expired, in microseconds; None if none have."""
+        return None if self.record.bound == LOWEST else self.record.bound
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values: times in ISO 8601, durations in seconds."""
@@ -145,7 +139,7 @@ class ComponentJoin:
             "left": self.side("left"),
             "right": self.side("right"),
             **counts,
-            "oldest_pending": time_text(self.oldest),
+            "oldest_pending": time_text(self.record.oldest_pending),
         }
 
     def side(self, name: str) -> dict[str, Any]:

@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 
 from txstorm.errors import InputError
 from txstorm.joins.interval.interval_plan import ARRIVALS
-from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, TaskRecord, unit_of_task, unpacked
+from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, unpacked
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Bounds
-from txstorm.joins.side_rows import GROUP, ID, PARTITION, POSITION_BITS, TIME, values_of
-from txstorm.keys import tasks_of
+from txstorm.joins.side_rows import ID, PARTITION, POSITION_BITS, TIME, values_of
 from txstorm.results.joins import MATCHED, PASSING, ComponentJoin, holding_text
 from txstorm.results.read import read_kept_changes, read_state
 from txstorm.results.windows import PROGRESS, time_text
@@ -132,7 +131,6 @@ class KeyHistory:
             raise InputError(msg)
         data_dir = join.data_dir
         floor, records = read_kept_changes(data_dir, join.component + PROGRESS, join.txid, ["unit", "record"])
-        texts = _by_txid(records)
         stored = [_rows_of(data_dir, join, side, key) for side in SIDES]
         rows = pa.concat_tables([*stored, *_passing(data_dir, join, key)]).to_pylist()
         if not rows:
@@ -145,7 +143,7 @@ class KeyHistory:
         found = [JoinRow(one[SIDE], one[KEY], one[ID], one[PARTITION], one[TIME], one[ARRIVAL]) for one in rows]
         for row, one in zip(found, rows, strict=True):
             row.flagged = flags.get(one[ARRIVAL]) if row.side == "right" else None
-        return cls(join, key, found, _steps(texts, rows[0][GROUP]), floor)
+        return cls(join, key, found, _steps(records), floor)
 
     def of(self, side: str) -> list[JoinRow]:
         """Return the rows of a side, by time."""
@@ -281,9 +279,7 @@ def _of_key(rows: pa.Table, key: Sequence[str], side: str, join: ComponentJoin) 
     # The number 7 and the text 7 are different keys.
     texts[KEY] = [repr(one) if isinstance(one, str | list) else str(one) for one in columns[KEY]]
     shown = {name: pa.array(column, pa.string()) for name, column in texts.items()}
-    return pa.table(
-        {SIDE: pa.repeat(side, kept.num_rows), **shown, **{name: kept[name] for name in (GROUP, TIME, ARRIVAL)}}
-    )
+    return pa.table({SIDE: pa.repeat(side, kept.num_rows), **shown, **{name: kept[name] for name in (TIME, ARRIVAL)}})
 
 
 def _flags(data_dir: Path, join: ComponentJoin) -> dict[int, int]:
@@ -297,25 +293,13 @@ def _flags(data_dir: Path, join: ComponentJoin) -> dict[int, int]:
     return flags | dict.fromkeys(np.frombuffer(b"".join(before), np.int64).tolist(), floor)
 
 
-def _by_txid(records: pa.Table) -> dict[int, dict[str, str]]:
-    """Return txid → unit → the record that it wrote."""
-    texts: dict[int, dict[str, str]] = {}
-    for row in records.to_pylist():
-        if row["record"] is not None:
-            texts.setdefault(row[TXID.name], {})[row["unit"]] = row["record"]
-    return dict(sorted(texts.items()))
-
-
-def _steps(texts: Mapping[int, Mapping[str, str]], group: int) -> dict[int, JoinStep]:
-    """Return txid → positions, with the bound of the task that has a key group."""
+def _steps(records: pa.Table) -> dict[int, JoinStep]:
+    """Return txid → positions after it."""
     steps = {}
-    for txid, of_txid in texts.items():
-        record = JoinRecord.read(of_txid.get(COMPONENT))
-        first = (record.about or {}).get("to_first", False)
-        task = 0 if first else int(tasks_of(np.array([group]), record.tasks or 1)[0])
-        bound = TaskRecord.read(of_txid.get(unit_of_task(task))).bound
-        steps[txid] = JoinStep(txid, record.left.watermark, record.right.watermark, record.released, bound)
-    return steps
+    for row in records.filter(pc.equal(records["unit"], COMPONENT)).to_pylist():
+        record, txid = JoinRecord.read(row["record"]), row[TXID.name]
+        steps[txid] = JoinStep(txid, record.left.watermark, record.right.watermark, record.released, record.bound)
+    return dict(sorted(steps.items()))
 
 
 def _decoded(column: pa.Array, plain: bool) -> list[Any]:

@@ -1,5 +1,5 @@
 """HTTP servers of joins. Only this room imports `fastapi` and `uvicorn`.
 
-May import: joins.
+May import: clients, joins.
 Start: serving.py.
 """

@@ -6,23 +6,34 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from txstorm._version import __version__
-from txstorm.errors import InputError, MissingDependency
-from txstorm.joins.data_delay import checked_name
-from txstorm.web.serving import TokenGuard, bounded_body
-
-try:
-    from fastapi import FastAPI, HTTPException, Request
-except ModuleNotFoundError as missing:
-    raise MissingDependency(missing.name or "fastapi", "http") from None
-
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from txstorm._version import __version__
+from txstorm.errors import InputError
+from txstorm.joins.data_delay import checked_name
+from txstorm.web.serving import (
+    FastAPI,
+    HTTPException,
+    Request,
+    TokenGuard,
+    bounded_body,
+    json_content,
+    refusals,
+)
 
 MOST_BYTES = 1 << 20
 MOST_NAMES = 1000
 STALE = 60.0
 """Seconds after which a report is called stale."""
 
+REFUSALS = {
+    400: "The name is none, or too many names have reports.",
+    401: "The token is missing or wrong.",
+    404: "Nothing has been reported for the name.",
+    413: "The body is too large.",
+    422: "The body is not as described.",
+}
+"""Statuses other than 200, and what they say."""
 YEAR_10000 = 253_402_300_800_000
 Time = Annotated[float, Field(ge=0, lt=YEAR_10000, allow_inf_nan=False)]
 Offset = Annotated[int, Field(ge=-1)]
@@ -66,7 +77,13 @@ def delay_app(token: str | None = None, *, stale: float = STALE, clock: Callable
         clock: clock, in seconds.
     """
     reports: dict[str, tuple[Report, float]] = {}
-    app = FastAPI(title="txstorm data delay", version=__version__, redoc_url=None, description=__doc__)
+    app = FastAPI(
+        title="txstorm data delay",
+        version=__version__,
+        redoc_url=None,
+        description=__doc__,
+        responses=refusals(REFUSALS),
+    )
     app.add_middleware(TokenGuard, token=token)
 
     @app.get("/health")
@@ -104,7 +121,7 @@ def delay_app(token: str | None = None, *, stale: float = STALE, clock: Callable
     return app
 
 
-_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": Report.model_json_schema()}}}}
+_BODY = {"requestBody": {"required": True, **json_content(Report)}}
 
 
 def _checked(name: str, body: bytes) -> Report:

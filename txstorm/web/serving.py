@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from txstorm.clients.http import is_token
 from txstorm.errors import InputError, MissingDependency
 
 try:
@@ -19,7 +24,19 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingDependency(missing.name or "fastapi", "http") from None
 
-__all__ = ["FastAPI", "JSONResponse", "Request", "Response", "TokenGuard", "bounded_body", "checked_token", "serve"]
+__all__ = [
+    "FastAPI",
+    "HTTPException",
+    "JSONResponse",
+    "Request",
+    "Response",
+    "TokenGuard",
+    "bounded_body",
+    "checked_token",
+    "json_content",
+    "refusals",
+    "serve",
+]
 
 GRACE = 10
 """Seconds that requests in flight have to end after a signal."""
@@ -82,7 +99,7 @@ def serve(app: FastAPI, host: str, port: int, listening: Callable[[str], None]) 
 
 def checked_token(token: str | None, host: str, option: str) -> str | None:
     """Return `token`, None if it is empty; raise `InputError` if it is no ASCII, or missing beyond this machine."""
-    if token and not (token.isascii() and token.isprintable() and token.strip() == token):
+    if token and not is_token(token):
         msg = f"{option}: the token has spaces around it, or characters that an HTTP header cannot have"
         raise InputError(msg)
     if not token and not _is_loopback(host):
@@ -99,7 +116,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class TokenGuard:
-    """ASGI middleware that answers 401 to requests without the bearer token, compared in constant time.
+    """ASGI middleware that answers 401 to requests without the bearer token, and 503 to those that a stop cuts off.
 
     Args:
         app: the application behind it.
@@ -108,18 +125,50 @@ class TokenGuard:
 
     def __init__(self, app: Any, token: str | None) -> None:
         self._app = app
-        self._expected = b"" if token is None else f"Bearer {token}".encode()
+        self._expected = b"" if token is None else token.encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request, as ASGI says."""
         if scope["type"] == "http" and self._expected and scope["path"] not in OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, self._expected):
                 headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
                 refusal = JSONResponse({"detail": "the token is missing or wrong"}, 401, headers)
                 await refusal(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:  # the server stops, and `GRACE` is over
+            await JSONResponse({"detail": "the server stops; repeat the call"}, 503)(scope, receive, send)
+
+
+class Refusal(TypedDict):
+    """Cause of a refusal."""
+
+    detail: str
+
+
+def json_content(kind: Any) -> dict[str, Any]:
+    """Return what an OpenAPI document says of a body: JSON, with the schema of the type `kind`."""
+    schema = TypeAdapter(kind).json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def resolved(part: Any) -> Any:
+        # A reference would be looked up from the top of the document, where the definitions are not.
+        if isinstance(part, list):
+            return [resolved(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return resolved(definitions[part["$ref"].rpartition("/")[2]])
+        return {name: resolved(one) for name, one in part.items()}
+
+    return {"content": {"application/json": {"schema": resolved(schema)}}}
+
+
+def refusals(causes: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Return what an OpenAPI document says of statuses that refuse a request: their causes, and the body."""
+    return {status: {"description": cause, **json_content(Refusal)} for status, cause in causes.items()}
 
 
 async def bounded_body(request: Request, limit: int) -> bytes:

@@ -25,7 +25,16 @@ from txstorm.joins.stores.row_text import (
     restored,
     restored_fields,
 )
-from txstorm.web.serving import FastAPI, JSONResponse, Request, Response, TokenGuard, bounded_body
+from txstorm.web.serving import (
+    FastAPI,
+    JSONResponse,
+    Request,
+    Response,
+    TokenGuard,
+    bounded_body,
+    json_content,
+    refusals,
+)
 
 ABOUT = """\
 Rows of one side of a join, by key and time. All calls are idempotent and may be repeated.
@@ -35,9 +44,16 @@ bytes, `{"T": MICROSECONDS}` datetime, `{"D": "2026-01-31"}` date, `{"n": "1.50"
 not finite, `{"t": […]}` tuple, `{"d": [[KEY, VALUE], …]}` dict, `{"s": […]}` set, `{"S": […]}` frozenset. Times are
 integers: UTC microseconds since 1970.
 
-Errors are `{"detail": TEXT}`: 401 the token is missing or wrong, 409 the store refuses the call, 413 the body is too
-large, 422 the body is not as described, 503 the store cannot be reached (repeat the call).
+Errors are `{"detail": TEXT}`; after a 503 the call may be repeated.
 """
+REFUSALS = {
+    401: "The token is missing or wrong.",
+    409: "The store refuses the call.",
+    413: "The body is too large.",
+    422: "The body is not as described.",
+    503: "The store cannot be reached.",
+}
+"""Statuses other than 200, and what they say."""
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _JSON = "application/json"
 
@@ -171,7 +187,7 @@ def _body(adapter: TypeAdapter[Any], body: bytes) -> Any:
             raise
         try:
             document = decoded(body)  # texts with lone surrogates
-        except ValueError:
+        except (ValueError, RecursionError):
             raise error from None
     if isinstance(document, dict) and isinstance(document.get("rows"), list):
         document["rows"] = [tuple(one) if isinstance(one, list) else one for one in document["rows"]]
@@ -267,11 +283,8 @@ def _endpoint(calls: _Calls, call: Callable[[Any, bytes], Any]) -> Callable[[Req
 
 def _described(answer: Any, body: Any = None) -> dict[str, Any]:
     """Return the arguments of a route that describe its answer and its body in the OpenAPI document."""
-    found: dict[str, Any] = {
-        "response_class": Response,
-        "responses": {200: {"content": {_JSON: {"schema": TypeAdapter(answer).json_schema()}}}},
-    }
+    responses = {200: json_content(answer), **(refusals(REFUSALS) if answer is not Health else {})}
+    found: dict[str, Any] = {"response_class": Response, "responses": responses}
     if body is not None:
-        schema = TypeAdapter(body).json_schema()
-        found["openapi_extra"] = {"requestBody": {"required": True, "content": {_JSON: {"schema": schema}}}}
+        found["openapi_extra"] = {"requestBody": {"required": True, **json_content(body)}}
     return found

@@ -10,17 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
-from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
-from txstorm.api.context import TaskContext
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.join_store import JoinStore, MarkedJoinStore, StoreUse, same_store
-from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.tuples import Tuple
+from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.joins.delay.staged_rows import RowForm
 from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
 from txstorm.joins.side import Side
-from txstorm.joins.side_intake import SideIntake, keyed
+from txstorm.joins.side_intake import SideCommitter, keyed
 from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state
 from txstorm.windows.rules.event_time import END
 from txstorm.windows.rules.forms import Duration
@@ -115,12 +112,13 @@ class FeedHandle(Protocol):
         """Stage rows."""
 
 
-class FeedCommitter(BatchBolt, Committer):
+class FeedCommitter(SideCommitter):
     """Committer that takes the place of a `StoreFeed`."""
 
     timers: ClassVar[bool] = True
 
     def __init__(self, plan: FeedPlan) -> None:
+        super().__init__(plan.side)
         self.plan = plan
         self.use = plan.use
         self.progress = progress_state(plan.side.windows, plan.side.fixed())
@@ -140,19 +138,6 @@ class FeedCommitter(BatchBolt, Committer):
         side = self.plan.side.side
         return self.plan.side.stage((*side.key, *([side.id] if side.id is not None else [])))
 
-    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Set up for one batch."""
-        self._context, self._collector = context, collector
-        self._tuples = SideIntake(self.plan.side, context, attempt)
-
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Take one tuple; called only if a value has no Arrow type."""
-        self._tuples.add_tuple(tuple)
-
-    def execute_batch(self, batch: Any) -> None:
-        """Take a record batch."""
-        self._tuples.add_batch(batch)
-
     def finish_batch(self) -> None:
         """Stage the rows and what expires, and emit the position."""
         plan, context, side = self.plan, self._context, self.plan.side
@@ -169,10 +154,11 @@ class FeedCommitter(BatchBolt, Committer):
             if context.task == 0:
                 feed.hidden = hidden
                 feed.expiry = expiry if expiry != hidden else None
-        side.windows.report(context, progress.watermark, number, 0)
+        side.windows.report(context, progress.watermark, number, 0, "feed")
         if context.task == 0:
             self._collector.emit(progress.watermark, stream=POSITION)
-            after = replace(component, tasks=context.parallelism, progress=progress, about={"retain": plan.retain})
+            about = {**side.windows.about(), "retain": plan.retain}
+            after = replace(component, tasks=context.parallelism, progress=progress, about=about)
             records.put(COMPONENT, after.text())
             wake = side.plan.rule.wake(progress, arrivals, context.stamp, None)
             if wake is not None:

@@ -14,7 +14,7 @@ from txstorm.api.output import Collector
 from txstorm.api.state import CollectionState
 from txstorm.joins.lone_side import LoneSide
 from txstorm.joins.rules.blocks import ARRIVAL
-from txstorm.joins.side_rows import GROUP, POSITION_BITS, TIME
+from txstorm.joins.side_rows import GROUP, TIME, arrivals_of
 from txstorm.keys import KEY_GROUPS, tasks_of
 from txstorm.windows.aggregates.groups import integers, whole
 from txstorm.windows.intake import Chunk
@@ -81,7 +81,7 @@ class HeldRows:
             # Positions of different tasks differ, so that an arrival is that of one row, whatever the task.
             positions = np.arange(first, first + len(chunk)) * self._side.windows.parallelism + self._task
             if due.any():
-                arrivals = positions[due] + (self._txid << POSITION_BITS)
+                arrivals = arrivals_of(self._txid, positions[due])
                 passing.append(_Passing(_values(chunk, due), chunk.times[due], arrivals))
             if not due.all():
                 self._hold(chunk, ~due, positions)

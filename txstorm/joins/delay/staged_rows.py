@@ -218,10 +218,25 @@ class TaskLookUps:
         self._txid = txid
         self._where = where
 
+        self._first: dict[tuple[Any, Any], list[StoreRow]] = {}
+
     @cached_property
     def _staged(self) -> list[dict[Any, list[StoreRow]]]:
         feeds = [] if self._feed is None else self._feed.unpublished(self._txid)
         return [feed.by_key for feed in feeds if feed.tables]
+
+    def _staged_of(self, key: Any) -> list[StoreRow]:
+        """Return the staged rows of a key, the first one of each id."""
+        typed = typed_key(key)
+        rows = self._first.get(typed)
+        if rows is None:
+            first: dict[Any, StoreRow] = {}
+            for staged in self._staged:
+                for row in staged.get(key, ()):
+                    if typed_key(row.key) == typed:
+                        first.setdefault(typed_key(row.id), row)
+            rows = self._first[typed] = list(first.values())
+        return rows
 
     @cached_property
     def _hidden(self) -> int | None:
@@ -242,16 +257,24 @@ class TaskLookUps:
         low = start if self._hidden is None else max(start, self._hidden)
         found = {}
         for key in keys:
-            rows = answer.get(key) if isinstance(answer, Mapping) else None
-            if rows is None:
-                kind = type(self._store).__name__
-                msg = f"{self._where}: get_many of {kind} gave nothing for key {key!r}; expected its rows"
-                raise StateError(msg)
-            found[key] = [row for row in rows if low <= row.time <= end]
-        for staged in self._staged:
-            for key in staged.keys() & found.keys():
-                _add(found[key], [row for row in staged[key] if low <= row.time <= end and same_key(row.key, key)])
-        return found if not self._staged else {key: in_order(rows) for key, rows in found.items()}
+            rows: Any = answer.get(key) if isinstance(answer, Mapping) else None
+            try:
+                found[key] = [row for row in rows if low <= row.time <= end]
+            except (TypeError, AttributeError):
+                got = "nothing" if rows is None else repr(rows)[:100]
+                msg = (
+                    f"{self._where}: get_many of {type(self._store).__name__} gave {got} for key {key!r}; expected its "
+                    "rows, as txstorm.testing.check_join_store checks"
+                )
+                raise StateError(msg) from None
+        if not self._staged:
+            return found
+        for key, rows in found.items():
+            staged = [row for row in self._staged_of(key) if low <= row.time <= end]
+            if staged:
+                stored = {typed_key(row.id) for row in rows}
+                found[key] = in_order([*rows, *(row for row in staged if typed_key(row.id) not in stored)])
+        return found
 
 
 class LookUpGroup(Unpublished[TaskLookUps]):
@@ -314,20 +337,9 @@ def puts_of(table: pa.Table, size: int) -> Puts:
     return requests, max(expiries, default=None)
 
 
-def same_key(one: Any, other: Any) -> bool:
-    """Whether two keys that are equal in Python are so as keys of a join: 1, True and 1.0 differ."""
-    if type(one) is tuple and type(other) is tuple:
-        return all(type(mine) is type(others) for mine, others in zip(one, other, strict=True))
-    return type(one) is type(other)
-
-
-def _add(rows: list[StoreRow], staged: Sequence[StoreRow]) -> None:
-    """Add those of the staged rows of a key whose ids are not among `rows`: the first row of an id stays."""
-    known = [row.id for row in rows]
-    for row in staged:
-        if not any(one == row.id and same_key(one, row.id) for one in known):
-            rows.append(row)
-            known.append(row.id)
+def typed_key(key: Any) -> tuple[Any, Any]:
+    """Return a key or id with its type, or those of its parts, so that 1, True and 1.0 differ."""
+    return tuple(map(type, key)) if type(key) is tuple else type(key), key
 
 
 def _of_task(table: pa.Table, task: int, txid: int) -> pa.Table:

@@ -13,20 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.assembly import AssembledBolt, Assembly, FilledBy, Site
-from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
-from txstorm.api.context import TaskContext
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.join_store import JoinStore, StoreRow, StoreUse, same_store
 from txstorm.api.names import DEFAULT_STREAM, near
-from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.tuples import Tuple
-from txstorm.errors import InputError
+from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.errors import InputError, StateError
 from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
 from txstorm.joins.delay.sync import DataDelaySync
-from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults
+from txstorm.joins.lone_side import LoneSide, checked_side, input_of, other_inputs, side_faults
 from txstorm.joins.selection import LEFT, RIGHT, Selected, selection, side_name
 from txstorm.joins.side import Side
-from txstorm.joins.side_intake import SideIntake, keyed
+from txstorm.joins.side_intake import SideCommitter, keyed
 from txstorm.windows.intake import Chunk
 from txstorm.windows.rules.forms import Duration, signed_duration
 
@@ -116,7 +113,8 @@ class StoreJoin(AssembledBolt):
                 "it; give select"
             )
         names = (side_name(self.left), right_name)
-        fields, wrong = selection("StoreJoin", self.select, names, (side.fields, right_fields), sides)
+        left_fields = () if input_of(self.left, site) is None else side.fields
+        fields, wrong = selection("StoreJoin", self.select, names, (left_fields, right_fields), sides)
         use = StoreUse(site.id, self.store, batch_size=self.batch_size)
         plan = StoreJoinPlan(side, use, self.before, self.after, self.how, tuple(fields))
         return Assembly(StoreJoinCommitter(plan), tuple(faults + wrong), tuple(warnings))
@@ -179,10 +177,11 @@ class _LeftRows:
     columns: list[Any]
 
 
-class StoreJoinCommitter(BatchBolt, Committer):
+class StoreJoinCommitter(SideCommitter):
     """Committer that takes the place of a `StoreJoin`."""
 
     def __init__(self, plan: StoreJoinPlan) -> None:
+        super().__init__(plan.side)
         self.plan = plan
         self.use = plan.use
 
@@ -195,19 +194,6 @@ class StoreJoinCommitter(BatchBolt, Committer):
         """Return the stage that checks the times and keys of left rows."""
         side = self.plan.side
         return side.stage(stored=side.side.key)
-
-    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Set up for one batch."""
-        self._context, self._collector = context, collector
-        self._tuples = SideIntake(self.plan.side, context, attempt)
-
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Take one tuple; called only if a value has no Arrow type."""
-        self._tuples.add_tuple(tuple)
-
-    def execute_batch(self, batch: Any) -> None:
-        """Take a record batch."""
-        self._tuples.add_batch(batch)
 
     def finish_batch(self) -> None:
         """Look the rows up, and emit the results, ordered by the left row's time and arrival."""
@@ -236,11 +222,23 @@ class StoreJoinCommitter(BatchBolt, Committer):
         values = [
             _taken(rows.columns[fields.index(one.field)], left)
             if one.side == LEFT
-            else _column([None if row is None else row.value.get(one.field) for row in right])
+            else _column(self._right_values(one.field, right))
             for one in self.plan.fields
         ]
         self._emit([one.name for one in self.plan.fields], values, DEFAULT_STREAM)
         self._emit(list(fields), [_taken(column, alone) for column in rows.columns], UNMATCHED)
+
+    def _right_values(self, field: str, rows: Sequence[StoreRow | None]) -> list[Any]:
+        """Return a field of store rows; None where there is no row, or a row lacks it."""
+        try:
+            return [None if row is None else row.value.get(field) for row in rows]
+        except AttributeError:
+            row = next(one for one in rows if one is not None and not isinstance(one.value, Mapping))
+            msg = (
+                f"{self._context.component}: row {row.id!r} of key {row.key!r} in the store has the value "
+                f"{repr(row.value)[:100]}, expected fields and their values, as a StoreFeed puts them"
+            )
+            raise StateError(msg) from None
 
     def _rows(self) -> _LeftRows:
         """Return the rows that have arrived."""

@@ -77,6 +77,8 @@ class FilledStore(ExternalTarget):
             store.expire(expiry)
         for rows in requests:
             store.put_many(rows)
+        if expiry is not None and any(row.time < expiry for rows in requests for row in rows):
+            store.expire(expiry)
 
     def _marked(self) -> MarkedTarget[Puts] | None:
         store = self.use.store

@@ -10,21 +10,19 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
-from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
-from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.tuples import Tuple
+from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.joins.delay.feed import POSITION
 from txstorm.joins.delay.held_rows import HeldRows, held_state
 from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
 from txstorm.joins.side import Side
-from txstorm.joins.side_intake import SideIntake
+from txstorm.joins.side_intake import SideCommitter
 from txstorm.user_code import InDriver
 from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state, unit_of_task
 from txstorm.windows.rules.event_time import END, instant, microseconds
-from txstorm.windows.rules.forms import Duration
+from txstorm.windows.rules.forms import Duration, signed_duration
 
 log = logging.getLogger("txstorm.joins")
 AT_ONCE, EVERY_SECOND = Duration(0), Duration.seconds(1)
@@ -59,7 +57,7 @@ class DataDelaySync(AssembledBolt):
         refresh: Duration | timedelta = EVERY_SECOND,
     ) -> None:
         self.left = checked_side("DataDelaySync", "left", left)
-        self.after = span(after, "DataDelaySync: after")
+        self.after = signed_duration(after, "DataDelaySync: after")
         if report is not None and not callable(report):
             msg = f"DataDelaySync: report: expected a function that returns a time or None, got {report!r}"
             raise InputError(msg)
@@ -117,12 +115,13 @@ class SyncPlan:
         return consumed if consumed is None or consumed == END else consumed - self.after
 
 
-class SyncCommitter(BatchBolt, Committer):
+class SyncCommitter(SideCommitter):
     """Committer that takes the place of a `DataDelaySync` that reads positions."""
 
     timers: ClassVar[bool] = True
 
     def __init__(self, plan: SyncPlan) -> None:
+        super().__init__(plan.side)
         self.plan = plan
         self.held = held_state(plan.side)
         self.progress = progress_state(plan.side.windows, {**plan.side.fixed(), "after": f"{plan.after} us"})
@@ -144,19 +143,6 @@ class SyncCommitter(BatchBolt, Committer):
         left = (self.plan.side.side.component, self.plan.side.side.stream)
         return self.plan.side.stage() if (source, stream) == left else None
 
-    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Set up for one batch."""
-        self._context, self._collector = context, collector
-        self._tuples = SideIntake(self.plan.side, context, attempt)
-
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Take one tuple; called only if a value has no Arrow type."""
-        self._tuples.add_tuple(tuple)
-
-    def execute_batch(self, batch: Any) -> None:
-        """Take a record batch."""
-        self._tuples.add_batch(batch)
-
     def finish_batch(self) -> None:
         """Pass on the rows that the right side has been consumed past, and hold the others."""
         plan, context = self.plan, self._context
@@ -173,13 +159,15 @@ class SyncCommitter(BatchBolt, Committer):
         arrived = sum(len(chunk) for chunk in self._tuples.chunks)
         held += passage.held - passage.passed
         oldest = _oldest(oldest, passage.oldest, released) if held else None
-        plan.side.windows.report(context, consumed, arrived - passage.held + passage.passed, 0)
+        plan.side.windows.report(context, consumed, arrived - passage.held + passage.passed, 0, "sync")
         records.put(unit_of_task(context.task), json.dumps({"held": held, "oldest": oldest}))
         if context.task == 0:
             arrivals = plan.side.arrivals(context, self._tuples.newest, self._tuples.frontiers)
             followed = plan.side.plan.rule.after(component.progress, arrivals, context.stamp)
             progress = replace(followed, watermark=consumed, advanced=context.stamp)
-            records.put(COMPONENT, replace(component, tasks=context.parallelism, progress=progress).text())
+            about = plan.side.windows.about()
+            after = replace(component, tasks=context.parallelism, progress=progress, about=about)
+            records.put(COMPONENT, after.text())
         if held and consumed != END:
             self._wake(component, consumed, oldest)
 

@@ -10,24 +10,27 @@ import pyarrow as pa
 
 from txstorm.api.assembly import Results
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import EVERYWHERE, BatchBolt, Committer
 from txstorm.api.context import HeldBack, TaskContext, WindowProgress
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
-from txstorm.joins.interval.interval_output import UNMATCHED, JoinOutput
-from txstorm.joins.interval.interval_plan import FULL, LEFT, RIGHT, RIGHT_OUTER, IntervalPlan, SidePlan
+from txstorm.joins.interval.interval_output import JoinOutput
+from txstorm.joins.interval.interval_plan import FULL, LEFT, RIGHT, RIGHT_OUTER, UNMATCHED, IntervalPlan, SidePlan
 from txstorm.joins.interval.interval_rows import JoinRows
-from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, unit_of_task
+from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, unit_of_task
 from txstorm.joins.rules.blocks import Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Arrivals
 from txstorm.joins.side_rows import taken
+from txstorm.windows.aggregates.groups import integers
 from txstorm.windows.intake import Chunk, Intake
-from txstorm.windows.newest import NewestTimes
+from txstorm.windows.newest import REPORTED, NewestTimes
 from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
 
+ALL_TIMES = -1
+"""What a map-side stage names in place of an input when it reports all times of left rows."""
 FRONTIER = "frontier"
 """Stream of the time that the left times of all later results exceed."""
 
@@ -36,14 +39,13 @@ class SideTimes(NewestTimes):
     """Map-side stage of one side: passes tuples on, reports newest times, and refuses unannounced partitions.
 
     Args:
-        id: the component's id.
         plan: the plan of the side.
     """
 
-    def __init__(self, id: str, plan: SidePlan) -> None:
+    def __init__(self, plan: SidePlan) -> None:
         one = plan.windows.inputs[0]
         super().__init__(plan.windows, one.component, one.stream)
-        self._id, self._side = id, plan.form.side
+        self._id, self._form, self._side = plan.windows.id, plan.form, plan.form.side
 
     def _add(self, chunk: Chunk) -> None:
         """Note the newest times; raise `ValueError` for a partition that the side does not announce."""
@@ -56,6 +58,40 @@ class SideTimes(NewestTimes):
             )
             raise ValueError(msg)
         super()._add(chunk)
+
+
+class RowTimes(SideTimes):
+    """Map-side stage of one side of an interval join: also refuses values that do not fit, and may report all times.
+
+    The oldest pending row of all tasks decides which right rows expire, so each task gets the times of all left rows.
+
+    Args:
+        plan: the plan of the join.
+        side: which side it is.
+    """
+
+    def __init__(self, plan: IntervalPlan, side: int) -> None:
+        super().__init__(plan.sides[side])
+        self._reports_all = side == LEFT and plan.parallelism > 1
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        super().prepare(context, collector, attempt)
+        self._times: list[Numbers] = []
+
+    def finish_batch(self) -> None:
+        """Report the newest times, and all times of left rows if there are several tasks."""
+        super().finish_batch()
+        if self._times:
+            times = np.unique(np.concatenate(self._times))
+            columns = [pa.repeat(ALL_TIMES, len(times)), pa.repeat("", len(times)), pa.array(times)]
+            self._collector.emit_batch(pa.table(columns, list(REPORTED)), stream=EVERYWHERE)
+
+    def _add(self, chunk: Chunk) -> None:
+        self._form.check(chunk)
+        super()._add(chunk)
+        if self._reports_all and chunk.times is not None:
+            self._times.append(chunk.times)
 
 
 class IntervalJoinCommitter(BatchBolt, Committer):
@@ -101,7 +137,14 @@ class IntervalJoinCommitter(BatchBolt, Committer):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks times and partitions, and reports newest times to all tasks."""
-        return SideTimes(self.plan.id, next(one for one in self.plan.sides if _reads(one) == (source, stream)))
+        return RowTimes(self.plan, [_reads(one) for one in self.plan.sides].index((source, stream)))
+
+    def warm_up(self, context: TaskContext) -> None:
+        """Load the window and the pending rows of a task, unless the number of tasks has changed."""
+        records = context.state(self.progress.name)
+        component = JoinRecord.read(records.get(COMPONENT))
+        if component.tasks == self.plan.parallelism:
+            JoinRows(self.plan, context, records, component).warm_up()
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
@@ -112,6 +155,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         self._count = 0
         self._newest: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._frontiers: dict[tuple[str, str], int] = {}
+        self._left_times: list[Numbers] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take one tuple; called only if a value has no Arrow type."""
@@ -128,12 +172,19 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         elif stream == DEFAULT_STREAM:
             self._add(side, self._intakes[side].batch(0, task, batch))
         else:
-            newest = self._newest[side]
-            for part, time in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
-                newest[part] = max(time, newest.get(part, time))
+            self._add_times(side, batch)
+
+    def _add_times(self, side: int, batch: Any) -> None:
+        """Take what a map-side stage reports: newest times by partition, and the times of all left rows."""
+        every = integers(batch.column(0)) == ALL_TIMES
+        if every.any():
+            self._left_times.append(integers(batch.column(2))[every])
+            batch = batch.filter(pa.array(~every))
+        newest = self._newest[side]
+        for part, time in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
+            newest[part] = max(time, newest.get(part, time))
 
     def _add(self, side: int, chunk: Chunk) -> None:
-        self.plan.sides[side].form.check(chunk)
         # Positions of different tasks differ, so that an arrival is that of one row, whatever the task.
         positions = np.arange(self._count, self._count + len(chunk)) * self.plan.parallelism + self._context.task
         assert chunk.times is not None
@@ -152,9 +203,16 @@ class IntervalJoinCommitter(BatchBolt, Committer):
             for side, before, arrived in zip(plan.sides, (component.left, component.right), arrivals, strict=True)
         )
         released = plan.bounds.released(right_progress.watermark)
-        after = JoinRecord(left_progress, right_progress, plan.parallelism, released, plan.about())
         left_reached = plan.sides[LEFT].rule.reached(left_progress, arrivals[LEFT], context.stamp)
-        late = self._joined(rows, left_reached, component, after)
+        after = replace(
+            component,
+            left=left_progress,
+            right=right_progress,
+            tasks=plan.parallelism,
+            released=released,
+            about=plan.about(),
+        )
+        after, late = self._joined(rows, left_reached, component, after)
         records.put(unit_of_task(context.task), rows.record.text())
         if context.task == 0:
             records.put(COMPONENT, after.text())
@@ -162,19 +220,27 @@ class IntervalJoinCommitter(BatchBolt, Committer):
             if frontier is not None:
                 self._collector.emit(frontier, stream=FRONTIER)
         self._report(after, arrivals, late)
-        self._wake(after, arrivals, rows.record.oldest)
+        self._wake(after, arrivals)
 
-    def _joined(self, rows: JoinRows, left_reached: int | None, before: JoinRecord, after: JoinRecord) -> int:
-        """Release and join left rows, and expire right rows; return the number of left rows that came late."""
+    def _joined(
+        self, rows: JoinRows, left_reached: int | None, before: JoinRecord, after: JoinRecord
+    ) -> tuple[JoinRecord, int]:
+        """Release and join left rows, and expire right rows.
+
+        Returns:
+            The record `after` with pending rows and bound, and the number of left rows that came late.
+        """
         bounds, record, output = self.plan.bounds, rows.record, JoinOutput(self.plan, self._collector, self._context)
         left, _ = self._rows(LEFT)
-        late = int((left.times - bounds.before < record.bound).sum()) if record.bound > LOWEST else 0
+        late = int((left.times - bounds.before < before.bound).sum()) if before.bound > LOWEST else 0
         passed = before.right.watermark
         stragglers = 0 if passed is None else self._earlier(RIGHT, passed)
         freed = rows.released(after.released, left)
-        bound = bounds.expired(left_reached, rows.record.oldest)
+        arrived = np.concatenate(self._left_times) if self._left_times else left.times
+        oldest, newest = rows.oldest(after.released, arrived)
+        bound = bounds.expired(left_reached, oldest)
         # Right rows of earlier times match nothing, whether they have come before or now.
-        least = record.bound if bound is None else max(bound, record.bound)
+        least = before.bound if bound is None else max(bound, before.bound)
         if len(freed):
             least = min(least, int(freed.times[0]) - bounds.before)
         right, skipped = self._rows(RIGHT, LOWEST if output.shows_expired else least)
@@ -198,18 +264,17 @@ class IntervalJoinCommitter(BatchBolt, Committer):
             unmatched_left=record.unmatched_left + alone,
             unmatched_right=record.unmatched_right + unmatched,
         )
-        return late
+        return replace(after, bound=window.bound, oldest_pending=oldest, newest_pending=newest), late
 
     def _rows(self, side: int, least: int = LOWEST) -> tuple[Rows, pa.Table]:
-        """Return the rows of a side that have come: those of times from `least` on, and earlier ones, as stored."""
+        """Return the rows of a side that have come: those of times from `least` on, and what is `SHOWN` of others."""
         form, txid = self.plan.sides[side].form, self._attempt.txid
-        parts: tuple[list[pa.Table], ...] = [form.schema.empty_table()], [form.schema.empty_table()]
+        there, earlier = list[pa.Table](), list[pa.Table]()
         for chunk, times, positions in self._chunks[side]:
-            for early, which in enumerate((times >= least, times < least)):
+            for which, parts, names in ((times >= least, there, None), (times < least, earlier, SHOWN)):
                 if which.any():
-                    parts[early].append(form.rows_of(taken(chunk, which), txid, positions[which]))
-        there, earlier = (pa.concat_tables(some).combine_chunks() for some in parts)
-        return form.rows(there), earlier
+                    parts.append(form.rows_of(taken(chunk, which), txid, positions[which], names))
+        return form.rows(_united(there, form.schema)), _united(earlier, pa.schema(map(form.schema.field, SHOWN)))
 
     def _earlier(self, side: int, time: int) -> int:
         """Return the number of rows of a side that have come with times before `time`."""
@@ -226,7 +291,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         reached = None if position is None else instant(position)
         delay = None if reached is None or position == END else context.now - reached
         held = self._held_back(after, arrivals) if context.task == 0 else None
-        context.report(WindowProgress(reached, delay, self._results, late, held, join=True))
+        context.report(WindowProgress(reached, delay, self._results, late, held, "join"))
 
     def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
         """Return the partition of the right side with the oldest newest time."""
@@ -237,10 +302,10 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         partition, since = found
         return HeldBack(one.component, one.stream, partition, (self._context.stamp - since) * MICROSECOND)
 
-    def _wake(self, after: JoinRecord, arrivals: list[Arrivals], oldest: int | None) -> None:
+    def _wake(self, after: JoinRecord, arrivals: list[Arrivals]) -> None:
         """Ask for a transaction when a side may advance without data."""
         plan, context = self.plan, self._context
-        waits_for = None if oldest is None else oldest + plan.bounds.after + 1
+        waits_for = None if after.oldest_pending is None else after.oldest_pending + plan.bounds.after + 1
         progress: tuple[Progress, Progress] = after.left, after.right
         for side, one in enumerate(plan.sides):
             due = one.rule.wake(progress[side], arrivals[side], context.stamp, waits_for if side == RIGHT else None)
@@ -251,3 +316,10 @@ class IntervalJoinCommitter(BatchBolt, Committer):
 def _reads(side: SidePlan) -> tuple[str, str]:
     one = side.windows.inputs[0]
     return one.component, one.stream
+
+
+def _united(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return the rows of `parts` in one chunk; each of them is."""
+    if len(parts) < 2:
+        return parts[0] if parts else schema.empty_table()
+    return pa.concat_tables(parts).combine_chunks()

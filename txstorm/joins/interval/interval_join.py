@@ -216,7 +216,7 @@ def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInpu
         if one.grouping != "fields" or not set(one.grouped_by) <= set(side.key):
             yield (
                 f"its input {one.component!r} is grouped by {how}, so rows of one key may reach two tasks; use "
-                f"fields_grouping({one.component!r}, {one.stream!r}, {list(side.key)})"
+                f"{one.grouping_by(side.key)}"
             )
         else:
             places.append([side.key.index(name) for name in one.grouped_by])

@@ -19,6 +19,7 @@ from txstorm.joins.interval.interval_plan import (
     RIGHT,
     RIGHT_OUTER,
     SEMI,
+    UNMATCHED,
     IntervalPlan,
 )
 from txstorm.joins.rules.blocks import ARRIVAL, Block, Mask, Numbers, Rows
@@ -26,9 +27,6 @@ from txstorm.joins.rules.matching import Pairs, RightWindow
 from txstorm.joins.side_rows import TIME
 from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import integers
-
-UNMATCHED = ("unmatched_left", "unmatched_right")
-"""Streams of the left and right rows that have not matched, for good."""
 
 
 class JoinOutput:
@@ -48,7 +46,7 @@ class JoinOutput:
         self._plan = plan
         self._collector = collector
         self._read = [context.is_read(stream) for stream in UNMATCHED]
-        self.shows_expired = plan.how in (RIGHT_OUTER, FULL) or self._read[RIGHT]
+        self.shows_expired = plan.shows_expired(context)
         self.results = 0
 
     def released(self, left: Rows, window: RightWindow, pairs: Pairs) -> int:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.state import CollectionState, KeyedState
+from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.positions import Bounds, PositionRule
 from txstorm.joins.side_rows import GROUP, TIME, SideForm
 from txstorm.keys import KEY_GROUPS, tasks_of
@@ -22,6 +23,8 @@ SIDES = ("left", "right")
 TASK, ARRIVALS = "task", "arrivals"
 """Columns of the state of matched rows: who has matched them, and the arrivals of several rows."""
 INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI = "inner", "left", "right", "full", "semi", "anti"
+UNMATCHED = ("unmatched_left", "unmatched_right")
+"""Streams of the left and right rows that have not matched, for good."""
 SPELLINGS = {
     **{one: one for one in (INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI)},
     **{"leftouter": LEFT_OUTER, "left_outer": LEFT_OUTER, "rightouter": RIGHT_OUTER, "right_outer": RIGHT_OUTER},
@@ -120,9 +123,10 @@ class IntervalPlan:
 
     @property
     def exact(self) -> bool:
-        """Whether different keys have different hashes, which are one-to-one for numbers and times."""
+        """Whether exactly the same keys, but None, have the same hash: it is one-to-one for numbers and times."""
         kind = self.sides[RIGHT].form.key_kind
-        return kind is not None and (pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
+        one_to_one = (pa.types.is_integer, pa.types.is_floating, pa.types.is_timestamp)
+        return kind is not None and any(fits(kind) for fits in one_to_one)
 
     def fixed(self) -> dict[str, str]:
         """Return what must be the same at every start, in words."""
@@ -143,6 +147,17 @@ class IntervalPlan:
         every = np.arange(KEY_GROUPS)
         mine = every[:0] if self.to_first else every[tasks_of(every, self.parallelism) == task]
         return pa.table({GROUP: mine})
+
+    def shows_expired(self, context: TaskContext) -> bool:
+        """Return whether right rows that have never matched are emitted to any stream."""
+        return self.how in (RIGHT_OUTER, FULL) or context.is_read(UNMATCHED[RIGHT])
+
+    def needed_columns(self, side: int, context: TaskContext) -> tuple[str, ...]:
+        """Return those columns of a side's stored rows that are needed to match rows, or are ever emitted."""
+        form = self.sides[side].form
+        fields = form.fields if context.is_read(UNMATCHED[side]) else self.fields_of(side)
+        times = [TIME] if self.shows_expired(context) else []
+        return tuple(dict.fromkeys([KEY, ARRIVAL, *times, *form.columns_for(fields)]))
 
     def fields_of(self, side: int) -> list[str]:
         """Return the fields of a side that the default stream has."""

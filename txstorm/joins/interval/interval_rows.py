@@ -6,13 +6,14 @@ after a start or a failure, it is read from the state again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
+from txstorm.allocator import return_free_memory
 from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
 from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, TASK, IntervalPlan
@@ -21,7 +22,7 @@ from txstorm.joins.rules.blocks import ARRIVAL, LARGEST, Block, Mask, Numbers, R
 from txstorm.joins.rules.matching import LOWEST, RightWindow
 from txstorm.joins.rules.pending import Pending, united
 from txstorm.joins.side_rows import GROUP, POSITION_BITS, TIME
-from txstorm.keys import KEY_GROUPS, tasks_of
+from txstorm.keys import KEY_GROUPS
 from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import integers
 
@@ -29,6 +30,8 @@ _HELD = 1 << 21
 """Number of pending rows up to which they are held in memory; more are read from the state when they are released."""
 _DENSE = 64
 """Number of flags per row up to which matched rows are looked up in an array of flags."""
+_TRIMMED_EVERY = 8
+"""Number of transactions after which free memory is returned to the system, if the window is large."""
 _STEP = 1_000_000
 """Range of times, in microseconds, in which the oldest pending row is looked for first."""
 
@@ -46,6 +49,7 @@ class JoinRows:
     def __init__(self, plan: IntervalPlan, context: TaskContext, records: StateHandle, component: JoinRecord) -> None:
         self._plan = plan
         self._context = context
+        self._component = component
         self._own = plan.own_groups(context.task)
         self._left, self._right, self._matched, self._passing = (context.collection(one.name) for one in plan.states)
         tasks = component.tasks or plan.parallelism
@@ -56,8 +60,13 @@ class JoinRows:
         self.record = self._adopted(records, tasks) if self.moved else replace(self._others[context.task], passing=0)
         assert context.attempt is not None
         self._txid = context.attempt.txid
-        if any(one.passing for one in self._others):
-            self._passing.evict_before(self._txid)
+
+    def warm_up(self) -> None:
+        """Load the window and the pending rows before the turn of this transaction."""
+        self._right.remember(self._loaded())
+        pending = self._pending()
+        if pending is not None:
+            self._left.remember(pending)
 
     # -- pending left rows ---------------------------------------------------------------------------------------------
 
@@ -66,6 +75,8 @@ class JoinRows:
 
         They are sorted by time and arrival. The others stay, or become, pending.
         """
+        if any(one.passing for one in self._others):
+            self._passing.evict_before(self._txid)
         if limit is not None and any(one.pending for one in self._others):
             self._left.evict_before(limit)
         due = np.zeros(len(new), bool) if limit is None else new.times < limit
@@ -76,21 +87,39 @@ class JoinRows:
         if len(later):
             self._left.append_batch(later.stored)
         count = self.record.pending - sum(map(len, parts)) + len(later)
-        newest = max(self.record.newest, int(later.times.max(initial=LOWEST)))
-        self.record = replace(self.record, pending=count, newest=newest)
-        if waiting is None:
-            oldest = None if count == len(later) else self._oldest(LOWEST if limit is None else limit)
-            times = [one for one in (oldest, int(later.times.min()) if len(later) else None) if one is not None]
-            self.record = replace(self.record, oldest=min(times, default=None))
-        else:
-            waiting = waiting.with_rows(later)
-            self.record = replace(self.record, oldest=waiting.oldest)
-            if count <= _HELD:
-                self._left.remember(waiting)
+        self.record = replace(self.record, pending=count)
+        self._waiting = None if waiting is None else waiting.with_rows(later)
+        if count <= _HELD and self._waiting is not None:
+            self._left.remember(self._waiting)
         at_once = new.taken(due) if len(later) else new
         self.passed(LEFT, at_once.stored)
-        freed = united([*parts, at_once])
+        needed = self._needed(LEFT)
+        freed = united([one.with_columns(needed) for one in (*parts, at_once)])
         return freed.taken(order_of(freed.times, integers(freed.stored.column(ARRIVAL))))
+
+    def oldest(self, limit: int | None, arrived: Numbers) -> tuple[int | None, int]:
+        """Return the time of the oldest left row of all tasks that is pending, and that of the newest that ever was.
+
+        Call after `released`, with the same limit. `arrived`: the times of the left rows of all tasks that have come.
+        """
+        later = arrived if limit is None else arrived[arrived >= limit]
+        newest = max(self._component.newest_pending, int(later.max(initial=LOWEST)))
+        if self._plan.parallelism == 1 and self._waiting is not None:
+            return self._waiting.oldest, newest
+        # The times are held beside the pending rows of this task, which are what `_left` remembers.
+        known = None if self.moved else self._passing.recall()
+        if known is None and sum(one.pending for one in self._others) > _HELD:
+            known = np.array([one for one in [self._oldest(LOWEST if limit is None else limit)] if one is not None])
+            times = np.concatenate([known, later])
+        else:
+            known = integers(self._left.scan_table(None).column(TIME)) if known is None else known
+            times = np.concatenate([known if limit is None else known[known >= limit], later])
+            if len(times) <= _HELD:
+                self._passing.remember(times)
+        return int(times.min()) if len(times) else None, newest
+
+    def _needed(self, side: int) -> tuple[str, ...]:
+        return self._plan.needed_columns(side, self._context)
 
     def passed(self, side: int, stored: pa.Table) -> None:
         """Record rows that come and go in this transaction, for the history of their keys.
@@ -112,16 +141,16 @@ class JoinRows:
 
     def _scanned(self, limit: int | None) -> list[Rows]:
         """Return the pending rows of times before `limit`, read from the state."""
-        form, oldest = self._plan.sides[LEFT].form, self.record.oldest
+        form, oldest = self._plan.sides[LEFT].form, self._component.oldest_pending
         if limit is None or oldest is None or oldest >= limit:
             return []
         return [form.rows(self._left.scan_table(self._own, None, limit - 1).select(form.schema.names))]
 
     def _oldest(self, low: int) -> int | None:
-        """Return the time of the oldest stored pending row from `low` on."""
-        low, step, newest = max(low, self.record.oldest or low), _STEP, self.record.newest
+        """Return the time of the oldest stored pending row of all tasks from `low` on."""
+        low, step, newest = max(low, self._component.oldest_pending or low), _STEP, self._component.newest_pending
         while low <= newest:
-            found = self._left.scan_table(self._own, low, min(low + step, newest))
+            found = self._left.scan_table(None, low, min(low + step, newest))
             if found.num_rows:
                 return int(integers(found.column(TIME)).min())
             low, step = low + step + 1, step * 8
@@ -153,22 +182,27 @@ class JoinRows:
         if bound > LOWEST and any(one.buffered for one in self._others):
             self._right.evict_before(bound)
             self._matched.evict_before(bound)
-        self.record = replace(self.record, bound=bound, buffered=len(window))
+        self.record = replace(self.record, buffered=len(window))
         self._right.remember(window)
+        if len(window) >= LARGEST and not self._txid % _TRIMMED_EVERY:
+            _trim()
 
     def _loaded(self) -> RightWindow:
         """Read the right rows of the window from the state, in parts, each of which becomes a block."""
-        start = self.record.bound if self.record.bound > LOWEST else None
+        bound = self._component.bound
+        start = bound if bound > LOWEST else None
         flags = self._matched.scan_table(None, start).column(ARRIVALS).to_pylist()
-        matched = np.frombuffer(b"".join(flags), np.int64)
+        matched = _among(np.frombuffer(b"".join(flags), np.int64))
         blocks = self._right.scan_parts(lambda parts: tuple(self._blocks(parts, matched)), start)
-        return RightWindow(blocks, self.record.bound, self._plan.exact)
+        return RightWindow(blocks, bound, self._plan.exact, self._needed(RIGHT))
 
-    def _blocks(self, parts: Iterator[pa.Table], matched: Numbers) -> Iterator[Block]:
+    def _blocks(self, parts: Iterator[pa.Table], matched: Callable[[Numbers], Mask]) -> Iterator[Block]:
         form, waiting = self._plan.sides[RIGHT].form, list[pa.Table]()
+        held = self._needed(RIGHT)
+        read = list(dict.fromkeys([GROUP, TIME, *held]))
         for part in chain(parts, [None]):
             if part is not None:
-                waiting.append(self._mine(part.select(form.schema.names)))
+                waiting.append(self._mine(part.select(read)))
             size = sum(one.num_rows for one in waiting)
             if size >= LARGEST or (part is None and size):
                 stored, waiting = pa.concat_tables(waiting).combine_chunks(), []
@@ -177,70 +211,54 @@ class JoinRows:
                     turn = order_of(arrivals)
                     stored, arrivals = stored.take(pa.array(turn)), arrivals[turn]
                 rows = form.rows(stored)
-                block = Block.of(rows.hashes, rows.times, rows.stored, _among(arrivals, matched))
+                block = Block.of(rows.hashes, rows.times, stored.select(held), matched(arrivals))
                 yield replace(block, loaded=True)
 
     def _mine(self, rows: pa.Table) -> pa.Table:
-        """Return those of the rows of all tasks that are this one's, and have not expired."""
-        if self._own is None and not self.moved:
+        """Return those of the rows of all tasks that are this one's."""
+        if self._own is None:
             return rows
-        groups, there = integers(rows.column(GROUP)), np.ones(rows.num_rows, bool)
-        if self._own is not None:
-            own = np.zeros(KEY_GROUPS, bool)
-            own[integers(self._own.column(GROUP))] = True
-            there = own[groups]
-        return rows.filter(pa.array(there & self._unexpired(rows) if self.moved else there))
+        own = np.zeros(KEY_GROUPS, bool)
+        own[integers(self._own.column(GROUP))] = True
+        return rows.filter(pa.array(own[integers(rows.column(GROUP))]))
 
     # -- another number of tasks ---------------------------------------------------------------------------------------
 
     def _adopted(self, records: StateHandle, tasks: int) -> TaskRecord:
         """Return the record of this task after the number of tasks has changed."""
-        plan, context = self._plan, self._context
-        groups = np.arange(KEY_GROUPS) if self._own is None else integers(self._own.column(GROUP))
-        bounds = np.array([one.bound for one in self._others])[self._former(groups)]
-        least = int(bounds.min()) if len(bounds) else max(one.bound for one in self._others)
-        higher = bounds > least
-        if higher.any():
-            cut = pa.table({GROUP: groups[higher], TIME: bounds[higher]})
-            self._right.evict_batch(cut)
-        waiting = self._left.scan_table(self._own)
-        times = integers(waiting.column(TIME))
-        record = TaskRecord(bound=least, pending=len(times))
-        if len(times):
-            record = replace(record, oldest=int(times.min()), newest=int(times.max()))
-        if context.task == 0:
+        record = TaskRecord(pending=self._left.scan_table(self._own).num_rows)
+        if self._context.task == 0:
             names = ("stragglers", "late", "released", "joined", "unmatched_left", "unmatched_right")
             record = replace(record, **{name: sum(getattr(one, name) for one in self._others) for name in names})
-            records.remove_many([unit_of_task(task) for task in range(plan.parallelism, tasks)])
+            records.remove_many([unit_of_task(task) for task in range(self._plan.parallelism, tasks)])
         return record
 
-    def _former(self, groups: Numbers) -> Numbers:
-        """Return the task that had each key group before the number of tasks changed."""
-        if self._plan.to_first:
-            return np.zeros(len(groups), np.int64)
-        return tasks_of(groups, len(self._others))
 
-    def _unexpired(self, table: pa.Table) -> Mask:
-        bounds = np.array([one.bound for one in self._others])
-        live: Mask = integers(table.column(TIME)) >= bounds[self._former(integers(table.column(GROUP)))]
-        return live
+def _trim() -> None:
+    """Return free memory to the system: merged blocks leave the heap in fragments, which it would keep."""
+    pa.default_memory_pool().release_unused()
+    return_free_memory()
 
 
-def _among(arrivals: Numbers, matched: Numbers) -> Mask:
-    """Return which arrivals are among those that have matched; each is that of one row."""
-    found = np.zeros(len(arrivals), bool)
-    if not len(matched) or not len(arrivals):
-        return found
-    first, last = int(arrivals.min()) >> POSITION_BITS, int(arrivals.max()) >> POSITION_BITS
-    width = max(int((one & ((1 << POSITION_BITS) - 1)).max()) for one in (arrivals, matched)) + 1
-    if (last - first + 1) * width > _DENSE * (len(arrivals) + len(matched)):
-        found = np.isin(arrivals, matched)
-        return found
+def _among(matched: Numbers) -> Callable[[Numbers], Mask]:
+    """Return a function that tells which arrivals are among those that have `matched`; each is that of one row."""
+    if not len(matched):
+        return lambda arrivals: np.zeros(len(arrivals), bool)
+    txids, positions = _parts(matched)
+    first, last, width = int(txids.min()), int(txids.max()), int(positions.max()) + 1
+    if (last - first + 1) * width > _DENSE * len(matched):
+        return lambda arrivals: np.isin(arrivals, matched)
     flags = np.zeros((last - first + 1) * width, bool)  # one for each txid and position
-    inside = matched[(matched >= first << POSITION_BITS) & (matched < (last + 1) << POSITION_BITS)]
-    flags[_dense(inside, first, width)] = True
-    return flags[_dense(arrivals, first, width)]
+    flags[(txids - first) * width + positions] = True
+
+    def among(arrivals: Numbers) -> Mask:
+        txids, positions = _parts(arrivals)
+        inside = (txids >= first) & (txids <= last) & (positions < width)
+        found: Mask = flags[np.where(inside, (txids - first) * width + positions, 0)]
+        return found & inside
+
+    return among
 
 
-def _dense(arrivals: Numbers, first: int, width: int) -> Numbers:
-    return ((arrivals >> POSITION_BITS) - first) * width + (arrivals & ((1 << POSITION_BITS) - 1))
+def _parts(arrivals: Numbers) -> tuple[Numbers, Numbers]:
+    return arrivals >> POSITION_BITS, arrivals & ((1 << POSITION_BITS) - 1)

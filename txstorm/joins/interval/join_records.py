@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.matching import LOWEST
-from txstorm.joins.side_rows import GROUP, ID, PARTITION, TIME
+from txstorm.joins.side_rows import ID, PARTITION, TIME
 from txstorm.windows.rules.event_time import Newest, Progress
 
 COMPONENT = "component"
 """Key of the component's record; those of tasks are their numbers in brackets."""
-SHOWN = [GROUP, KEY, TIME, ID, PARTITION, ARRIVAL]
+SHOWN = [KEY, TIME, ID, PARTITION, ARRIVAL]
 """Columns of a stored row that the history of its key shows."""
 
 
@@ -31,6 +31,9 @@ class JoinRecord:
         left, right: the progress of the sides; the watermark is the position.
         tasks: number of tasks in the transaction; None before the first.
         released: left rows of earlier times have been released; None if none have been.
+        bound: right rows of earlier times have expired; `LOWEST` if none have.
+        oldest_pending: the time of the oldest pending left row; None if there is none.
+        newest_pending: the time of the newest left row that was ever pending.
         about: what else helps to understand the record; see `IntervalPlan.about`.
     """
 
@@ -38,12 +41,15 @@ class JoinRecord:
     right: Progress = field(default_factory=Progress)
     tasks: int | None = None
     released: int | None = None
+    bound: int = LOWEST
+    oldest_pending: int | None = None
+    newest_pending: int = LOWEST
     about: Any = None
 
     def text(self) -> str:
         """Return the record as JSON."""
         sides = {"left": _progress_json(self.left), "right": _progress_json(self.right)}
-        return _json({**sides, "tasks": self.tasks, "released": self.released, "about": self.about})
+        return _json({**vars(self), **sides})
 
     @classmethod
     def read(cls, text: str | None) -> JoinRecord:
@@ -51,18 +57,14 @@ class JoinRecord:
         if text is None:
             return cls()
         stored = json.loads(text)
-        left, right = (_progress_of(stored[name]) for name in ("left", "right"))
-        return cls(left, right, stored["tasks"], stored["released"], stored["about"])
+        return cls(**{**stored, **{name: _progress_of(stored[name]) for name in ("left", "right")}})
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """Record of a task of an interval join after a transaction; times in microseconds, numbers since the first one.
+    """Record of a task of an interval join after a transaction; numbers since the first one.
 
     Attributes:
-        bound: right rows of earlier times have expired; `LOWEST` if none have.
-        oldest: the time of the oldest pending left row; None if there is none.
-        newest: the time of the newest left row that was ever pending.
         pending: number of pending left rows.
         buffered: number of right rows that have not expired.
         stragglers: number of right rows that came after left rows that they bound may have been released.
@@ -73,9 +75,6 @@ class TaskRecord:
         passing: number of rows that came and went in this transaction.
     """
 
-    bound: int = LOWEST
-    oldest: int | None = None
-    newest: int = LOWEST
     pending: int = 0
     buffered: int = 0
     stragglers: int = 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -91,7 +92,9 @@ class LookupJoin(AssembledBolt):
         try:
             table = ExternalTable(Path(self.uri))
         except StateError as cause:
-            faults.append(f"LookupJoin: the table cannot be read: {cause}; create it before the topology is built")
+            absent = not Path(self.uri, "_delta_log").is_dir()
+            remedy = "; create it before the topology is built" if absent else ""
+            faults.append(f"LookupJoin: the table cannot be read: {cause}{remedy}")
             table = None
         columns = [] if table is None else table.schema.names
         if table is not None and fields:
@@ -167,7 +170,7 @@ class LookupJoin(AssembledBolt):
         for name, number in Counter(one.name for one in made).items():
             if number > 1:
                 faults.append(f"LookupJoin: select: field {name!r} is selected {number} times; select it once")
-        return made
+        return list({one.name: one for one in made}.values())
 
     def _one(self, text: str, fields: Sequence[str], columns: Sequence[str], faults: list[str]) -> Taken | None:
         head, colon, tail = text.partition(":")
@@ -196,7 +199,7 @@ def _type_faults(wanted: Sequence[Taken], schema: pa.Schema) -> Iterator[str]:
 
 
 def _missing(what: str, name: str, known: Sequence[str]) -> str:
-    return f"{what}{near(name, list(known))}; there are {', '.join(known)}"
+    return f"{what}{near(name, list(known))}; there are {', '.join(dict.fromkeys(known))}"
 
 
 def _stream(left: Any) -> tuple[str, str]:
@@ -213,7 +216,7 @@ def _stream(left: Any) -> tuple[str, str]:
 def _directory(uri: Any) -> str:
     text = str(uri) if isinstance(uri, str | Path) else ""
     if text.startswith("file:"):
-        text = "/" + text.removeprefix("file:").lstrip("/")
+        text = "/" + unquote(text.removeprefix("file:").lstrip("/"))
     if not text or "://" in text:
         msg = f"LookupJoin: uri: expected the directory of a Delta table, or a file: URI of it, got {uri!r}"
         raise InputError(msg)

@@ -50,6 +50,10 @@ class Rows:
         keyed = None if self.keyed is None else self.keyed[picked]
         return Rows(self.hashes[picked], self.times[picked], self.stored.take(pa.array(picked)), keyed)
 
+    def with_columns(self, names: Sequence[str]) -> Rows:
+        """Select stored columns."""
+        return replace(self, stored=self.stored.select(names))
+
     def sliced(self, first: int, last: int) -> Rows:
         """Select the rows from position `first` to before `last`."""
         keyed = None if self.keyed is None else self.keyed[first:last]
@@ -101,16 +105,17 @@ class Block:
     ) -> Block:
         """Make a block of rows that are sorted by hash, but not by time."""
         other = hashes[1:] != hashes[:-1]
+        starts = np.empty(np.count_nonzero(other) + 2, np.int32)
+        starts[0], starts[-1] = 0, len(times)
+        np.add(np.flatnonzero(other), 1, out=starts[1:-1], casting="unsafe")
         wrong = np.flatnonzero(~other & (times[1:] < times[:-1]))
         if len(wrong):
-            run = np.cumsum(np.r_[False, other])
-            there = np.zeros(int(run[-1]) + 1, bool)
-            there[run[wrong]] = True
-            some = np.flatnonzero(there[run])
-            turn = some[order_of(run[some], times[some])]
+            runs = np.unique(np.searchsorted(starts, wrong, "right")) - 1
+            sizes = starts[runs + 1] - starts[runs]
+            some = spread(starts[runs].astype(np.int64), sizes)
+            turn = some[order_of(np.repeat(runs, sizes), times[some])]
             for column in (times, at, matched):
                 column[some] = column[turn]
-        starts = np.r_[0, np.flatnonzero(other) + 1, len(times)].astype(np.int32)
         distinct = hashes[starts[:-1]]
         bits = max(len(distinct) // _PER_BUCKET, 1).bit_length()
         sizes = np.bincount((distinct >> np.uint64(64 - bits)).astype(np.int64), minlength=1 << bits)
@@ -135,15 +140,19 @@ class Block:
             size += table.num_rows
         if not size:
             return None
-        hashes, times, at, matched = (np.concatenate([part[i] for part in parts]) for i in range(4))
-        del parts
         stored = pa.concat_tables(tables).combine_chunks()
+        columns = list(zip(*parts, strict=True))
+        del parts, tables
         loaded = [one for one in blocks if one.loaded]
-        turn = np.argsort(hashes, kind="stable")  # fast, as there are few sorted runs
+        turn = np.argsort(np.concatenate(columns[0]), kind="stable")  # fast, as there are few sorted runs
         if len(loaded) > 1:
-            runs = np.cumsum(np.r_[False, hashes[turn][1:] != hashes[turn][:-1]])
-            turn = turn[order_of(runs, np.asarray(stored.column(ARRIVAL).chunk(0))[at[turn]])]
-        made = cls._of_sorted(hashes[turn], times[turn], at[turn].astype(np.int32), matched[turn], stored)
+            hashes, at = (np.concatenate(columns[i])[turn] for i in (0, 2))
+            runs = np.cumsum(np.r_[False, hashes[1:] != hashes[:-1]])
+            turn = turn[order_of(runs, np.asarray(stored.column(ARRIVAL).chunk(0))[at])]
+        turn = turn.astype(np.int32)
+        # One column after the other: large blocks take most of a join's memory while they are made.
+        hashes, times, at, matched = (np.concatenate(columns.pop(0))[turn] for _ in range(4))
+        made = cls._of_sorted(hashes, times, at.astype(np.int32, copy=False), matched, stored)
         return replace(made, loaded=bool(loaded))
 
     def ranges(self, hashes: Hashes, low: Numbers, high: Numbers) -> tuple[Numbers, Numbers, Numbers]:

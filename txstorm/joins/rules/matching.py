@@ -60,11 +60,13 @@ class RightWindow:
         blocks: the rows, in order of arrival.
         bound: rows of earlier times have expired; `LOWEST`: none has.
         exact: whether different keys, but None, have different hashes.
+        columns: the stored columns that are held; None: all.
     """
 
     blocks: tuple[Block, ...] = ()
     bound: int = LOWEST
     exact: bool = False
+    columns: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return sum(len(one) - one.expired for one in self.blocks)
@@ -81,7 +83,8 @@ class RightWindow:
         """Return the window with further rows, whatever their time; they can match until `expire`."""
         if not len(rows):
             return self
-        return replace(self, blocks=(*self.blocks, Block.of(rows.hashes, rows.times, rows.stored)))
+        held = rows if self.columns is None else rows.with_columns(self.columns)
+        return replace(self, blocks=(*self.blocks, Block.of(held.hashes, held.times, held.stored)))
 
     def pairs(self, left: Rows, low: Numbers, high: Numbers, new: int) -> Pairs:
         """Match each left row with all right rows of its key with times from `low` to `high`.
@@ -99,7 +102,7 @@ class RightWindow:
                 continue
             rows, lefts = spread(first, sizes), turn[at]
             if not self.exact or block.stored.column(KEY).null_count:
-                lefts, rows, sizes = _same_keys(left.stored, lefts, sizes, block, rows)
+                lefts, rows, sizes = self._same_keys(left.stored, lefts, sizes, block, rows)
             found.append((number, rows, lefts, sizes, counts[lefts]))
             counts[lefts] += sizes
         begins = np.cumsum(counts) - counts
@@ -107,6 +110,22 @@ class RightWindow:
             Part(number, rows, spread(begins[lefts] + before, sizes)) for number, rows, lefts, sizes, before in found
         ]
         return self._by_time(Pairs(np.repeat(np.arange(len(left)), counts), parts))
+
+    def _same_keys(
+        self, left: pa.Table, lefts: Numbers, sizes: Numbers, block: Block, rows: Numbers
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Leave out pairs of different keys with the same hash; return left rows, right rows, and their numbers."""
+        other = block.stored.column(KEY).combine_chunks().take(pa.array(block.at[rows]))
+        same = other.is_valid()
+        if not self.exact:
+            one = left.column(KEY).combine_chunks().take(pa.array(np.repeat(lefts, sizes)))
+            same = pc.fill_null(pc.equal(one, other), False)
+        if pc.all(same).as_py():
+            return lefts, rows, sizes
+        kept = same.to_numpy(zero_copy_only=False)
+        numbers = np.bincount(np.repeat(np.arange(len(lefts)), sizes)[kept], minlength=len(lefts))
+        there = numbers > 0
+        return lefts[there], rows[kept], numbers[there]
 
     def _by_time(self, pairs: Pairs) -> Pairs:
         """Sort the pairs of each left row by time, then by arrival; they come by block."""
@@ -207,21 +226,6 @@ def _few(blocks: list[Block], bound: int) -> list[Block]:
         joined = Block.merged(made[-count:], bound)
         made[-count:] = [] if joined is None else [joined]
     return made
-
-
-def _same_keys(
-    left: pa.Table, lefts: Numbers, sizes: Numbers, block: Block, rows: Numbers
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Leave out pairs of different keys with the same hash; return left rows, right rows, and their numbers."""
-    one = left.column(KEY).combine_chunks().take(pa.array(np.repeat(lefts, sizes)))
-    other = block.stored.column(KEY).combine_chunks().take(pa.array(block.at[rows]))
-    same = pc.fill_null(pc.equal(one, other), False)
-    if pc.all(same).as_py():
-        return lefts, rows, sizes
-    kept = same.to_numpy(zero_copy_only=False)
-    numbers = np.bincount(np.repeat(np.arange(len(lefts)), sizes)[kept], minlength=len(lefts))
-    there = numbers > 0
-    return lefts[there], rows[kept], numbers[there]
 
 
 def _is_plain(column: pa.ChunkedArray) -> bool:

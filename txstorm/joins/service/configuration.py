@@ -1,6 +1,7 @@
 """Configuration of a ready-made join: the model of its TOML file.
 
 It reports all faults at once; nothing is started, or asked over the network, before it has none.
+It is one module, as the model is a tree of parts, and the checks of a part need those beside it.
 """
 
 from __future__ import annotations
@@ -8,19 +9,32 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from txstorm.api.names import counted, field_fault, name_fault, near
-from txstorm.errors import InputError
+from txstorm.errors import InputError, MissingDependency
+from txstorm.joins.interval.interval_plan import SPELLINGS
+from txstorm.joins.selection import LEFT, RIGHT, Selected, selection
 from txstorm.joins.side import Side
 from txstorm.topology.settings import Settings
+from txstorm.windows.rules.forms import LONGEST
 
 if TYPE_CHECKING:
+    from txstorm.api.join_store import JoinStore
     from txstorm.topology.graph import Topology
 
 TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "datetime": datetime}
@@ -29,15 +43,22 @@ _UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6,
 _DURATION = re.compile(rf"(-?\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})")
 
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
 def _duration(value: object) -> timedelta:
     found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
         msg = f'expected a duration such as "10 min" (units: {", ".join(_UNITS)}), got {value!r:.100}'
         raise ValueError(msg)
-    return timedelta(microseconds=round(float(found[1]) * _UNITS[found[2]]))
+    microseconds = float(found[1]) * _UNITS[found[2]]
+    if abs(microseconds) > LONGEST:
+        msg = f"expected a duration shorter than 9999 years, got {value!r:.100}"
+        raise ValueError(msg)
+    return timedelta(microseconds=round(microseconds))
 
 
-def _positive(value: object) -> timedelta:
+def _not_negative(value: object) -> timedelta:
     made = _duration(value)
     if made < timedelta(0):
         msg = f"expected a duration of 0 or more, got {value!r}"
@@ -45,11 +66,49 @@ def _positive(value: object) -> timedelta:
     return made
 
 
+def _positive(value: object) -> timedelta:
+    made = _duration(value)
+    if made <= timedelta(0):
+        msg = f"expected a duration longer than 0, got {value!r}"
+        raise ValueError(msg)
+    return made
+
+
+def _topic(value: str) -> str:
+    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+        msg = f"expected a topic, at most 249 letters, digits, '.', '_' and '-', got {value!r:.100}"
+        raise ValueError(msg)
+    return value
+
+
 def _start(value: object) -> object:
     if value in ("earliest", "latest") or (isinstance(value, datetime) and value.tzinfo is not None):
         return value
     msg = f"expected 'earliest', 'latest', or a time with a zone, such as 2026-01-31T12:00:00Z, got {value!s:.100}"
     raise ValueError(msg)
+
+
+def _how(value: object) -> object:
+    return SPELLINGS.get(value, value) if isinstance(value, str) else value
+
+
+def _url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "http://", "https://")):
+        raise ValueError("expected one that begins with redis://, rediss://, http:// or https://")
+    return value
+
+
+def _flat(value: object) -> object:
+    """Return client settings as librdkafka takes them: TOML makes tables of unquoted names with dots, and numbers."""
+    if not isinstance(value, dict):
+        return value
+    flat: dict[str, object] = {}
+    for name, one in value.items():
+        if isinstance(one, dict):
+            flat |= {f"{name}.{inner}": given for inner, given in cast("dict[str, object]", _flat(one)).items()}
+        else:
+            flat[name] = str(one).lower() if isinstance(one, int | float) else one
+    return flat
 
 
 def _listed(value: object) -> object:
@@ -66,7 +125,9 @@ def _from_environment(value: object) -> object:
 
 
 AnyDuration = Annotated[timedelta, BeforeValidator(_duration)]
-NotNegative = Annotated[timedelta, BeforeValidator(_positive)]
+NotNegative = Annotated[timedelta, BeforeValidator(_not_negative)]
+Positive = Annotated[timedelta, BeforeValidator(_positive)]
+Topic = Annotated[str, AfterValidator(_topic)]
 Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 Secret = Annotated[str, BeforeValidator(_from_environment)]
 
@@ -87,14 +148,14 @@ class _Part(BaseModel):
 class SideConfig(_Part):
     """One topic: its records, and what `Side` says of them."""
 
-    topic: str = Field(min_length=1)
+    topic: Topic
     fields: dict[str, Literal["str", "int", "float", "bool", "datetime"]] = Field(min_length=1)
     key: Names
     time: str
     unit: Literal["s", "ms", "us"] = "ms"
     id: str | None = None
     lag: NotNegative = timedelta(0)
-    idle: NotNegative | None = None
+    idle: Positive | None = None
     grace: NotNegative | None = None
     start: Annotated[Any, BeforeValidator(_start)] = "earliest"
     max_batch_rows: int = Field(10_000, ge=1)
@@ -117,9 +178,13 @@ class SideConfig(_Part):
         fields = info.data.get("fields")
         if fields is None or value is None:
             return value
-        for name in [value] if isinstance(value, str) else value:
+        names = [value] if isinstance(value, str) else value
+        for name in names:
             if name not in fields:
                 msg = f"{name!r} is none of the fields {', '.join(fields)}{near(name, list(fields))}"
+                raise ValueError(msg)
+            if names.count(name) > 1:
+                msg = f"{name!r} is there twice"
                 raise ValueError(msg)
         if info.field_name == "time" and fields[value] not in ("int", "datetime"):
             msg = f"field {value!r} is a {fields[value]}; expected an int or a datetime"
@@ -151,10 +216,20 @@ class SideConfig(_Part):
 class JoinPart(_Part):
     """Type, bounds and output fields of the join."""
 
-    how: Literal["inner", "left", "right", "full", "semi", "anti"] = "left"
+    how: Annotated[Literal["inner", "left", "right", "full", "semi", "anti"], BeforeValidator(_how)] = "left"
     before: AnyDuration
     after: AnyDuration = timedelta(0)
     select: list[str] | None = Field(None, min_length=1)
+
+    @field_validator("select")
+    @classmethod
+    def _known(cls, select: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        # With the whole file as the context, the names are checked even if other options have faults.
+        sides = info.context if isinstance(info.context, dict) else {}
+        given = {side: one.get("fields") for side, one in sides.items() if isinstance(one, dict)}
+        fields = {side: list(names) for side, names in given.items() if isinstance(names, dict)}
+        faults = _selected(select, info.data.get("how", "inner"), fields)[1] if select is not None else []
+        return _unless([fault.removeprefix("join: select: ") for fault in faults], select)
 
     @field_validator("after")
     @classmethod
@@ -168,29 +243,57 @@ class JoinPart(_Part):
 class StorePart(_Part):
     """The store that keeps right rows outside the topology."""
 
-    url: Secret = Field(pattern=r"^(rediss?|unix|https?)://")
-    prefix: str | None = Field(None, min_length=1)
-    token: Secret | None = None
+    url: Annotated[Secret, AfterValidator(_url)] = Field(repr=False)
+    prefix: str | None = None
+    token: Secret | None = Field(None, repr=False)
     retain: NotNegative
     batch_size: int = Field(1000, ge=1)
+
+    def opened(self, variant: str, name: str) -> JoinStore:
+        """Return the store, which connects when it is first used; `name` is that of the topology.
+
+        Raises:
+            InputError: an option is wrong, or not one of this variant.
+            MissingDependency: the client of the store is not installed.
+        """
+        if not self.url.startswith(_SCHEMES[variant]):
+            msg = f"url: variant = {variant!r} expects one that begins with {' or '.join(_SCHEMES[variant])}"
+            raise InputError(msg)
+        if variant == "redis":
+            from txstorm.joins.stores.redis_store import RedisStore
+
+            if self.token is not None:
+                raise InputError("token: it is for variant = 'rest'; Redis has its password in the url")
+            return RedisStore(self.url, prefix=name if self.prefix is None else self.prefix)
+        from txstorm.joins.stores.rest_store import RestStore
+
+        if self.prefix is not None:
+            raise InputError("prefix: it is for variant = 'redis'; txstorm store-server has a --prefix of its own")
+        return RestStore(self.url, token=self.token)
+
+
+_SCHEMES = {"redis": ("redis://", "rediss://"), "rest": ("http://", "https://")}
 
 
 class SinkPart(_Part):
     """Tables or topics that get the results."""
 
     type: Literal["delta", "kafka"] = "delta"
-    name: str = Field("joined", min_length=1)
+    name: str = Field("joined", validate_default=True)
     key: str | None = None
-    unmatched_left: str | None = Field(None, min_length=1)
-    unmatched_right: str | None = Field(None, min_length=1)
+    unmatched_left: str | None = None
+    unmatched_right: str | None = None
 
     @field_validator("name", "unmatched_left", "unmatched_right")
     @classmethod
-    def _table(cls, name: str | None, info: ValidationInfo) -> str | None:
-        fault = name_fault("sink", name) if name is not None and info.data.get("type") == "delta" else None
-        if fault:
+    def _valid_place(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is None:
+            return None
+        if info.data.get("type") == "kafka":
+            _topic(name)
+        if info.data.get("type") == "delta" and (fault := name_fault("sink", name)):
             raise ValueError(fault)
-        if name is not None and name in [info.data.get(one) for one in ("name", "unmatched_left")]:
+        if name in [info.data.get(one) for one in ("name", "unmatched_left")]:
             msg = f"{name!r} has other results already; give each its own"
             raise ValueError(msg)
         return name
@@ -217,7 +320,7 @@ class JoinService(_Part):
     store: StorePart | None = Field(None, validate_default=True)
     sink: SinkPart = SinkPart()
     settings: dict[str, Any] = {}
-    kafka: dict[str, Secret] = {}
+    kafka: Annotated[dict[str, Secret], BeforeValidator(_flat)] = Field({}, repr=False)
 
     @classmethod
     def read(cls, path: str | Path) -> JoinService:
@@ -227,13 +330,13 @@ class JoinService(_Part):
             InputError: the file cannot be read; or it has faults, all of which are listed.
         """
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
             msg = f"{path}: {reason}; --print-example shows a configuration"
             raise InputError(msg) from None
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(values, context=values)
         except ValidationError as error:
             faults = [sentence for one in error.errors(include_url=False) for sentence in _sentences(one)]
         raise InputError("\n  ".join([f"{path}: {counted(len(faults), 'error')}", *faults]))
@@ -244,6 +347,14 @@ class JoinService(_Part):
         if fault := name_fault("name", name):
             raise ValueError(fault)
         return name
+
+    @field_validator("left")
+    @classmethod
+    def _without_grace(cls, left: SideConfig) -> SideConfig:
+        known = left.grace is None
+        return _unless(
+            [] if known else ["grace is for the right side: how long left rows wait for one that pauses"], left
+        )
 
     @field_validator("right")
     @classmethod
@@ -256,40 +367,42 @@ class JoinService(_Part):
                 faults.append(
                     f"key {right.key} has the types {theirs}, that of left {left.key} has {ours}; make them equal"
                 )
-        if info.data.get("variant", "state") != "state" and right.id is None:
+        if info.data.get("variant", "state") == "state":
+            return _unless(faults, right)
+        if right.id is None:
             faults.append("id is missing: a store tells repeated rows from new ones by it")
+        faults += [
+            f"field {name!r} is a float; a store takes none as a key or id"
+            for name in dict.fromkeys([*right.key, right.id])
+            if name is not None and right.fields[name] == "float"
+        ]
         return _unless(faults, right)
 
     @field_validator("join")
     @classmethod
     def _possible(cls, join: JoinPart, info: ValidationInfo) -> JoinPart:
-        faults = []
+        selected = _selected(join.select, join.how, _fields(info.data))
+        faults = [fault.removeprefix("join: ") for fault in selected[1]]
         if join.how in ("right", "full") and info.data.get("variant", "state") != "state":
             faults.append(f"how = {join.how!r} needs variant = 'state': a store does not know unmatched right rows")
-        for one in join.select or ():
-            side, _, name = one.partition(":")
-            if side not in ("left", "right"):
-                faults.append(f"select: expected left:FIELD or right:FIELD, got {one!r}")
-            elif side in info.data and name not in info.data[side].fields:
-                known = info.data[side].fields
-                faults.append(
-                    f"select: {side} has no field {name!r}{near(name, list(known))}; it has {', '.join(known)}"
-                )
         return _unless(faults, join)
 
     @field_validator("store")
     @classmethod
     def _of_the_variant(cls, store: StorePart | None, info: ValidationInfo) -> StorePart | None:
-        variant = info.data.get("variant")
-        schemes = {"redis": ("redis", "rediss", "unix"), "rest": ("http", "https")}.get(variant or "")
+        variant, join = info.data.get("variant"), info.data.get("join")
         faults = []
         if variant == "state" and store is not None:
             faults.append("variant = 'state' needs no store; remove the section, or choose 'redis' or 'rest'")
-        if schemes is not None and store is None:
+        if variant in _SCHEMES and store is None:
             faults.append(f"missing: variant = {variant!r} needs a section [store] with url and retain")
-        if schemes is not None and store is not None and store.url.partition(":")[0] not in schemes:
-            faults.append(f"url: variant = {variant!r} expects one that begins with {' or '.join(schemes)}")
-        join = info.data.get("join")
+        if variant in _SCHEMES and store is not None:
+            try:
+                store.opened(variant, info.data.get("name", "join"))
+            except InputError as error:
+                faults.append(str(error))
+            except MissingDependency:
+                pass  # raised when the topology is built
         if store is not None and join is not None and store.retain < join.before:
             faults.append("retain: right rows would expire before the left rows that they match; give at least before")
         return _unless(faults, store)
@@ -297,27 +410,53 @@ class JoinService(_Part):
     @field_validator("sink")
     @classmethod
     def _producible(cls, sink: SinkPart, info: ValidationInfo) -> SinkPart:
-        known = info.data.get("variant", "state") == "state" or sink.unmatched_right is None
-        return _unless([] if known else ["unmatched_right needs variant = 'state'"], sink)
+        faults, join = [], info.data.get("join")
+        if sink.unmatched_right is not None and info.data.get("variant", "state") != "state":
+            faults.append("unmatched_right needs variant = 'state'")
+        if sink.type == "kafka":
+            read = [side.topic for side in map(info.data.get, (LEFT, RIGHT)) if side is not None]
+            written = [sink.name, sink.unmatched_left, sink.unmatched_right]
+            faults += [f"the join reads topic {one!r}, so it cannot write to it" for one in written if one in read]
+        if sink.key is not None and sink.type == "delta":
+            faults.append("key: rows of a table have none; it is for type = 'kafka'")
+        elif sink.key is not None and join is not None and {LEFT, RIGHT} <= info.data.keys():
+            names = [one.name for one in _selected(join.select, join.how, _fields(info.data))[0]]
+            if sink.key not in names:
+                hint = near(sink.key, names)
+                faults.append(f"key: the results have no field {sink.key!r}{hint}; they have {', '.join(names)}")
+        return _unless(faults, sink)
 
     @field_validator("settings")
     @classmethod
     def _known_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         return _unless(Settings.read(settings)[1], settings)
 
-    def selected(self) -> list[str]:
-        """Return the fields of the results, as ``left:FIELD`` and ``right:FIELD``."""
-        if self.join.select is not None:
-            return self.join.select
-        sides = {"left": self.left} if self.join.how in ("semi", "anti") else {"left": self.left, "right": self.right}
-        return [f"{name}:{field}" for name, side in sides.items() for field in side.fields]
+    @field_validator("kafka")
+    @classmethod
+    def _accepted(cls, kafka: dict[str, str]) -> dict[str, str]:
+        if "bootstrap.servers" in kafka:
+            raise ValueError("bootstrap.servers: give the brokers as servers, above the sections")
+        try:
+            from txstorm.clients.kafka.cluster import check_settings
+
+            check_settings(kafka)
+        except InputError as error:
+            fault = str(error).removeprefix("kafka: ")
+            for value in filter(None, kafka.values()):
+                fault = fault.replace(f'"{value}"', '"…"')  # it may be a password
+            raise ValueError(fault) from None
+        except MissingDependency:
+            pass  # raised when the topology is built
+        return kafka
+
+    def selected(self) -> list[Selected]:
+        """Return the fields of the results."""
+        return _selected(self.join.select, self.join.how, _fields({LEFT: self.left, RIGHT: self.right}))[0]
 
     def columns(self) -> dict[str, type]:
         """Return the fields of the results by their names in the output, with their types."""
-        chosen = [one.split(":", 1) for one in self.selected()]
-        names = [name for _, name in chosen]
-        types = {"left": self.left.types, "right": self.right.types}
-        return {(name if names.count(name) == 1 else f"{side}_{name}"): types[side][name] for side, name in chosen}
+        types = {LEFT: self.left.types, RIGHT: self.right.types}
+        return {one.name: types[one.side][one.field] for one in self.selected()}
 
     def topology(self) -> Topology:
         """Build the topology.
@@ -330,25 +469,66 @@ class JoinService(_Part):
         return ReadyMadeJoin(self).topology()
 
 
+def _fields(parts: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the names of the fields of the sides in `parts`; a side that is missing has faults."""
+    return {side: list(parts[side].fields) for side in (LEFT, RIGHT) if side in parts}
+
+
+def _selected(
+    select: Sequence[str] | None, how: str, fields: Mapping[str, Collection[str]]
+) -> tuple[list[Selected], list[str]]:
+    """Return the fields of the results, and the faults of `select`; the fields of a side may be unknown."""
+    left, right = (tuple(fields.get(side, ())) for side in (LEFT, RIGHT))
+    sides = (LEFT,) if how in ("semi", "anti") else (LEFT, RIGHT)
+    return selection("join", select, (LEFT, RIGHT), (left, right), sides)
+
+
+_SECTIONS: Mapping[Any, type[BaseModel]] = {
+    LEFT: SideConfig,
+    RIGHT: SideConfig,
+    "join": JoinPart,
+    "store": StorePart,
+    "sink": SinkPart,
+}
+_EXPECTED = {
+    "model_type": "expected a section",
+    "dict_type": "expected a table of NAME = VALUE",
+    "list_type": "expected a list",
+    "string_type": "expected a text in quotes",
+    "int_type": "expected a whole number",
+    "too_short": "expected at least one",
+    "string_too_short": "expected a text that is not empty",
+    "greater_than_equal": "expected at least {ge}",
+    "literal_error": "expected {expected}",
+}
+"""Kind of a fault, as pydantic names it → what the file should have."""
+
+
 def _sentences(error: Mapping[str, Any]) -> list[str]:
     """Return one sentence per fault of an error of pydantic's, each with its place in the file."""
-    place = error["loc"]
-    where, kind = ".".join(map(str, place)), error["type"]
+    place, kind, given = error["loc"], error["type"], error["input"]
+    where = ".".join(map(str, place))
     if kind == "value_error":
         return [f"{where}: {one}" for one in error["msg"].removeprefix("Value error, ").split("\n")]
     if kind == "missing":
         return [f"{where}: missing"]
     if kind == "extra_forbidden":
-        parts: dict[Any, type[BaseModel]] = {
-            "left": SideConfig,
-            "right": SideConfig,
-            "join": JoinPart,
-            "store": StorePart,
-            "sink": SinkPart,
-        }
-        known = list((parts[place[0]] if place[1:] else JoinService).model_fields)
-        names = ", ".join(known)
-        return [f"{where}: unknown{near(str(place[-1]), known) or f'; known are {names}'}"]
-    secret = {"url", "token", "kafka"} & set(place)
-    got = "" if secret else f", got {error['input']!r:.100}"
-    return [f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}"]
+        return [f"{where}: {_unknown(str(place[-1]), _SECTIONS[place[0]] if place[1:] else JoinService)}"]
+    context = error.get("ctx", {})
+    text = _EXPECTED.get(kind, error["msg"]).format(**context)
+    if place[0] not in ("store", "kafka"):  # these may have a password
+        text += f", got {given!r:.100}" if isinstance(given, str | int | float) else ""
+    hint = near(given, context["expected"].split("'")[1::2]) if kind == "literal_error" and type(given) is str else ""
+    return [f"{where}: {text}{hint}"]
+
+
+def _unknown(name: str, section: type[BaseModel]) -> str:
+    """Return what to do about an option that `section` does not have."""
+    known = list(section.model_fields)
+    others = [f"[{one}]" for one, part in _SECTIONS.items() if name in part.model_fields]
+    if name in JoinService.model_fields:
+        others.insert(0, f"[{name}]" if name in _SECTIONS else "the options above the first section")
+    if others:
+        return f"unknown here; it belongs to {' or '.join(others)}"
+    listed = ", ".join(known)
+    return f"unknown{near(name, known) or f'; known are {listed}'}"

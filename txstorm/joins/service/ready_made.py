@@ -27,6 +27,16 @@ from txstorm.windows.rules.forms import Duration
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_NONE = type(None)
+_JSON: Mapping[type, set[type]] = {
+    str: {str, _NONE},
+    int: {int, float, _NONE},
+    float: {int, float, _NONE},
+    bool: {bool, _NONE},
+    datetime: {str, _NONE},
+}
+"""Type of a field → types that its value may have in JSON."""
+_NAMED: Mapping[type, str] = {datetime: "a time in ISO 8601 with a zone"}
 
 
 class ReadyMadeJoin:
@@ -57,7 +67,8 @@ class ReadyMadeJoin:
         if config.store is None:
             self._join_in_state()
         else:
-            self._join_over(self._opened(), config.store.batch_size, Duration(config.store.retain))
+            store = config.store.opened(config.variant, config.name)
+            self._join_over(store, config.store.batch_size, Duration(config.store.retain))
         self._keep_results()
         return builder.build_topology()
 
@@ -91,19 +102,8 @@ class ReadyMadeJoin:
 
     def _rules(self) -> dict[str, Any]:
         join = self._config.join
-        bounds = {"before": Duration(join.before), "after": Duration(join.after)}
-        return {**bounds, "how": join.how, "select": self._config.selected()}
-
-    def _opened(self) -> JoinStore:
-        part = self._config.store
-        assert part is not None
-        if self._config.variant == "redis":
-            from txstorm.joins.stores.redis_store import RedisStore
-
-            return RedisStore(part.url, prefix=part.prefix or self._config.name)
-        from txstorm.joins.stores.rest_store import RestStore
-
-        return RestStore(part.url, token=part.token)
+        select = [f"{one.side}:{one.field}" for one in self._config.selected()]
+        return {"before": join.before, "after": join.after, "how": join.how, "select": select}
 
     def _keep_results(self) -> None:
         """Add the sinks of the results and of unmatched rows."""
@@ -122,7 +122,8 @@ class ReadyMadeJoin:
             return DeltaSink(name, columns)
         from txstorm.sinks.kafka import KafkaSink
 
-        return KafkaSink(component, name, self._config.servers, settings=self._config.kafka)
+        key = self._config.sink.key if component == "results" else None
+        return KafkaSink(component, name, self._config.servers, key=key, settings=self._config.kafka)
 
 
 class JsonFields(BasicBolt):
@@ -141,7 +142,11 @@ class JsonFields(BasicBolt):
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
         """Parse a record batch; raise ValueError for a record that is no object, or has a field of another type."""
-        records = [json.loads(text) for text in batch.column("value").to_pylist() if text is not None]
+        try:
+            records = [json.loads(text) for text in batch.column("value").to_pylist() if text is not None]
+        except ValueError as error:
+            msg = f"expected JSON objects; got a record that is no JSON: {error}"
+            raise ValueError(msg) from None
         if len(records) < batch.num_rows or not all(isinstance(one, dict) for one in records):
             msg = "expected JSON objects; got a record that has another value, or none"
             raise ValueError(msg)
@@ -150,10 +155,18 @@ class JsonFields(BasicBolt):
 
     def _column(self, name: str, kind: type, records: Sequence[Mapping[str, Any]]) -> pa.Array:
         values = [one.get(name) for one in records]
+        expected = f"field {name!r}: expected {_NAMED.get(kind, kind.__name__)} or null"
+        if others := set(map(type, values)) - _JSON[kind]:
+            first = next(value for value in values if type(value) in others)
+            msg = f"{expected}, got {first!r:.100}"
+            raise ValueError(msg)
+        if kind is int and (broken := [one for one in values if type(one) is float and not one.is_integer()]):
+            msg = f"{expected}, got {broken[0]!r}"  # Arrow would cut the fraction off
+            raise ValueError(msg)
         try:
             if kind is datetime:
                 return pa.array(values, pa.string()).cast(_TIME)
             return pa.array(values, _ARROW[kind])
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            msg = f"field {name!r}: expected {kind.__name__} or null: {error}"
+        except (ValueError, OverflowError) as error:
+            msg = f"{expected}: {error}"
             raise ValueError(msg) from None

@@ -22,7 +22,7 @@ _BY_TIME = attrgetter("time", "id")
 _MIXED = frozenset((dict, list))
 _WHOLE = ""
 """Only field of the stored form of a value that is no mapping of field names; it is in a list."""
-DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Errors of decoding something else than what was encoded."""
 
 
