@@ -94,7 +94,19 @@ def test_file_budget():
 
 # --- rooms ------------------------------------------------------------------------------------------------------------
 
-GROUND = {"api", "keys", "faults", "errors", "user_code", "display", "tagged", "threads", "row_order", "_version"}
+GROUND = {
+    "api",
+    "keys",
+    "faults",
+    "errors",
+    "user_code",
+    "display",
+    "tagged",
+    "threads",
+    "row_order",
+    "allocator",
+    "_version",
+}
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
 """Names that the backends of one port share."""

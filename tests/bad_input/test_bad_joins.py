@@ -41,6 +41,7 @@ CALLS = {
     "a negative lag": (lambda: side(lag=timedelta(seconds=-1)), "lag"),
     "partitions as text": (lambda: side(partition="part", partitions="p0"), "expected a list of partitions, got 'p0'"),
     "an unsupported column": (lambda: side(columns={"id": list}), "columns: 'id' has the unsupported type"),
+    "the time as text": (lambda: side(columns={"ts": str}), "'ts' is the time; expected int or datetime, got string"),
     "no side": (lambda: IntervalJoin("l", side("r"), before=TEN), "left: expected a Side, got 'l'"),  # type: ignore[arg-type]
     "no before": (lambda: IntervalJoin(side(), side("r")), "before is missing; .* kept forever"),
     "inverted bounds": (
@@ -123,6 +124,10 @@ def test_a_side_that_follows_a_full_join_can_never_report_a_position() -> None:
 
 
 TUPLES = {
+    "a datetime in an int column": (
+        ("a", datetime(2026, 1, 1, tzinfo=UTC), "1", "p"),
+        "field 'ts' does not fit the type",
+    ),
     "no time": (("a", None, "1", "p"), "field 'ts' of .* got None"),
     "a naive time": (("a", datetime(2026, 1, 1), "1", "p"), "has no time zone"),  # noqa: DTZ001 - that is the case
     "text as time": (("a", "noon", "1", "p"), "expected an int or an aware datetime, got str 'noon'"),
@@ -135,7 +140,7 @@ TUPLES = {
 @pytest.mark.parametrize("name", TUPLES)
 def test_a_bad_tuple_fails_its_transaction_and_nothing_is_lost(name: str) -> None:
     bad, message = TUPLES[name]
-    announced = {"partition": "part", "partitions": ["p"], "id": "id", "columns": {"id": str}}
+    announced = {"partition": "part", "partitions": ["p"], "id": "id", "columns": {"id": str, "ts": int}}
     made = build(side(**announced), side("r", **announced))
     with TopologyTestDriver(made, clock=ManualClock(datetime(1970, 1, 1, tzinfo=UTC))) as driver:
         driver.feed({"l": [("a", 1, "0", "p")]})

@@ -89,11 +89,15 @@ JOINS = {
         "'w': select: 'aa:k': there is no 'aa' .did you mean 'a'.* there are a, b, and window with start and end",
     ),
     "an unknown time": (lambda: windows(ab().select("window:middle")), "there is no 'window' .*with start and end"),
-    "a field twice": (lambda: windows(ab().select("x, b:x")), "select: field 'b_x' is selected 2 times; select it"),
+    "a field twice": (lambda: windows(ab().select("x, b:x")), "select: 'x' and 'b:x' would both be called 'b_x'; se"),
+    "late tuples among the results": (
+        lambda: windows(ab().with_late_tuple_stream("default").with_timestamp_field("id")),
+        "with_late_tuple_stream: the stream 'default' has the fields a_id, .*, late tuples have id, k, x; choose",
+    ),
     "grouped by another field": (
         lambda: windows(ab(), 2, b="id"),
         "'w': its input 'feed', joined as 'b' by 'k', is grouped by fields id, so tuples of one key may get into "
-        r"different tasks; use fields_grouping.'feed', \['k'\]",
+        r"different tasks; use fields_grouping.'feed', 'b', \['k'\]",
     ),
     "not grouped": (lambda: windows(ab(), 2, a="shuffle"), "joined as 'a' by 'k', is grouped by shuffle"),
     "the first stream to all tasks": (

@@ -10,7 +10,7 @@ from helpers.store_joins import BOTH, FIELDS, LEFT, RIGHT, Counting, joiner, net
 
 from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.errors import InputError, StateError, TopologyError, TopologyFailed
-from txstorm.joins import DataDelaySync, JoinStore, MemoryStore, Side, StoreFeed, StoreJoin
+from txstorm.joins import DataDelaySync, JoinStore, MemoryStore, Side, StoreFeed, StoreJoin, StoreRow
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
 STORE = MemoryStore()
@@ -191,11 +191,28 @@ def test_tuples_that_no_store_can_hold(row, said):
 
 
 def test_tuples_that_no_store_can_hold_may_become_dead_letters():
+    """Only these tuples are left out, also if a key is too large or no key of any store."""
     store = Counting()
     with TopologyTestDriver(net(store), settings={"on_error": "dead_letter"}) as driver:
-        driver.feed({"r": [("a", 94, "r0", "r0"), (1.5, 95, "r1", "r0"), ("a", 96, "r2", "r1")]})
+        bad = [(key, 95, f"bad{at}", "r0") for at, key in enumerate((1.5, "x" * 70_000, 2**64))]
+        too_long = ("a", 95, "x" * 70_000, "r0")
+        driver.feed({"r": [("a", 94, "r0", "r0"), *bad, too_long, ("a", 96, "r2", "r1")]})
         driver.commit()
         assert [one.id for rows in store.puts for one in rows] == ["r0", "r2"]
+        txid = driver.feed({"l": [("x" * 70_000, 90, "l1", "l0"), (2**64, 90, "l2", "l0"), ("a", 91, "l3", "l0")]})
+        driver.commit()
+        assert driver.emitted("match", txid) == [("l3", None)]
+
+
+def test_keys_of_several_fields_that_are_too_large_together_may_become_dead_letters():
+    store = Counting()
+    side = Side("feed", "r", key=["key", "part"], time="ts", id="id")
+    topology = net(store, right=side, left=Side("feed", "l", key="key", time="ts"), key=["key", "part"])
+    with TopologyTestDriver(topology, settings={"on_error": "dead_letter"}) as driver:
+        half = "x" * 40_000
+        driver.feed({"r": [(half, 94, "r0", half), (half, 95, "r1", "p"), (None, 96, "r2", "p")]})
+        driver.commit()
+        assert [one.id for rows in store.puts for one in rows] == ["r1"]
 
 
 class Half(Counting):
@@ -208,8 +225,33 @@ class Half(Counting):
 
 def test_a_store_that_answers_half_a_batch_is_an_error():
     with TopologyTestDriver(joiner(Half(), lambda: 500), settings={"on_error": "fail_topology"}) as driver:
-        with pytest.raises(TopologyFailed, match="get_many of Half gave nothing for key 'b'; expected its rows"):
+        with pytest.raises(
+            (TopologyFailed, StateError), match="get_many of Half gave nothing for key 'b'; expected its rows"
+        ):
             driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")]})
+            driver.commit()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (5, "get_many of Answers gave nothing for key 'a'; expected its rows"),
+        ({"a": "text"}, "get_many of Answers gave 'text' for key 'a'; expected its rows, as .*check_join_store checks"),
+        ({"a": [(1, 2)]}, r"get_many of Answers gave \[\(1, 2\)\] for key 'a'"),
+        (
+            {"a": [StoreRow("a", "r1", 95_000, "text")]},
+            "row 'r1' of key 'a' in the store has the value 'text', expected",
+        ),
+    ],
+)
+def test_a_store_that_answers_garbage_is_an_error(answer, said):
+    class Answers(Counting):
+        def get_many(self, keys, start, end):
+            return answer
+
+    with TopologyTestDriver(joiner(Answers(), lambda: 500), settings={"on_error": "fail_topology"}) as driver:
+        with pytest.raises(StateError, match=said):
+            driver.feed({"l": [("a", 100, "l1", "l0")]})
             driver.commit()
 
 

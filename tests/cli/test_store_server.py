@@ -53,7 +53,7 @@ def test_a_server_on_a_free_port_with_a_token(tmp_path: Path, stop: signal.Signa
     ("arguments", "message"),
     [
         (["--store", "disk"], "--store: got 'disk', expected memory or redis:URL"),
-        (["--store", "redis:redis://:hunter2@h:x"], "Redis: URL redis://h:x"),
+        (["--store", "redis:redis://:hunter2@h:x"], "Redis: URL 'redis://…@h:x'"),
         (["--store", "redis:"], "Redis: URL"),
         (["--store", "redis:redis://h", "--prefix", "a b"], "prefix 'a b': expected ASCII text"),
         (["--store", "memory", "--host", "0.0.0.0"], "can be reached from other machines: give a token"),

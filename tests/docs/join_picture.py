@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from txstorm import Duration, StateView, Topology, TransactionalTopologyBuilder
 from txstorm.joins import IntervalJoin, Side
-from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, TaskRecord, unit_of_task
+from txstorm.joins.interval.join_records import COMPONENT, JoinRecord
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
 VIEWS = {"v1": 10, "v2": 18, "v3": 29, "v4": 40, "v5": 44}
@@ -54,11 +54,11 @@ class Moment:
                     driver.commit(driver.feed(rows))
                 pairs = [(row[0], row[3]) for row in driver.emitted("join")]
             records = {row["unit"]: row["record"] for row in StateView(data_dir, "join-progress").to_pylist()}
-            join, task = JoinRecord.read(records[COMPONENT]), TaskRecord.read(records[unit_of_task(0)])
+            join = JoinRecord.read(records[COMPONENT])
             pending, kept = (
                 {row["id"] for row in StateView(data_dir, f"join-{side}").to_pylist()} for side in ("left", "right")
             )
-        times = [join.right.watermark, join.left.watermark, task.bound]
+        times = [join.right.watermark, join.left.watermark, join.bound]
         return cls(pending, kept, *(time / 1e6 for time in times if time is not None), pairs)
 
 

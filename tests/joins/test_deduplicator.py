@@ -210,6 +210,14 @@ def test_each_input_has_its_stream_and_all_share_the_ids(started):
     driver.commit(driver.feed({"l": [("c", 1), ("d", 2)]}, at=second(1)))
     assert driver.emitted("once", stream="l") == [("a", 1), ("b", 2), ("d", 2)]
     assert driver.emitted("once", stream="r") == [(2, "c")]
+    assert "default" not in driver.topology.component("once").streams
+
+
+def test_the_default_stream_has_the_tuples_of_all_inputs_with_the_same_fields(started):
+    driver = started(Deduplicator("id", keep=QUIET), {"l": ("id", "n"), "r": ("id", "n")})
+    driver.commit(driver.feed({"l": [("a", 1), ("b", 2)], "r": [("b", 1), ("c", (2, 3))]}, at=second(0)))
+    assert driver.emitted("once") == [("a", 1), ("b", 2), ("c", (2, 3))]
+    assert driver.emitted("once", stream="r") == [("c", (2, 3))]
 
 
 def test_tasks_agree_on_the_last_duplicate(started):
@@ -234,7 +242,7 @@ def test_another_parallelism_and_another_way_after_a_restart(started):
 
 
 def test_on_both_engines(make_engine, tmp_path):
-    """A8: with several tasks, groups of transactions and a restart in the middle, each id is passed once."""
+    """A7, A8: with several tasks, groups of transactions and a restart in the middle, each id is passed once."""
     rows = [(f"id-{(n * 7) % 40}", n) for n in range(200)]
     for until in (4, 10):
         spout = MemoryTransactionalSpout([rows[::2], rows[1::2]], ("id", "n"), take=10)
@@ -272,8 +280,6 @@ class Model:
             else:
                 self.known[one] = at
                 out.append(one)
-        if self.quiet is not None and at >= self.last + self.quiet:
-            self.active, self.known = False, {}
         return out
 
     def knows(self, one, at):

@@ -12,6 +12,7 @@ import pytest
 from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import StateError
 from txstorm.joins import IntervalJoin, Side
+from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.results.joins import ComponentJoin
 from txstorm.results.read import read_kept_changes
 from txstorm.sinks import DeltaSink
@@ -75,7 +76,7 @@ EXPECTED = {
 @pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("how", EXPECTED)
 def test_each_join_type_gives_the_result_of_sql(how: str, tasks: int) -> None:
-    """A20, U6: unmatched rows of either side appear once, when that is final, for every type."""
+    """A18, A20, U6: unmatched rows of either side appear once, when that is final, for every type."""
     select = ["l:id"] if how in ("semi", "anti") else IDS
     with driver(build(tasks, right={"partitions": ["p", "q"]}, how=how, select=select)) as running:
         assert fed(running, *ROWS) == ([], [], [])
@@ -294,3 +295,25 @@ def test_unmatched_rows_are_emitted_only_if_something_reads_them(tmp_path: Path,
     assert read_kept_changes(tmp_path, "join-right", 100, ["id"])[1]["id"].drop_null().to_pylist() == ["r1"]
     if read:
         assert sorted(handle.sink("unmatched").to_arrow()["id"].to_pylist()) == sorted(["l2", *(one[2] for one in old)])
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_restart_loads_the_window_once_and_before_its_first_transaction(tasks, tmp_path, monkeypatch):
+    """The first transaction after a start joins rows that were loaded while it was processed."""
+    loads: list[int] = []
+    load = JoinRows._loaded
+    monkeypatch.setattr(JoinRows, "_loaded", lambda rows: loads.append(rows._txid) or load(rows))
+    with driver(build(tasks), data_dir=tmp_path) as running:
+        right = [(key, 5, f"r{key}", "p") for key in "abcd"]
+        assert fed(running, [("a", 6, "l1", "p"), ("b", 9, "l2", "p")], right) == ([], [], [])
+        loads.clear()
+        running.restart()
+        assert loads == [2] * tasks
+        first, *_ = fed(running, [("c", 7, "l3", "p")], [("x", 20, "r", "p")])
+        assert sorted(first) == [("l1", "ra"), ("l2", "rb"), ("l3", "rc")]
+        assert loads == [2] * tasks
+        running.restart(build(tasks + 1))  # rows move between tasks: each reads its own when it needs them
+        assert loads == [2] * tasks
+        second, *_ = fed(running, [("d", 14, "l4", "p")], [("x", 30, "s", "p")])
+        assert second == [("l4", "rd")]
+        assert loads == [2] * tasks + [3] * (tasks + 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 import pytest
 from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
@@ -276,6 +279,17 @@ def test_a_rule_with_a_restart_after_every_transaction(name, tmp_path):
             running.restart()
 
 
+def test_rows_of_all_tasks_expire_by_the_oldest_pending_row_of_all_tasks():
+    """B is that of the component: a row that is pending in one task keeps the right rows of all."""
+    with driver(topology(tasks=4)) as running:
+        others = " ".join(f"{key}.{key}@12" for key in "bcdefgh")
+        check(running, [("a.a@20", others, "/ / / a / b c d e f g h"), ("z.z@90", "", "/ / / a z / b c d e f g h")])
+        running.restart(topology(tasks=3))
+        check(running, [("", "", "/ / / a z / b c d e f g h")])
+        running.restart()
+        check(running, [("y.y@91", "v.v@21", "/ a / b c d e f g h v / y z / ")])
+
+
 TYPES = {
     "inner": ("au av", ""),
     "left": ("au av b.", ""),
@@ -398,6 +412,22 @@ def test_ids_by_default_are_different():
         for name in ("left", "right"):
             found = ids(running.state(f"join-{name}"))
             assert len(set(found)) == 4 and None not in found
+
+
+ONE = Decimal("1.5"), Decimal("1.50"), Decimal("15E-1")
+
+
+@pytest.mark.parametrize("columns", [None, {"key": float}])
+def test_equal_numbers_are_one_key_however_they_come(columns):
+    sides = {name: {"columns": columns} for name in ("left", "right")}
+    with driver(topology(**sides)) as running:
+        numbers = [0.0, -0.0, math.nan] if columns else [0.0, -0.0, math.nan, *ONE]
+        running.commit(running.feed({"l": [("a", 0.0, 5, None)], "r": []}))
+        for key in numbers[1:]:
+            running.commit(running.feed({"l": [("b", key, 5, None)], "r": [("u", key, 5, None)]}))
+        running.commit(running.feed({"l": [("c", None, 5, None)], "r": [("v", None, 5, None)]}))
+        running.commit(running.end_of_input())
+        assert Counter(running.emitted("join")) == {("a", "u"): 1, ("b", "u"): 2 if columns else 11}
 
 
 def test_keys_of_several_fields():
@@ -525,6 +555,16 @@ def test_a_bad_row_alone_is_left_out(name):
     with driver(topology(right=right), settings={"on_error": "dead_letter"}) as running:
         running.commit(running.feed({"l": rows("a@5 b@6"), "r": [good[0], bad, *good[1:]]}))
         assert seen(running, 1) == ["au bu", "", "", "", "u v w"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_row_that_is_left_out_moves_no_position_and_no_bound(tasks):
+    sides = {name: {"columns": {"id": str}} for name in ("left", "right")}
+    with driver(topology(tasks=tasks, **sides), settings={"on_error": "dead_letter"}) as running:
+        running.commit(
+            running.feed({"l": [*rows("a@5 b@50"), (7, "x", 8, None)], "r": [*rows("u@9"), (7, "x", 500, None)]})
+        )
+        assert seen(running, 1) == ["", "a", "u", "b", ""]
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)

@@ -101,8 +101,8 @@ def test_several_fields_are_joined_and_selected(tmp_path: Path) -> None:
     assert looked_up(join, [(1, "y"), (2, "y"), (2, "x")]) == [(1, 11, "y", 0), (2, 12, "x", 0)]
     everything = topology(LookupJoin(side, tmp_path / "t", on={"n": "a", "id": "b"}))
     assert everything.component("j").streams["default"].fields == ("s_n", "id", "a", "b", "table_n", "z")
-    write_deltalake(tmp_path / "u", pa.table({"n": [1], "id": [2], "more": [3]}))
-    of_the_side = topology(LookupJoin(side, tmp_path / "u"))
+    write_deltalake(tmp_path / "a table", pa.table({"n": [1], "id": [2], "more": [3]}))
+    of_the_side = topology(LookupJoin(side, (tmp_path / "a table").as_uri()))
     assert of_the_side.component("j").streams["default"].fields == ("n", "id", "more")
 
 
@@ -269,6 +269,13 @@ def vacuum(users: Path) -> None:
     assert DeltaTable(users).vacuum(0, enforce_retention_duration=False, dry_run=False)
 
 
+def shorten_log(users: Path) -> None:
+    """Delete the log entries of the version before, as Delta does after `delta.logRetentionDuration`."""
+    add(users, id=[3], name=["Cid"])
+    DeltaTable(users).create_checkpoint()
+    (users / "_delta_log" / f"{0:020}.json").unlink()
+
+
 def drop(users: Path) -> None:
     shutil.rmtree(users)
 
@@ -292,6 +299,7 @@ def retype_key(users: Path) -> None:
 LOST = {
     "vacuumed": (vacuum, r"version 0 of the table .*users, which is pinned for this transaction, cannot be used: .*"
                  r"restore the table with this version .a vacuum must keep"),
+    "with a shorter log": (shorten_log, r"cannot be used: .*users: its log no longer has version 0; the newest one is 1"),
     "dropped": (drop, r"users: expected a Delta table, found none"),
     "replaced": (replace, r"the table .*users was replaced by another one: expected the table with id .*, got .*; put "),
     "without a column": (rename_column, r"version 1 of the table .* has no column 'name' .did you mean 'nickname'"),
@@ -310,7 +318,7 @@ def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
     shutil.copytree(users, tmp_path / "copy")
     with TopologyTestDriver(made, data_dir=tmp_path / "data") as driver:
         driver.commit(driver.feed({"s": ROWS}))
-        if name == "vacuumed":
+        if name in ("vacuumed", "with a shorter log"):
             txid = driver.feed({"s": [("x", 1), ("y", 3)]})
             lose(users)
             with pytest.raises(TxstormError, match=message):

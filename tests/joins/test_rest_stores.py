@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
+import operator
 import shutil
 import signal
 import time
@@ -16,7 +19,10 @@ from servers.running import start_redis
 from txstorm.api.external import Mark
 from txstorm.clients.http import GarbageError
 from txstorm.errors import InputError, StateError
-from txstorm.joins import RestStore
+from txstorm.joins import MemoryStore, RestStore
+from txstorm.web.data_delay import delay_app
+from txstorm.web.serving import TokenGuard
+from txstorm.web.store_server import store_app
 
 pytestmark = pytest.mark.integration
 MARK = Mark("topology", "1", 1, 0, 5)
@@ -66,10 +72,28 @@ def test_the_api_as_it_is_documented(server):
     assert asked(f"{url}/store") == (200, {"api": 1, "store": "memory", "max_body_bytes": 16 << 20})
     paths = asked(f"{url}/openapi.json")[1]["paths"]
     assert set(paths) == {"/health", "/store", "/rows", "/lookups", "/expiry", "/mark"}
+    assert set(paths["/mark"]["put"]["responses"]) == {"200", "401", "409", "413", "422", "503"}
     described = paths["/lookups"]["post"]
     schema = described["requestBody"]["content"]["application/json"]["schema"]
     assert set(schema["properties"]) == {"keys", "start", "end"}
     assert described["responses"]["200"]["content"]["application/json"]["schema"]["properties"]["rows"]
+
+
+@pytest.mark.parametrize("make", [lambda: store_app(MemoryStore(), "memory"), delay_app])
+def test_references_of_a_description_are_to_what_it_has(make):
+    document = make().openapi()
+
+    def references(part):
+        if isinstance(part, dict):
+            yield from [part["$ref"]] if "$ref" in part else []
+            part = list(part.values())
+        for one in part if isinstance(part, list) else []:
+            yield from references(one)
+
+    for reference in references(document):
+        start, *names = reference.split("/")
+        assert start == "#"
+        functools.reduce(operator.getitem, names, document)
 
 
 def test_the_mark_of_the_api(server):
@@ -92,6 +116,9 @@ def test_the_mark_of_the_api(server):
         ("/rows", {"rows": [["k", 1, 2, {}]], "more": 1}, "more: Extra inputs"),
         ("/rows", {"rows": [[{"T": "x"}, 1, 2, {}]]}, "rows: a tagged value cannot be read"),
         ("/rows", {"rows": [["k", 1, 2, {"v": {"x": 1}}]]}, "rows: a tagged value cannot be read: KeyError: 'x'"),
+        ("/rows", {"rows": [[{"b": "_-=="}, 1, 2, {}]]}, "rows: a tagged value cannot be read: Error: "),
+        ("/rows", b'{"rows":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "Invalid JSON: recursion limit exceeded"),
+        ("/rows", b'{"rows":[["k",1,2,{"v":' + b"[" * 5_000 + b"]" * 5_000 + b"}]]}", "recursion"),
         ("/lookups", {"keys": ["k"]}, "start: Field required"),
         ("/lookups", {"keys": [{"n": "x"}], "start": None, "end": None}, "keys: a tagged value cannot be read"),
         ("/expiry", {"before": True}, "before: Input should be a valid integer"),
@@ -106,6 +133,19 @@ def test_a_body_that_is_not_as_described_is_answered_with_422(server, path, body
 def test_what_the_store_refuses_is_answered_with_409(server):
     status, answer = asked(f"{server.url}/rows", "POST", {"rows": [["x" * 70_000, 1, 2, {}]]})
     assert (status, "expected at most 65,536" in answer["detail"]) == (409, True)
+
+
+def test_a_request_that_a_stop_cuts_off_is_answered_with_503():
+    sent = []
+
+    async def cut_off(scope, receive, send):
+        raise asyncio.CancelledError
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(TokenGuard(cut_off, None)({"type": "http"}, None, send))
+    assert (sent[0]["status"], sent[1]["body"]) == (503, b'{"detail":"the server stops; repeat the call"}')
 
 
 def test_every_request_needs_the_token(tmp_path):
@@ -351,11 +391,13 @@ def test_a_wrong_url(url, message):
 
 
 def test_wrong_times_and_tokens():
-    for times in ({"timeout": 0}, {"retry_for": -1}):
+    for times in ({"timeout": 0}, {"retry_for": -1}, {"timeout": "5"}, {"retry_for": None}):
         with pytest.raises(InputError, match="expected seconds above 0, and from 0"):
             RestStore("http://h", **times)
-    with pytest.raises(InputError, match="the token has characters other than ASCII"):
-        RestStore("http://h", token="ä")
+    for token in ("", "ä", "secret\n", " secret", "se\ncret", 5):
+        with pytest.raises(InputError, match="characters that an HTTP header cannot have") as refused:
+            RestStore("http://h", token=token)
+        assert not str(token).strip() or str(token).strip() not in str(refused.value)
     assert "secret" not in repr(RestStore("http://h", token="secret"))
 
 

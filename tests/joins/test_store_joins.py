@@ -9,7 +9,9 @@ from txstorm import Duration
 from txstorm.errors import BlockedError, StateError
 from txstorm.joins import MemoryStore, Side, StoreRow
 from txstorm.operations.rewind import rewind
+from txstorm.operations.rewind_target import rewind_target
 from txstorm.testing import TopologyTestDriver
+from txstorm.windows.rules.event_time import instant
 
 
 def test_left_rows_wait_until_the_right_side_is_consumed_past_them_and_are_then_final():
@@ -191,6 +193,17 @@ def test_rows_expire_behind_the_position_and_late_ones_are_not_put():
         assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r6", "r3", "r4"]
 
 
+def test_rows_that_their_own_transaction_expires_are_seen_in_it_and_not_kept():
+    """A17: after each transaction the store holds what is not older than the position by more than `retain`."""
+    store = MemoryStore()
+    with TopologyTestDriver(net(store)) as driver:
+        rows = [("a", time, f"r{time}{part}", part) for time in (1, 400, 500) for part in ("r0", "r1")]
+        driver.feed({"l": [("a", 1, "l1", "l0")], "r": rows})
+        driver.commit()
+        assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r400r0", "r400r1", "r500r0", "r500r1"]
+        assert driver.emitted("match", 1) == [("l1", "r1r0"), ("l1", "r1r1")]
+
+
 def test_keys_of_several_fields():
     """A key with None in it matches nothing."""
     sides = [Side("feed", one, key=["key", "part"], time="ts", id="id") for one in "lr"]
@@ -279,6 +292,13 @@ def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
             driver.commit()
         first = driver.emitted("match")
         spout = driver.topology.spout.object
+    target = rewind_target(tmp_path, instant(106_000))
+    assert target.txid == 1
+    assert [(one.component, one.source, one.stream, one.partition, one.time) for one in target.inputs] == [
+        ("fill", "feed", "r", "r0", 105_000),
+        ("fill", "feed", "r", "r1", 105_000),
+        ("sync", "feed", "l", "l0", 100_000),
+    ]
     with pytest.raises(Exception, match="--keep fill"):
         rewind(tmp_path, 1)
     assert rewind(tmp_path, 1, keep=["fill"])["kept"] == ["stores/fill"]

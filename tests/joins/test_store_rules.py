@@ -70,11 +70,12 @@ def joiner(
     extra = {} if report is None else {"report": report}
     if refresh is not None:
         extra["refresh"] = Duration(refresh)
-    sync = DataDelaySync(side("l", **left), after=Duration(after), **extra)
+    end = timedelta(milliseconds=after)
+    sync = DataDelaySync(side("l", **left), after=end, **extra)
     declarer = builder.set_bolt("sync", sync, tasks).fields_grouping("feed", "l", ["key"])
     if report is None:
         declarer.all_grouping("fill", "position")
-    bounds = {"before": Duration(before), "after": Duration(after)}
+    bounds = {"before": Duration(before), "after": end}
     select = None if how.endswith(("semi", "anti")) else SELECT
     match = StoreJoin(
         Side("sync", key="key", time="ts"), store, **bounds, how=how, select=select, **batched(batch_size)
@@ -320,6 +321,12 @@ def test_rows_wait_for_their_last_right_row():
     with both(MemoryStore(), after=5, before=0) as driver:
         assert passed(driver, step(driver, "a@10", "p@15")) == ""
         assert pairs(driver, step(driver, "", "q@15 s@16")) == "a-p a-q"
+
+
+def test_bounds_that_end_before_the_left_row_let_it_pass_earlier():
+    with both(MemoryStore(), after=-5, before=10) as driver:
+        assert passed(driver, step(driver, "a@15 b@14", "p@4 q@9 r@10")) == "b"
+        assert pairs(driver, step(driver, "", "s@11")) == "a-q a-r"
 
 
 def test_a_report_bounds_what_passes():

@@ -219,6 +219,11 @@ def test_source_of_a_composite_spout(kafka_broker: Kafka, tmp_path: Path):
         directory_positions(data_dir, "rigt")
     with pytest.raises(InputError, match="expected positions in Kafka, found none"):
         directory_positions(data_dir, "other")
+    settings = {"bootstrap.servers": kafka_broker.bootstrap}
+    collector = DelayCollector(settings, lambda: directory_positions(data_dir, "right"), topics=[left])
+    with pytest.raises(InputError, match=f"does not read topic '{left}'.*; it reads {right}"):
+        collector.report()
+    collector.close()
 
 
 def test_recreated_topic_has_nothing_consumed(kafka_broker: Kafka, tmp_path: Path):
@@ -456,6 +461,9 @@ def test_collecting_once(kafka_broker: Kafka, capsys: pytest.CaptureFixture[str]
 BAD = {
     "no consumer": ([], "either --data-dir DIR or --group GROUP"),
     "two consumers": (["--group", "g", "--data-dir", "d"], "either --data-dir DIR or --group GROUP"),
+    "empty group": (["--group", ""], "either --data-dir DIR or --group GROUP"),
+    "empty brokers": (["--group", "g", "--bootstrap-servers", " "], "--bootstrap-servers is empty"),
+    "binary settings": (["--group", "g", "--kafka-config", "binary"], "binary: expected text in UTF-8"),
     "source of a group": (["--group", "g", "--source", "s"], "--source needs --data-dir"),
     "no directory": (["--data-dir", "nowhere"], "data directory nowhere does not exist"),
     "URL": (["--group", "g", "--to", "delays:1"], "expected http://HOST:PORT"),
@@ -473,6 +481,7 @@ def test_bad_command_lines(
 ):
     monkeypatch.chdir(tmp_path)
     Path("own").write_text("group.id=g\n")
+    Path("binary").write_bytes(b"\xff\xfe")
     Path("bad").write_text("# a comment\nsasl.password\n")
     command = ["data-delay", "collect", "clicks", "--bootstrap-servers", "127.0.0.1:1", "--once", "--json", *options]
     assert execute(command) == 2

@@ -135,6 +135,7 @@ def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) 
 
 @pytest.mark.slow
 def test_every_row_once_whatever_pauses_or_is_killed(tmp_path: Path, progress: Callable[[str], None]):
+    """A1, A7, A17, A23: two topics of real brokers, joined as SQL joins what is in them."""
     run_trouble(tmp_path, progress, records=3000, pause=6, kills=3)
 
 

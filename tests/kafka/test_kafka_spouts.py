@@ -338,6 +338,7 @@ def test_reading_starts_at_the_configured_position(kafka_broker: Kafka, tmp_path
     assert begun("latest", "latest") == {}
     assert begun("time", datetime.fromtimestamp(then + 6.5, UTC)) == {0: 3, 1: 3}
     assert begun("after", datetime.fromtimestamp(then + 7200, UTC)) == {}
+    assert begun("old", datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)) == {0: 10, 1: 10}
     assert begun("offsets", {topic: {0: 4}}) == {0: 6, 1: 10}
     with pytest.raises(SpoutError, match=f"{topic}/0: .*ends at 10"):
         begun("beyond", {topic: {0: 11}})

@@ -89,7 +89,7 @@ def test_the_notebook_on_joins_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shown = "".join(output_of(cell) for cell in code_cells(notebook))
     for expected in (
         "txid 2: ('v1', 'shoes', 'c1') ('v2', 'books', None)",
-        "attempts at txid 5 so far: 2 []",
+        "attempts at txid 5 so far: 2 - results: []",
         "txid 8: ('v6', 'books', 'c7') ('v7', 'shoes', 'c8') ('v8', 'books', 'c9') ('v8', 'books', 'c10')",
         "txid 8: pending ['v9'] clicks kept ['c11']",
         "arrived in txid 9, after left row v4 was released in txid 7 (straggler)",

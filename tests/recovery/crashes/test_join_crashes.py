@@ -63,6 +63,7 @@ def join_runs(request, forks, place):
 
 @pytest.mark.parametrize(("point", "fault", "variant", "spout"), CELLS)
 def test_every_left_row_and_every_pair_once_whatever_is_killed(join_runs, point, fault, variant, spout):
+    """A7, A13, A20: one restart, and no result is there twice; rows of a dropped attempt have left no trace."""
     runs = join_runs(variant)
     runs.strike(spout, point, fault)
     last = runs.decided()[0]

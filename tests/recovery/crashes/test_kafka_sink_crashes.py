@@ -82,6 +82,7 @@ def short(fault: str) -> bool:
     ],
 )
 def test_killed_at_any_step_and_started_again(forks, kafka_broker, place, fault, spout):
+    """U12: every record is in the topic once, in txid order, for readers of committed records."""
     killed_and_started_again(forks, kafka_broker, place, spout, fault)
 
 

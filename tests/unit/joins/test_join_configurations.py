@@ -1,15 +1,18 @@
-"""Configurations of ready-made joins: values, and every fault, all of them at once."""
+"""Configurations of ready-made joins: values, and every fault, all of them at once; parsing of records."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from txstorm.errors import InputError
 from txstorm.joins import JoinService
+from txstorm.joins.service.ready_made import JsonFields
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "jobs" / "data" / "stream_join.toml"
 
@@ -63,16 +66,22 @@ def test_the_example_is_valid_and_shows_every_option():
         assert [name for name in type(part).model_fields if name not in text] == []
 
 
-def test_the_commented_options_of_the_example_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("variant", "url", "other"), [("redis", "redis://127.0.0.1:6379/0", "token"), ("rest", "http://h:1", "prefix")]
+)
+def test_the_commented_options_of_the_example_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, url: str, other: str
+):
     monkeypatch.setenv("STORE_TOKEN", "secret")
     monkeypatch.setenv("KAFKA_PASSWORD", "secret, too")
     text = re.sub(r'(?m)^# (?=[\["]|\w+ = )', "", EXAMPLE.read_text(encoding="utf-8"))
-    text = text.replace('variant = "state"', 'variant = "redis"').replace('unmatched_right = "orphans"', "")
-    (tmp_path / "all.toml").write_text(text)
+    text = text.replace('variant = "state"', f'variant = "{variant}"').replace('unmatched_right = "orphans"', "")
+    text = text.replace("redis://127.0.0.1:6379/0", url).replace('type = "delta"', 'type = "kafka"')
+    (tmp_path / "all.toml").write_text(re.sub(f"(?m)^{other} = .*$", "", text))
     config = JoinService.read(tmp_path / "all.toml")
-    assert config.store is not None and config.store.token == "secret"
+    assert config.store is not None and config.store.token in ("secret", None)
     assert config.kafka["sasl.password"] == "secret, too"
-    assert config.left.idle == timedelta(minutes=5)
+    assert (config.left.idle, config.sink.key) == (timedelta(minutes=5), "ad")
 
 
 def test_values(tmp_path: Path):
@@ -89,6 +98,18 @@ def test_values(tmp_path: Path):
     assert config.settings == {"max_spout_pending": 4}
 
 
+def test_files_and_spellings_that_are_accepted(tmp_path: Path):
+    """A byte order mark, Spark's join types, bounds that begin later, and client settings as TOML reads them."""
+    filled = dict.fromkeys(("top", "left", "right", "join", "more"), "")
+    client = '[kafka]\nsocket.keepalive.enable = true\n"socket.timeout.ms" = 6000'
+    text = VALID.format(**{**filled, "join": 'how = "left_outer"\nafter = "1 h"', "more": client})
+    (tmp_path / "clicks.toml").write_text("\ufeff" + text.replace('before = "0 s"', 'before = "-1 min"'), "utf-8")
+    config = JoinService.read(tmp_path / "clicks.toml")
+    assert (config.join.how, config.join.before) == ("left", timedelta(minutes=-1))
+    assert config.kafka == {"socket.keepalive.enable": "true", "socket.timeout.ms": "6000"}
+    config.topology()
+
+
 def test_fields_of_results(tmp_path: Path):
     """A field that both sides have carries the name of its side."""
     expected = {"left_view": int, "ad": str, "left_at": int, "click": int, "right_view": int, "right_at": datetime}
@@ -100,19 +121,43 @@ def test_fields_of_results(tmp_path: Path):
 
 ONE = [
     ({"top": 'varient = "state"'}, "varient: unknown (did you mean 'variant'?)"),
-    ({"top": "parallelism = 0"}, "parallelism: input should be greater than or equal to 1, got 0"),
+    ({"top": "parallelism = 0"}, "parallelism: expected at least 1, got 0"),
     ({"left": "lag = 5"}, 'left.lag: expected a duration such as "10 min" (units: us, ms, s, min, h, d), got 5'),
     ({"left": 'lag = "-1 s"'}, "left.lag: expected a duration of 0 or more, got '-1 s'"),
     ({"left": 'id = "vew"'}, "left.id: 'vew' is none of the fields view, ad, at (did you mean 'view'?)"),
     ({"left": 'start = "now"'}, "left.start: expected 'earliest', 'latest', or a time with a zone"),
     ({"left": "start = 2026-01-31T12:00:00"}, "left.start: expected 'earliest', 'latest', or a time with a zone"),
-    ({"join": 'how = "outer"'}, "join.how: input should be 'inner', 'left', 'right', 'full', 'semi' or 'anti'"),
+    (
+        {"join": 'how = "lefft"'},
+        "join.how: expected 'inner', 'left', 'right', 'full', 'semi' or 'anti', got 'lefft' (d",
+    ),
     ({"join": 'after = "-1 s"'}, "join.after: the bounds are inverted: before + after is negative"),
-    ({"join": 'select = ["view"]'}, "join: select: expected left:FIELD or right:FIELD, got 'view'"),
-    ({"join": 'select = ["left:vew"]'}, "join: select: left has no field 'vew' (did you mean 'view'?); it has view"),
+    ({"join": 'select = ["view"]'}, "join.select: expected 'stream:field', such as 'left:view', got 'view'"),
+    ({"join": 'select = ["left:vew"]'}, "join.select: 'left:vew': the side has no field 'vew' (did you mean 'view'?)"),
+    ({"join": 'select = ["left:ad", "left:ad"]'}, "join.select: the results have two fields"),
+    ({"join": 'how = "semi"\nselect = ["right:at"]'}, "join.select: 'right:at': the results have left fields only"),
+    ({"join": 'after = "99999999999999 d"'}, "join.after: expected a duration shorter than 9999 years, got '9999"),
+    ({"left": 'idle = "0 s"'}, "left.idle: expected a duration longer than 0, got '0 s'"),
+    ({"left": 'grace = "1 s"'}, "left: grace is for the right side"),
+    ({"left": 'how = "left"'}, "left.how: unknown here; it belongs to [join]"),
+    ({"join": "parallelism = 3"}, "join.parallelism: unknown here; it belongs to the options above the first section"),
+    ({"top": 'store = "redis://u:secret@h"'}, "store: expected a section"),
     ({"more": '[store]\nurl = "redis://h"\nretain = "1 h"'}, "store: variant = 'state' needs no store"),
     ({"more": '[sink]\nname = "a b"'}, "sink.name: sink 'a b': a name is a letter followed by"),
     ({"more": '[sink]\nunmatched_left = "joined"'}, "sink.unmatched_left: 'joined' has other results already"),
+    ({"more": '[sink]\nkey = "ad"'}, "sink: key: rows of a table have none; it is for type = 'kafka'"),
+    (
+        {"more": '[sink]\ntype = "kafka"\nkey = "add"'},
+        "sink: key: the results have no field 'add' (did you mean 'ad'?)",
+    ),
+    (
+        {"more": '[sink]\ntype = "kafka"\nname = "views"'},
+        "sink: the join reads topic 'views', so it cannot write to it",
+    ),
+    ({"more": '[sink]\ntype = "kafka"\nname = "a b"'}, "sink.name: expected a topic, at most 249 letters"),
+    ({"more": '[kafka]\n"group.id" = "g"'}, "kafka: the client setting 'group.id' is txstorm's own"),
+    ({"more": '[kafka]\n"bootstrap.servers" = "h:1"'}, "kafka: bootstrap.servers: give the brokers as servers"),
+    ({"more": '[kafka]\n"sasl.pasword" = "x"'}, "kafka: the client settings"),
     ({"more": "[settings]\non_eror = 1"}, "settings: unknown setting 'on_eror' (did you mean 'on_error'?)"),
     ({"more": '[kafka]\n"sasl.password" = "$NO_SUCH"'}, "kafka.sasl.password: the environment variable NO_SUCH is not"),
 ]
@@ -137,6 +182,40 @@ def test_faults_of_a_store(tmp_path: Path):
         more='[store]\nurl = "redis://h"\nretain = "1 h"\n[sink]\nunmatched_right = "u"',
     )
     assert [fault.split(":")[0] for fault in wrong] == ["join", "store", "sink"]
+
+
+def test_a_fault_does_not_hide_another_one(tmp_path: Path):
+    """Selected fields are checked although the type of the join, and a field of a side, are wrong."""
+    chosen = 'how = "rihgt"\nselect = ["left:vew", "rigth:at"]'
+    assert [fault.split(":")[0] for fault in faults(tmp_path, left='unit = "min"', join=chosen)] == [
+        "left.unit",
+        "join.how",
+        "join.select",
+        "join.select",
+    ]
+
+
+def test_options_of_a_store_that_its_variant_does_not_have(tmp_path: Path):
+    for variant, store, expected in [
+        ("redis", 'url = "redis://h"\ntoken = "t"', "store: token: it is for variant = 'rest'"),
+        ("rest", 'url = "http://h"\nprefix = "p"', "store: prefix: it is for variant = 'redis'"),
+        ("rest", 'url = "http://h/?password=secret"', "store: join store: URL 'http://h/': it has a query"),
+        ("redis", 'url = "redis://u:secret@h:one"', "store: Redis: URL 'redis://…@h:one'"),
+    ]:
+        more = f'[store]\nretain = "1 h"\n{store}'
+        (fault,) = faults(tmp_path, top=f'variant = "{variant}"', right='id = "click"', more=more)
+        assert fault.startswith(expected) and "secret" not in fault
+
+
+def test_keys_that_a_store_cannot_have(tmp_path: Path):
+    filled = dict.fromkeys(("left", "join"), "")
+    more = '[store]\nurl = "redis://h"\nretain = "1 h"'
+    text = VALID.format(**filled, top='variant = "redis"', right='id = "click"', more=more)
+    (tmp_path / "clicks.toml").write_text(
+        text.replace('= "int", at', '= "float", at').replace('view = "int"', 'view = "float"')
+    )
+    with pytest.raises(InputError, match="right: field 'view' is a float; a store takes none as a key or id"):
+        JoinService.read(tmp_path / "clicks.toml")
 
 
 def test_rows_of_a_store_that_expire_before_their_left_rows(tmp_path: Path):
@@ -172,3 +251,49 @@ def test_secrets_are_not_shown(tmp_path: Path):
     wrong = faults(tmp_path, top='variant = "rest"', right='id = "click"', more=store)
     assert [fault.split(":")[0] for fault in wrong][:2] == ["store.url", "store.token"]
     assert not any("password" in fault or "17" in fault for fault in wrong)
+    (fault,) = faults(tmp_path, more='[kafka]\n"security.protocol" = "password"')
+    assert 'Invalid value "…" for configuration property "security.protocol"' in fault
+    store = '[store]\nurl = "redis://u:password@h"\nretain = "1 h"\n[kafka]\n"sasl.password" = "password"'
+    config = read(tmp_path, top='variant = "redis"', right='id = "click"', more=store)
+    assert config.kafka and "password" not in repr(config)
+
+
+class Column:
+    """Collector that keeps the values of the field x."""
+
+    def emit_batch(self, batch: pa.Table) -> None:
+        self.values = batch.column("x").to_pylist()
+
+
+def parsed(kind: type, *texts: str | None) -> list[Any]:
+    column = Column()
+    batch = pa.record_batch({"value": pa.array(texts, pa.string()), "partition": [0] * len(texts)})
+    JsonFields({"x": kind}).execute_batch(batch, column)
+    return column.values
+
+
+def test_records_are_parsed_into_typed_fields():
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert parsed(int, '{"x": 1}', '{"x": 2.0, "y": []}', "{}", '{"x": null}') == [1, 2, None, None]
+    assert parsed(float, '{"x": 1}', '{"x": 1.5}') == [1.0, 1.5]
+    assert parsed(datetime, '{"x": "2026-01-31T12:00:00Z"}', '{"x": "2026-01-31T14:00:00+02:00"}') == [noon, noon]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "what"),
+    [
+        (int, '{"x": 1.5}', "field 'x': expected int or null, got 1.5"),
+        (int, '{"x": true}', "field 'x': expected int or null, got True"),
+        (int, f'{{"x": {1 << 70}}}', "field 'x': expected int or null: "),
+        (float, '{"x": "1"}', "field 'x': expected float or null, got '1'"),
+        (str, '{"x": {"y": 1}}', r"field 'x': expected str or null, got {'y': 1}"),
+        (datetime, '{"x": "2026-01-31T12:00:00"}', "field 'x': expected a time in ISO 8601 with a zone or null: "),
+        (int, "[]", "expected JSON objects"),
+        (int, "{", "expected JSON objects; got a record that is no JSON"),
+        (int, None, "expected JSON objects"),
+    ],
+)
+def test_records_that_cannot_be_parsed(kind: type, text: str | None, what: str):
+    """No value is changed to fit: a fraction is not cut off, a boolean is no number."""
+    with pytest.raises(ValueError, match=re.escape(what)):
+        parsed(kind, '{"x": null}', text)

@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from txstorm.errors import InputError
@@ -24,6 +25,11 @@ def test_it_finds_what_a_scan_finds():
         end = rng.randint(start, len(times))
         wanted = rng.choice([rng.randrange(-1, 22), rng.random() * 20, -math.inf, math.inf])
         assert first_at_or_after(times.__getitem__, start, end, wanted) == scanned(times, start, end, wanted)
+
+
+def test_times_and_offsets_of_numpy():
+    times = np.arange(0, 100, 10)
+    assert first_at_or_after(times.__getitem__, np.int64(2), np.int64(10), np.float64(41)) == 5
 
 
 def test_the_end_is_excluded_and_never_asked_for():

@@ -7,11 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from txstorm.errors import InputError
 from txstorm.joins.rules import blocks as blocks_module
 from txstorm.joins.rules import matching
 from txstorm.joins.rules.blocks import Block, Rows
 from txstorm.joins.rules.matching import LOWEST, RightWindow
 from txstorm.joins.rules.pending import Pending
+from txstorm.joins.side_rows import POSITION_BITS, arrivals_of
 
 
 def rows_of(rows):
@@ -96,6 +98,15 @@ def test_a_merge_drops_expired_rows_and_keeps_flags():
     assert merged.stored.column("number").take(pa.array(merged.at)).to_pylist() == [2, 0]
 
 
+def test_a_window_holds_only_the_columns_that_it_needs():
+    rows = rows_of([(1, 5, 0), (2, 6, 1)])
+    rows = Rows(rows.hashes, rows.times, rows.stored.append_column("text", pa.array(["a", "b"])), rows.keyed)
+    window = RightWindow(columns=("key", "number")).with_rows(rows).with_rows(rows)
+    assert [block.stored.column_names for block in window.blocks] == [["key", "number"]] * 2
+    left = rows_of([(1, 5, 9)])
+    assert window.stored(window.pairs(left, left.times, left.times, 0), ["number"])["number"].to_pylist() == [0, 0]
+
+
 def test_pending_rows_are_released_by_time():
     draw, pending, waiting = random.Random(1), Pending(), []
     for step in range(40):
@@ -107,3 +118,9 @@ def test_pending_rows_are_released_by_time():
         assert got == sorted(number for _, time, number in waiting if time < step)
         waiting = [row for row in waiting if row[1] >= step]
         assert (len(pending), pending.oldest) == (len(waiting), min((time for _, time, _ in waiting), default=None))
+
+
+def test_more_rows_in_a_transaction_than_there_are_arrivals_are_refused():
+    assert arrivals_of(3, np.array([0, 5])).tolist() == [3 << POSITION_BITS, (3 << POSITION_BITS) + 5]
+    with pytest.raises(InputError, match=r"transaction 3 has too many rows for a join: expected at most 16,777,216"):
+        arrivals_of(3, np.array([1 << POSITION_BITS]))

@@ -92,6 +92,21 @@ def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has
     assert found["a"][0].value == {"value": "first"}
 
 
+def test_the_first_staged_row_of_an_id_stays_wherever_a_later_one_is():
+    """A13: the row of a repeated id is not seen, as it will not be put; ids of other types, and of other keys, are."""
+    first = [("a", 1, "first"), ("a", True, "bool"), ("b", 1, "b")]
+    group = group_with({0: first}, {0: [("a", 1, "again"), ("a", 2, "other"), (1, 1, "int"), (True, 1, "true")]})
+    handle = LookUpGroup(StoreUse("match", MemoryStore()), group).handle("match", 0, 2)
+    handle.active = True
+
+    def seen(key, start, end):
+        return [row.value["value"] for row in handle.get_many([key], start, end)[key]]
+
+    assert seen("a", 2000, 2999) == ["other"]
+    assert seen("a", 0, 2999) == ["first", "bool", "other"]
+    assert [seen(key, 0, 2999) for key in (1, True, "b", "c")] == [["int"], ["true"], ["b"], []]
+
+
 def test_stores_are_the_same_by_object_address_or_what_they_wrap():
     class At(MemoryStore):
         address = "here"

@@ -39,10 +39,15 @@ class Simple(JoinStore):
 
 
 class ExpiresLater(Simple):
-    """Right, too: a store may remove rows when it likes."""
+    """Right, too: rows that a look-up does not return may be removed later."""
+
+    before = float("-inf")
+
+    def within(self, row, start, end):
+        return row.time >= self.before and super().within(row, start, end)
 
     def expire(self, before):
-        pass
+        self.before = before
 
 
 class NotDerived:
@@ -143,6 +148,16 @@ class AnswersNoneForUnknownKeys(Simple):
         return super().of_key(key, start, end) or None
 
 
+class AnswersLists(Simple):
+    def get_many(self, keys, start, end):
+        return list(super().get_many(keys, start, end).values())
+
+
+class AnswersTuples(Simple):
+    def of_key(self, key, start, end):
+        return [(row.time, row.id, row.value) for row in super().of_key(key, start, end)]
+
+
 class AnswersHalf(Simple):
     def get_many(self, keys, start, end):
         found = super().get_many(keys, start, end)
@@ -213,6 +228,17 @@ class ExpiresWholeKeys(Simple):
     def expire(self, before):
         old = {row.key for row in self.rows.values() if row.time < before}
         self.rows = {key: row for key, row in self.rows.items() if row.key not in old}
+
+
+class NeverExpires(Simple):
+    def expire(self, before):
+        pass
+
+
+class ExpiresOneKey(Simple):
+    def expire(self, before):
+        first = next(iter(self.rows.values())).key
+        self.rows = {key: row for key, row in self.rows.items() if row.time >= before or row.key != first}
 
 
 class ExpiresEverything(Simple):
@@ -288,8 +314,10 @@ BROKEN = {
     OrdersByTimeOnly: "the order by (time, id)",
     OrdersByArrival: "the first put stays: other rows of these puts",
     OrdersIdsAsText: "the order by (time, id)",
-    LeavesUnknownKeysOut: "unknown keys have no rows: the keys of a look-up",
+    LeavesUnknownKeysOut: "unknown keys have no rows: the keys that an answer lacks: expected [], got [(",
     AnswersNoneForUnknownKeys: "unknown keys have no rows",
+    AnswersLists: "unknown keys have no rows: the type of an answer, a mapping of keys to rows",
+    AnswersTuples: "a key has many rows: rows for (",
     AnswersHalf: "many rows in one call",
     StoresHalf: "many rows in one call",
     TextKeys: "",
@@ -300,6 +328,8 @@ BROKEN = {
     LosesFieldsThatAreNone: "values keep their types",
     ExpiresTheBound: "expiry keeps what is not older: rows from the bound on, after an expiry",
     ExpiresWholeKeys: "expiry keeps what is not older: rows from the bound on, after an expiry",
+    NeverExpires: "expiry keeps what is not older: rows below the bound, after an expiry: expected [], got [(-3, ",
+    ExpiresOneKey: "expiry keeps what is not older: rows below the bound, after an expiry",
     ExpiresEverything: "expiry keeps what is not older: rows from the bound on, after an expiry",
     FreesIdsTooEarly: "expiry keeps what is not older: rows from the bound on, after a repetition",
     RefusesEmptyPuts: "unknown keys have no rows: expected no error, got AssertionError: nothing to put",
