@@ -14,13 +14,14 @@ Exit codes: 0 done, 1 the topology failed, 2 bad input, 3 held by another run, 1
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from txstorm import Topology
 from txstorm.cli.execute import Request, conclude, execute
-from txstorm.cli.output import report
+from txstorm.cli.output import log_to, report, stderr
 from txstorm.joins import JoinService
 
 EXAMPLE = Path(__file__).parent / "data" / "stream_join.toml"
@@ -34,6 +35,7 @@ def topology(config: str) -> Topology:
 def main(argv: Sequence[str]) -> int:
     """Run the join; return the exit code of `txstorm run`."""
     options = parser().parse_args(argv)
+    log_to(stderr(), "warning")
     if options.print_example:
         sys.stdout.write(EXAMPLE.read_text(encoding="utf-8"))
         return 0
@@ -42,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
         if options.check:
             print(f"{options.config}: no errors")
             return 0
+        warnings.filterwarnings("ignore", "Python's hash seed is random")  # no code of this join iterates over a set
         request = Request(options.engine, options.data_dir, options.available_now, options.until_txid)
         ending = execute(built, replace(request, end_of_input=options.end_of_input))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - one way to tell the user

@@ -22,11 +22,14 @@ NONE = -1
 MODULUS = 998_244_353
 _AT_ONCE = 200_000
 """Left rows that are joined at once by numpy."""
+_TAIL = 10_000
+"""Number of last rows, of which some are not late: they are the newest of all."""
 
 
 def until(source: Mapping[str, Any], rows: int) -> int:
     """Return the position in milliseconds after `rows` rows of both sides: left rows from there on do not count."""
-    return min(int(read(source, side, range(rows // 2))[1].max()) for side in SIDES) - LAG_MS
+    last = range(max(rows // 2 - _TAIL, 0), rows // 2)
+    return min(int(read(source, side, last)[1].max()) for side in SIDES) - LAG_MS
 
 
 class RightRows:

@@ -20,6 +20,7 @@ from benchmarks import processes
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.serve import RUNNER
+from txstorm.allocator import ARENAS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = 2.0
@@ -172,7 +173,8 @@ def _environment(python: str) -> dict[str, str]:
     """Return the environment variables of a side, without this interpreter's paths if it uses another one."""
     own = [os.environ["PYTHONPATH"]] if python == sys.executable and os.environ.get("PYTHONPATH") else []
     path = os.pathsep.join([str(ROOT), *own])
-    more = {"PYTHONWARNINGS": "ignore", "SPARK_LOCAL_IP": "127.0.0.1", RUNNER: str(os.getpid())}
+    arenas = {"MALLOC_ARENA_MAX": str(ARENAS)}  # as `txstorm run` has it
+    more = {"PYTHONWARNINGS": "ignore", "SPARK_LOCAL_IP": "127.0.0.1", RUNNER: str(os.getpid()), **arenas}
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
