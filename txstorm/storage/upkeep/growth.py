@@ -71,15 +71,26 @@ class Growth:
     recent: Recent
     versions: Versions | None = None
     cost: float = 0.0
-    _begun: float | None = None
+    _since: float | None = None
     _taken: int = field(default=0)
+
+    def add(self, count: int, last: int, rows: pa.Table | None, now: float) -> None:
+        """Add the `count` change rows of a published group that ends with txid `last`; `rows`: None if not in memory.
+
+        `now`: monotonic time in seconds.
+        """
+        if self._since is None and not self.later:  # all earlier changes were compacted before the start
+            self._since = now
+        self.later += count
+        self.recent.add(last, rows)
 
     def overdue(self, now: float, max_lag: float | None) -> float | None:
         """Return the number of seconds since the next compaction became due; None if it is not due yet.
 
-        Compaction is due half of `max_lag` after the last one began (the other half is for the compaction itself), or
-        later if it would otherwise take more than `SHARE` of a core. It is due immediately once the state has changed
-        by as many rows as it has, so the cost of compaction stays proportional to the changes.
+        Compaction is due half of `max_lag` after the last one began, or after the first change of a run that began
+        without any to compact (the other half is for the compaction itself), or later if it would otherwise take more
+        than `SHARE` of a core. It is due immediately once the state has changed by as many rows as it has, so the cost
+        of compaction stays proportional to the changes, and if there were changes to compact when the run began.
 
         Args:
             now: monotonic time in seconds.
@@ -89,9 +100,9 @@ class Growth:
             return float("inf")
         if max_lag is None or not self.later:
             return None
-        if self._begun is None:
+        if self._since is None:
             return max_lag
-        waited = now - self._begun - max(max_lag / 2, self.cost / SHARE)
+        waited = now - self._since - max(max_lag / 2, self.cost / SHARE)
         return waited if waited >= 0 else None
 
     @property
@@ -101,7 +112,7 @@ class Growth:
 
     def begin(self, now: float, *, whole: bool) -> None:
         """Record that a compaction begins, of all changes so far if `whole`; `now`: monotonic time in seconds."""
-        self._taken, self._begun = self.later if whole else 0, now
+        self._taken, self._since = self.later if whole else 0, now
 
     def end(self, rows: int, as_of: int) -> None:
         """Record that the compaction has ended, with the table at `rows` rows, as of txid `as_of`."""

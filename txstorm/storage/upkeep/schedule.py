@@ -80,9 +80,9 @@ class UpkeepSchedule:
         if table.kind != STATE:
             self._loose[table.uri] = self._loose.get(table.uri, 0) + len(table.files)
         if table.kind == CHANGES and table.name in self._growths:
-            growth, later = self._growths[table.name], sum(staged.rows for staged in table.files)
-            growth.later += later
-            growth.recent.add(last, rows if rows is not None and rows.num_rows == later else None)
+            later = sum(staged.rows for staged in table.files)
+            known = rows if rows is not None and rows.num_rows == later else None
+            self._growths[table.name].add(later, last, known, time.monotonic())
 
     # -- what is due --------------------------------------------------------------------------------------------
 
