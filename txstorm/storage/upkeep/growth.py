@@ -71,7 +71,7 @@ class Growth:
     recent: Recent
     versions: Versions | None = None
     cost: float = 0.0
-    _since: float | None = None
+    _since: float | None = None  # when the last compaction began; before it, when the first change came
     _taken: int = field(default=0)
 
     def add(self, count: int, last: int, rows: pa.Table | None, now: float) -> None:
