@@ -3,8 +3,8 @@
 Defects in code that the simulation does not run (stores of maps) must be detected by a named test instead.
 
 Arguments: ``[--schedules N] [--seed S] [--part K/N] [NAME...]``. One mutant per processor is tried at a time. The last
-line is ``killed K of N``; exit code 1 when one survives. ``--part 2/3`` tries the second of three equal parts, every
-third mutant from the second on.
+line is ``killed K of N``; exit code 1 when one survives. A mutant whose test is skipped, for example because there is no
+redis-server, is not tried. ``--part 2/3`` tries the second of three equal parts, every third mutant from the second on.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from txstorm.simulation import simulate
 report = simulate(int(sys.argv[1]), int(sys.argv[2]), stop_at=1)
 print(report.schedules, report.found[0].what if report.found else "")
 """
+SURVIVES, NOT_TRIED = "SURVIVES", "not tried"
 
 
 class Mutant(NamedTuple):
@@ -1105,8 +1106,8 @@ def _put_expression(put: Callable[[Any, ast.expr], None], where: Any, new: list[
     put(where, statement.value)
 
 
-def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
-    """Run the simulation on a mutant; return the number of schedules and the violation, empty if it survives."""
+def tried(mutant: Mutant, schedules: int, seed: int) -> tuple[str, str]:
+    """Run the simulation, or its test, on a mutant; return the outcome, and the violation or why it was not tried."""
     with tempfile.TemporaryDirectory(prefix="txstorm-mutant-") as place:
         shutil.copytree(ROOT / "txstorm", Path(place) / "txstorm")  # with compiled files: most stay valid
         try:
@@ -1122,17 +1123,21 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
         if made.returncode:
             sys.exit(f"mutant {mutant.name}: the simulation did not run:\n{made.stderr}")
         count, _, what = made.stdout.strip().partition(" ")
-        return int(count), what
+        return (f"schedule {count}", what) if what else (SURVIVES, "")
 
 
-def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
-    """Run a test on a mutant, as `killed`; it counts as one schedule. -P: import the package from the copy."""
-    command = [sys.executable, "-P", "-m", "pytest", "-qx", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
+def _tested(test: str, environment: dict[str, str]) -> tuple[str, str]:
+    """Run a test on a mutant, as `tried`. -P: import the package from the copy."""
+    options = ["-qx", "-rfEs", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    command = [sys.executable, "-P", "-m", "pytest", *options, test]
     made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if made.returncode not in (0, 1):
         sys.exit(f"test {test} did not run:\n{made.stdout}{made.stderr}")
-    found = [line for line in made.stdout.splitlines() if line.startswith("FAILED")]
-    return 1, found[0] if found else ""
+    lines = made.stdout.splitlines()
+    if made.returncode:
+        return "schedule 1", next(line for line in lines if line.startswith(("FAILED", "ERROR")))
+    skipped = [line for line in lines if line.startswith("SKIPPED")]
+    return (NOT_TRIED, skipped[0]) if skipped and " passed" not in lines[-1] else (SURVIVES, "")
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -1156,13 +1161,14 @@ def main() -> int:
         parser.error(f"no mutant {unknown[0]!r}; there are {', '.join(known)}")
     number, parts = chosen.part
     mutants = [known[name] for name in chosen.names] or MUTANTS[number - 1 :: parts]
-    width, survivors = max(len(mutant.name) for mutant in mutants), 0
+    width, outcomes = max(len(mutant.name) for mutant in mutants), list[str]()
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for its own process
-        tried = pool.map(partial(killed, schedules=chosen.schedules, seed=chosen.seed), mutants)
-        for mutant, (count, what) in zip(mutants, tried, strict=True):
-            survivors += not what
-            print(f"{mutant.name:{width}}  {f'schedule {count}' if what else 'SURVIVES':>14}  {what[:110]}", flush=True)
-    print(f"killed {len(mutants) - survivors} of {len(mutants)}")
+        results = pool.map(partial(tried, schedules=chosen.schedules, seed=chosen.seed), mutants)
+        for mutant, (outcome, what) in zip(mutants, results, strict=True):
+            outcomes.append(outcome)
+            print(f"{mutant.name:{width}}  {outcome:>14}  {what[:110]}", flush=True)
+    survivors, skipped = map(outcomes.count, (SURVIVES, NOT_TRIED))
+    print(f"killed {len(mutants) - survivors - skipped} of {len(mutants)}" + (f", {skipped} not tried" if skipped else ""))
     return 1 if survivors else 0
 
 

@@ -163,3 +163,13 @@ def test_mutants_are_found_and_a_survivor_is_an_error():
     assert names[1] in second
     assert "SURVIVES" in second
     assert (made.returncode, last) == (1, "killed 1 of 2")
+
+
+def test_a_mutant_whose_test_needs_a_missing_server_is_not_tried(tmp_path):
+    script = [sys.executable, "scripts/_mutants.py", "a_stale_epoch_prepares_and_commits_in_redis"]
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    made = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    only, last = made.stdout.splitlines()
+    assert "not tried" in only
+    assert "redis-server" in only
+    assert (made.returncode, last) == (0, "killed 0 of 1, 1 not tried")
