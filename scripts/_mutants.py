@@ -3,8 +3,9 @@
 Defects in code that the simulation does not run (stores of maps) must be detected by a named test instead.
 
 Arguments: ``[--schedules N] [--seed S] [--part K/N] [NAME...]``. One mutant per processor is tried at a time. The last
-line is ``killed K of N``; exit code 1 when one survives. A mutant whose test is skipped, for example because there is no
-redis-server, is not tried. ``--part 2/3`` tries the second of three equal parts, every third mutant from the second on.
+line is ``killed K of N``; exit code 1 when one survives. A mutant whose test is skipped, for example because
+redis-server is missing, is not tried. ``--part 2/3`` tries the second of three equal parts, every third mutant from the
+second on.
 """
 
 import argparse
@@ -1168,7 +1169,8 @@ def main() -> int:
             outcomes.append(outcome)
             print(f"{mutant.name:{width}}  {outcome:>14}  {what[:110]}", flush=True)
     survivors, skipped = map(outcomes.count, (SURVIVES, NOT_TRIED))
-    print(f"killed {len(mutants) - survivors - skipped} of {len(mutants)}" + (f", {skipped} not tried" if skipped else ""))
+    rest = f", {skipped} not tried" if skipped else ""
+    print(f"killed {len(mutants) - survivors - skipped} of {len(mutants)}{rest}")
     return 1 if survivors else 0
 
 

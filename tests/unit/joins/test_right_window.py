@@ -21,7 +21,8 @@ def rows_of(rows):
     keys = pa.array([key for key, _, _ in rows], pa.int64())
     times = np.array([time for _, time, _ in rows], np.int64)
     hashes = np.array([0 if key is None else (key % 5) << 61 | key % 3 for key, _, _ in rows], np.uint64)
-    table = pa.table({"key": keys, "number": pa.array([number for _, _, number in rows], pa.int64())})
+    numbers = pa.array([number for _, _, number in rows], pa.int64())
+    table = pa.table({"key": keys, "number": numbers, "arrival": numbers})
     return Rows(hashes, times, table, np.array([key is not None for key, _, _ in rows], bool))
 
 
@@ -83,6 +84,34 @@ def test_blocks_find_what_loops_find(seed, monkeypatch):
         # A window is a value: what an attempt that fails has done to it leaves the former one as it was.
         again = earlier.pairs(freed, freed.times - before, freed.times + after, known)
         assert again.left.tolist() == pairs.left.tolist()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_read_from_the_state_in_any_order_are_found_as_if_they_had_just_come(seed):
+    draw = random.Random(seed)
+    rows = [(draw.choice([*range(6), None]), draw.randrange(8), number) for number in range(draw.randrange(1, 60))]
+    left = rows_of([(draw.randrange(6), draw.randrange(8), 0) for _ in range(20)])
+    already = set(draw.sample(range(len(rows)), len(rows) // 3))
+    parts, anyhow = list[Block](), draw.sample(rows, len(rows))
+    while anyhow:
+        part, anyhow = rows_of(anyhow[:20]), anyhow[20:]
+        flags = np.isin(part.stored.column("number"), list(already))
+        parts.append(Block.of(part.hashes, part.times, part.stored, flags, loaded=True))
+    later = [(key, time, number + len(rows)) for key, time, number in rows[:15]]
+    window = RightWindow(tuple(parts)).with_rows(rows_of(later))
+    merged = Block.merged(window.blocks, LOWEST)
+    low, high = left.times - draw.randrange(4), left.times + draw.randrange(4)
+    for found in (window, RightWindow((merged,)), RightWindow((Block.merged([merged], LOWEST),))):
+        pairs = found.pairs(left, low, high, 0)
+        got = found.stored(pairs, ["number"]).column(0).to_pylist() if len(pairs) else []
+        assert list(zip(pairs.left.tolist(), got, strict=True)) == [
+            (i, number)
+            for i, key in enumerate(left.stored.column("key").to_pylist())
+            for _, time, number in sorted((row for row in rows + later if row[0] == key), key=lambda row: row[1:])
+            if low[i] <= time <= high[i]
+        ], seed
+        flagged = [n for one in found.blocks for n in np.asarray(one.stored.column("number"))[one.at[one.matched]]]
+        assert sorted(flagged) == sorted(already), seed
 
 
 def test_a_merge_drops_expired_rows_and_keeps_flags():

@@ -206,13 +206,8 @@ class JoinRows:
             size = sum(one.num_rows for one in waiting)
             if size >= LARGEST or (part is None and size):
                 stored, waiting = pa.concat_tables(waiting).combine_chunks(), []
-                arrivals = integers(stored.column(ARRIVAL))
-                if (arrivals[1:] < arrivals[:-1]).any():
-                    turn = order_of(arrivals)
-                    stored, arrivals = stored.take(pa.array(turn)), arrivals[turn]
-                rows = form.rows(stored)
-                block = Block.of(rows.hashes, rows.times, stored.select(held), matched(arrivals))
-                yield replace(block, loaded=True)
+                rows, flags = form.rows(stored), matched(integers(stored.column(ARRIVAL)))
+                yield Block.of(rows.hashes, rows.times, stored.select(held), flags, loaded=True)
 
     def _mine(self, rows: pa.Table) -> pa.Table:
         """Return those of the rows of all tasks that are this one's."""

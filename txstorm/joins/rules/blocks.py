@@ -71,7 +71,7 @@ class Block:
         times: the time of each row; those of a hash ascend, ties in the order of arrival.
         at: the position of each row in `stored`.
         matched: whether each row has matched.
-        stored: the rows as they are stored, in order of arrival.
+        stored: the rows as they are stored; in order of arrival, unless they were read from the state.
         least, most: the lowest and the highest time.
         expired: number of rows that have expired.
         loaded: whether the rows were read from the state: then other such blocks may have earlier and later rows.
@@ -93,29 +93,37 @@ class Block:
         return len(self.times)
 
     @classmethod
-    def of(cls, hashes: Hashes, times: Numbers, stored: pa.Table, matched: Mask | None = None) -> Block:
-        """Sort rows, at least one, given in order of arrival, into a block."""
+    def of(
+        cls, hashes: Hashes, times: Numbers, stored: pa.Table, matched: Mask | None = None, *, loaded: bool = False
+    ) -> Block:
+        """Sort rows, at least one, into a block; they are given in order of arrival, or in any if they are `loaded`."""
         turn = by_hash(hashes)
         flags = np.zeros(len(times), bool) if matched is None else matched[turn]
-        return cls._of_sorted(hashes[turn], times[turn], turn.astype(np.int32), flags, stored.combine_chunks())
+        at = turn.astype(np.int32)
+        made = cls._of_sorted(hashes[turn], times[turn], at, flags, stored.combine_chunks(), in_order=not loaded)
+        return replace(made, loaded=loaded)
 
     @classmethod
     def _of_sorted(
-        cls, hashes: Hashes, times: Numbers, at: npt.NDArray[np.int32], matched: Mask, stored: pa.Table
+        cls,
+        hashes: Hashes,
+        times: Numbers,
+        at: npt.NDArray[np.int32],
+        matched: Mask,
+        stored: pa.Table,
+        *,
+        in_order: bool,
     ) -> Block:
-        """Make a block of rows that are sorted by hash, but not by time."""
+        """Make a block of rows that are sorted by hash, but not by time; `in_order`: those of a hash are by arrival."""
         other = hashes[1:] != hashes[:-1]
-        starts = np.empty(np.count_nonzero(other) + 2, np.int32)
-        starts[0], starts[-1] = 0, len(times)
-        np.add(np.flatnonzero(other), 1, out=starts[1:-1], casting="unsafe")
-        wrong = np.flatnonzero(~other & (times[1:] < times[:-1]))
-        if len(wrong):
-            runs = np.unique(np.searchsorted(starts, wrong, "right")) - 1
-            sizes = starts[runs + 1] - starts[runs]
-            some = spread(starts[runs].astype(np.int64), sizes)
-            turn = some[order_of(np.repeat(runs, sizes), times[some])]
-            for column in (times, at, matched):
-                column[some] = column[turn]
+        starts = _starts(other)
+        _sort_runs(starts, np.flatnonzero(~other & (times[1:] < times[:-1])), times, (times, at, matched))
+        if not in_order:
+            tied = np.flatnonzero(~other & (times[1:] == times[:-1]))
+            if len(tied):
+                arrivals = np.asarray(stored.column(ARRIVAL).chunk(0))[at]
+                wrong = tied[arrivals[tied + 1] < arrivals[tied]]
+                _sort_runs(_starts(other | (times[1:] != times[:-1])), wrong, arrivals, (at, matched))
         distinct = hashes[starts[:-1]]
         bits = max(len(distinct) // _PER_BUCKET, 1).bit_length()
         sizes = np.bincount((distinct >> np.uint64(64 - bits)).astype(np.int64), minlength=1 << bits)
@@ -144,15 +152,11 @@ class Block:
         columns = list(zip(*parts, strict=True))
         del parts, tables
         loaded = [one for one in blocks if one.loaded]
-        turn = np.argsort(np.concatenate(columns[0]), kind="stable")  # fast, as there are few sorted runs
-        if len(loaded) > 1:
-            hashes, at = (np.concatenate(columns[i])[turn] for i in (0, 2))
-            runs = np.cumsum(np.r_[False, hashes[1:] != hashes[:-1]])
-            turn = turn[order_of(runs, np.asarray(stored.column(ARRIVAL).chunk(0))[at])]
-        turn = turn.astype(np.int32)
+        turn = np.argsort(np.concatenate(columns[0]), kind="stable").astype(np.int32)  # fast: there are few sorted runs
         # One column after the other: large blocks take most of a join's memory while they are made.
         hashes, times, at, matched = (np.concatenate(columns.pop(0))[turn] for _ in range(4))
-        made = cls._of_sorted(hashes, times, at.astype(np.int32, copy=False), matched, stored)
+        at = at.astype(np.int32, copy=False)
+        made = cls._of_sorted(hashes, times, at, matched, stored, in_order=len(loaded) < 2)
         return replace(made, loaded=bool(loaded))
 
     def ranges(self, hashes: Hashes, low: Numbers, high: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -220,6 +224,28 @@ def spread(first: Numbers, sizes: Numbers) -> Numbers:
     """Return the numbers of ranges: for each range, `sizes` numbers from `first` on."""
     starts = np.cumsum(sizes) - sizes
     return np.repeat(first - starts, sizes) + np.arange(int(sizes.sum()))
+
+
+def _starts(other: Mask) -> npt.NDArray[np.int32]:
+    """Return where runs of rows begin, followed by the number of rows; `other`: whether each row but the first does."""
+    starts = np.empty(np.count_nonzero(other) + 2, np.int32)
+    starts[0], starts[-1] = 0, len(other) + 1
+    np.add(np.flatnonzero(other), 1, out=starts[1:-1], casting="unsafe")
+    return starts
+
+
+def _sort_runs(
+    starts: npt.NDArray[np.int32], wrong: Numbers, values: Numbers, columns: Sequence[npt.NDArray[Any]]
+) -> None:
+    """Sort rows of `columns` in place by their `values`, within those runs that have a row at `wrong`."""
+    if not len(wrong):
+        return
+    runs = np.unique(np.searchsorted(starts, wrong, "right")) - 1
+    sizes = starts[runs + 1] - starts[runs]
+    some = spread(starts[runs].astype(np.int64), sizes)
+    turn = some[order_of(np.repeat(runs, sizes), values[some])]
+    for column in columns:
+        column[some] = column[turn]
 
 
 def _bisected(values: npt.NDArray[Any], low: Any, high: Any, wanted: npt.NDArray[Any]) -> Numbers:
