@@ -178,9 +178,12 @@ def test_the_listener_hears_the_password_where_it_is_named(words: Path, listener
 def test_without_a_password_there_is_nothing_to_bind(words: Path, listener: Listener, txstorm, monkeypatch) -> None:
     assert txstorm(*COMMANDS["run"])[0] == 0
     monkeypatch.delenv(AUTH)
-    planted(words / DIRECTORY, listener.hosts, zookeeper_patience=0.5)
-    assert "is not sent to" not in txstorm("status", DIRECTORY)[1]
-    assert listener.connections > 0
+    for patience in (0.5, 10.0):  # the machine may be too busy for a short one
+        planted(words / DIRECTORY, listener.hosts, zookeeper_connect_timeout=2 * patience, zookeeper_patience=patience)
+        assert "is not sent to" not in txstorm("status", DIRECTORY)[1]
+        if listener.connections:
+            return
+    pytest.fail("nothing has connected to the server that the directory names")
 
 
 def test_who_names_the_servers_works_as_before(words: Path, zookeeper_server: ZooKeeper, txstorm, monkeypatch) -> None:

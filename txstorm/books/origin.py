@@ -7,6 +7,8 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
+from operator import is_
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -134,8 +136,10 @@ def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str
 
 
 def _attributes(module: ModuleType, topology: Topology) -> list[str]:
-    names = list(getattr(module, "__dict__", {}).items())
-    return [name for name, value in names if value is topology and name.isidentifier()]
+    known = dict(getattr(module, "__dict__", {}))
+    if not any(map(is_, known.values(), repeat(topology))):  # there are a hundred thousand attributes in all
+        return []
+    return [name for name, value in known.items() if value is topology and name.isidentifier()]
 
 
 def _importable(main: ModuleType) -> tuple[str, str] | None:

@@ -21,7 +21,7 @@ from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
-from txstorm.storage.tables.directory import table_refs
+from txstorm.storage.tables.directory import Directory, table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
 from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
 from txstorm.topology.graph import Topology
@@ -90,8 +90,9 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
     _check_wanted(directory, books, txid)
     check_in_history(directory, books, txid)
     _check_outside(directory, books, outside, keep)
-    check(directory, books, identity)
-    take_over(directory, books, identity)
+    place = Directory(directory)
+    check(place, books, identity)
+    take_over(place, books, identity)
     faults.point("rewind.before")
     row = _row(directory, identity, txid)
     last = books.currtx() - 1
@@ -102,11 +103,11 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
         books.epoch,
         txid,
         row,
-        tuple(_planned(directory, books.epoch, identity, txid)),
+        tuple(_planned(place, books.epoch, identity, txid)),
     )
     books.decide_rewind(decided)
     faults.point("rewind.decided")
-    carry_out(directory, books, decided)
+    carry_out(place, books, decided)
     return {
         "topology": identity.topology,
         "txid": txid,
@@ -168,10 +169,10 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
     return None
 
 
-def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
+def _planned(place: Directory, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
     """Plan the rewind of every table, including tables created by a start that was killed before recording them."""
     found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
-    for number, ref in enumerate(table_refs(directory), start=1):
-        found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))
+    for number, ref in enumerate(table_refs(place.path), start=1):
+        found.append(plan_table(place, owner, ref, txid, epoch, int(time.time() * 1000)))
         faults.point(f"rewind.{number}.staged")
     return found

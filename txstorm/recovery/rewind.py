@@ -35,14 +35,16 @@ from txstorm.recovery.clone import written
 from txstorm.storage.rows.eviction import NO_BOUND
 from txstorm.storage.rows.schema import TXID, in_order
 from txstorm.storage.tables.as_of import version_as_of
-from txstorm.storage.tables.directory import TableDirectory, placed
+from txstorm.storage.tables.directory import Directory, TableDirectory, placed
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity, is_merged, table_ref
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RESTORED, TRIES, TransactionalTable
 
 
-def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
+def plan_table(
+    place: Directory, owner: TopologyIdentity, ref: TableRef, txid: int, epoch: int, now: int
+) -> RewoundTable:
     """Plan the rewind of the table `ref` to `txid`; stage the rows to restore, and change nothing else.
 
     Called once all decided groups are published, by the coordinator of `epoch`, which leads the table. `now` is in
@@ -53,7 +55,7 @@ def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int
         TableCorrupt: a file is missing or damaged.
         TableRefused: the table is append-only, but rows would have to be removed.
     """
-    table = DeltaTableState.open(data_dir, owner, ref)
+    table = place.table(owner, ref)
     todo = planned(table, txid, _Files(table, epoch, now))
     if todo.removes and table.handle.append_only:
         raise TableRefused(append_only_text(table.path))

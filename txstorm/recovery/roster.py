@@ -76,13 +76,13 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
     )
 
 
-def check_started(where: Path, topology: Topology, books: Books, owner: TopologyIdentity) -> None:
+def check_started(place: Directory, topology: Topology, books: Books, owner: TopologyIdentity) -> None:
     """Check that components whose rows depend on their declaration are declared as they were. Writes nothing.
 
     Raises:
         StateError: a component has other windows, or another number of tasks, than its tables were written with.
     """
-    place, recorded = Directory(where), books.tables()
+    recorded = books.tables()
     for one in declarations(topology.states, {}):
         bound = isinstance(one.table, KeyedState) and (one.table.fixed is not None or one.table.tasks is not None)
         if bound and one.refs[0].uri in recorded and place.has(one.refs[0]):

@@ -52,6 +52,7 @@ from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, S
 from txstorm.stateful.target import stateful_targets
 from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
 from txstorm.topology.graph import Topology
@@ -276,14 +277,15 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     _check_same(topology, identity, data_dir)
     if finish_rewind(data_dir, books) is not None:
         identity = known = books.identity() or identity
-    check(data_dir, books, identity)
-    check_started(data_dir, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
+    place = Directory(data_dir)
+    check(place, books, identity)
+    check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
     check_roster(topology, books, drop)
     write_format(data_dir, first=known is None)
     written = replace(identity, fingerprint=topology.fingerprint())
     if written != known:
         books.write_identity(written, known)
-    waiting = take_over(data_dir, books, identity)
+    waiting = take_over(place, books, identity)
     roster = check_roster(topology, books, drop)  # again: another start was not fenced before `take_over`
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     settings, recorded = topology.settings, books.tables()
@@ -305,6 +307,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
             Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
         ),
         spark=writer,
+        opened=place,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))

@@ -14,7 +14,6 @@ import pyarrow as pa
 from txstorm import faults
 from txstorm.api.external import MapState, Outlet
 from txstorm.api.state import SPARK, KeyedState, SinkTable
-from txstorm.clients.delta.handle import is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.collections import state_group
 from txstorm.state.commit_group import CommitGroup, CommitTables
@@ -28,6 +27,7 @@ from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
+from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.history import describe_history
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties
 from txstorm.storage.tables.identity import recorded as recorded_properties
@@ -142,6 +142,7 @@ class StateStore:
         *,
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
+        opened: Directory | None = None,
     ) -> StateStore:
         """Open the tables of a topology: check them against the declarations, then create those that are missing.
 
@@ -155,6 +156,7 @@ class StateStore:
             recorded: the ledger's record of the tables.
             settings: settings of the tables and their indexes; None: the defaults.
             spark: the writer for tables declared with ``writer="spark"``; required if there are any.
+            opened: the directory with the tables that are open already; None: none is.
 
         Raises:
             StateError: a declaration is invalid, or differs from its table.
@@ -168,7 +170,7 @@ class StateStore:
         found: dict[TableRef, DeltaTableState] = {}
         missing: list[tuple[DeclaredTable, TableRef]] = []
         for one in declared:
-            found |= _opened(data_dir, owner, one, recorded)
+            found |= _opened(opened or Directory(data_dir), owner, one, recorded)
             missing += [(one, ref) for ref in one.refs if ref not in found]
         _check_missing(data_dir, [ref for _, ref in missing], recorded)
         for number, (one, ref) in enumerate(missing, start=1):
@@ -364,10 +366,10 @@ class StateStore:
 
 
 def _opened(
-    data_dir: Path, owner: TopologyIdentity, one: DeclaredTable, recorded: RecordedTables
+    place: Directory, owner: TopologyIdentity, one: DeclaredTable, recorded: RecordedTables
 ) -> dict[TableRef, DeltaTableState]:
     """Open the existing tables of a declaration and check them against it."""
-    found = {ref: DeltaTableState.open(data_dir, owner, ref) for ref in one.refs if is_table(data_dir / ref.uri)}
+    found = {ref: place.table(owner, ref) for ref in one.refs if place.has(ref)}
     tables = list(found.values())
     one.check_fit(tables)
     if not recorded.first and recorded.tables is not None and one.refs[0].uri not in recorded.tables:

@@ -46,12 +46,14 @@ from txstorm.clients.delta.log import (
     CHECK,
     INFO,
     LOG,
+    apps_in,
     check_checkpoint,
     checked_paths,
     checksum,
     entry_name,
     last_checkpoint,
     note_checkpoint,
+    own_entry,
     own_info,
     version_of,
 )
@@ -87,6 +89,7 @@ class DeltaHandle:
         self.version = int(table.version())
         self.checkpointed = last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # cache for `version`: delta-rs reads the log for every call
+        self._all_apps = False  # whether it has all app ids
         self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
         self._links = True  # whether the file system has hard links, as far as is known
         self._synced = -1  # the newest version whose entry this handle has written without delta-rs, and synced
@@ -198,6 +201,7 @@ class DeltaHandle:
     def _forget(self) -> None:
         """Invalidate everything cached about an earlier version, after another writer has committed a later version."""
         self._apps.clear()
+        self._all_apps = False
         self._stats = None
         self._features = Features.of(self._table, lambda: _has_vectors(self._table))
         self._unwritable = self._features.unwritable(self.path)
@@ -229,10 +233,10 @@ class DeltaHandle:
 
     def app_version(self, app_id: str) -> int | None:
         """Return the last version number committed for the Delta app transaction `app_id`; None if there is none."""
-        if app_id not in self._apps:
+        if app_id not in self._apps and not self._all_apps:
             with _reading(self.path, "the log"):
                 self._apps[app_id] = self._read_here().transaction_version(app_id)
-        return self._apps[app_id]
+        return self._apps.get(app_id)
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
         """Return the commit infos that txstorm has written since the last checkpoint, oldest first.
@@ -243,7 +247,10 @@ class DeltaHandle:
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
             check_checkpoint(self.path, self._window.checkpoint)
-            return [_checked(self.path / entry) for entry in self._window.entries]
+            found = [_undamaged(self.path / entry, own_entry) for entry in self._window.entries]
+        self._apps.update(app for _, actions in found for app in apps_in(actions))
+        self._all_apps = self._window.checkpoint < 0
+        return [info for info, _ in found]
 
     def commit(self, commit: Commit) -> None:
         """Write the next version and move to it, provided that this handle is at the newest; else change nothing.

@@ -43,6 +43,8 @@ _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
 _UNCHECKED = {"extents"}
 
 File = tuple[str, int, int, str]
+Actions = Mapping[str, list[Any]]
+"""The actions of a log entry, by kind; an empty list for any other kind."""
 
 
 def checksum(
@@ -188,17 +190,23 @@ def own_info(entry: Path) -> Mapping[str, Any]:
     Raises:
         ValueError: the entry was altered or is damaged.
     """
-    return _own(entry)[0]
+    return own_entry(entry)[0]
+
+
+def apps_in(actions: Actions) -> Iterator[tuple[str, int]]:
+    """Yield app id and version of each app transaction in a log entry."""
+    return ((txn["appId"], txn["version"]) for txn in actions["txn"])
 
 
 def checked_paths(entry: Path) -> Iterator[str]:
     """Yield the relative paths of the files that a log entry adds or removes; raise the errors of `own_info`."""
-    _, actions = _own(entry)
+    _, actions = own_entry(entry)
     for action in (*actions["add"], *actions["remove"]):
         yield unquote(action["path"])
 
 
-def _own(entry: Path) -> tuple[Mapping[str, Any], dict[str, list[Any]]]:
+def own_entry(entry: Path) -> tuple[Mapping[str, Any], Actions]:
+    """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`."""
     try:
         actions = _actions(entry)
         if not actions:
@@ -215,7 +223,7 @@ def _own(entry: Path) -> tuple[Mapping[str, Any], dict[str, list[Any]]]:
     return (own if ours else _foreign(actions)), actions
 
 
-def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:
+def _foreign(actions: Actions) -> Mapping[str, Any]:
     changes = any(action.get("dataChange", True) for action in (*actions["add"], *actions["remove"]))
     return {FOREIGN: str(dict(actions["commitInfo"][0]).get("operation"))} if changes else {}
 
@@ -268,9 +276,9 @@ def _written(adds: Sequence[Mapping[str, Any]], noted: Sequence[int]) -> list[in
     return [rows, min(least, default=noted[1]), max(most, default=noted[2])]
 
 
-def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> str:
+def _checksum_of(own: Mapping[str, Any], actions: Actions) -> str:
     info = {name: value for name, value in own.items() if name != CHECK}
-    transactions = [(txn["appId"], txn["version"]) for txn in actions["txn"]]
+    transactions = list(apps_in(actions))
     if WRITTEN in info:
         return checksum({**info, WRITTEN: _written(actions["add"], info[WRITTEN])}, (), (), transactions, None)
     adds = [(unquote(file["path"]), file["size"], file["modificationTime"], file["stats"]) for file in actions["add"]]

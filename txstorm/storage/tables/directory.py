@@ -41,10 +41,15 @@ class TableDirectory(Protocol):
 
 
 class Directory:
-    """Adapter: the `TableDirectory` of a data directory in a file system."""
+    """Adapter: the `TableDirectory` of a data directory in a file system.
+
+    It remembers the tables that it has opened, since opening is most of the work of a start: a table that no other
+    writer has changed since is not opened again. Not thread-safe.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._opened: dict[TableRef, DeltaTableState] = {}
 
     def __str__(self) -> str:
         return str(self.path)
@@ -54,8 +59,14 @@ class Directory:
         return is_table(self.path / ref.uri)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
-        """Open the table `ref` at its newest version."""
-        return DeltaTableState.open(self.path, owner, ref)
+        """Open the table `ref` at its newest version, or return the one opened before: one at a time may use it."""
+        known = self._opened.get(ref)
+        if known is None or not known.is_newest():
+            known = DeltaTableState.open(self.path, owner, ref)
+        elif known.owner != owner:  # a rewind, which puts the table on the next timeline
+            known = DeltaTableState(self.path, owner, ref, known.handle)
+        self._opened[ref] = known
+        return known
 
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file staged for the table `uri` exists and is unchanged."""

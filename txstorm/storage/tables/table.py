@@ -162,6 +162,12 @@ class DeltaTableState(TransactionalTable):
         """Have the writer prepare the table; raise `InputError` if it cannot write to the table safely."""
         return self._writer.prepare(self.path)
 
+    def is_newest(self) -> bool:
+        """Move to the newest version; return whether it is still the one last read or written through this object."""
+        version = self.version
+        self.refresh()
+        return self.version == version and self._handle.still_has(version)
+
     def check_writable(self) -> None:
         """Raise `TableRefused` if the table has a feature that txstorm does not implement."""
         self._handle.check_writable()

@@ -154,6 +154,7 @@ class TransactionalTable(ABC):
         check_owner(where or self._uri, log.properties, owner)
         infos = self._check_log()
         self._recent = [info.get("last") if self._publishes(info) else None for info in infos]
+        self._first = log.version - len(self._recent)  # the version before those of `_recent`
         self._durable = log.version  # the leading coordinator has made all versions durable, see `raise_epoch`
         self._doubted = False  # whether a sync of a later version has failed, or may have
 
@@ -457,10 +458,10 @@ class TransactionalTable(ABC):
 
     def _known_durable(self, completed: int | None) -> int:
         """Return the last version known to be durable: that of the group ending with `completed`, if it is recent."""
-        before = self._durable - len(self._recent)
         if completed is None:
-            return before
-        return max((before + at for at, last in enumerate(self._recent, 1) if last == completed), default=before)
+            return self._first
+        known = (self._first + at for at, last in enumerate(self._recent, 1) if last == completed)
+        return max(known, default=self._first)
 
     def _make_durable(self, version: int) -> None:
         """Make `version` durable, and any earlier version not known to be durable, for instance after a lost response.

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from txstorm.clients.delta import data_files
 from txstorm.clients.delta.entry import Commit, DataFile
@@ -50,6 +51,24 @@ def test_cached_data_is_never_older_than_the_version_of_the_handle(handle):
     other.commit(Commit({"app": 3, "epoch": 1}, {}))
     handle.refresh()  # its own commit, and a later one by another handle
     assert (handle.app_version("app"), handle.app_version("epoch")) == (3, 1)
+
+
+def test_app_versions_come_from_checked_entries_if_there_is_no_checkpoint(handle, monkeypatch):
+    for version in range(1, 4):
+        handle.commit(Commit({"app": version, f"other {version}": 7}, {}))
+    deltalake, asked = DeltaTable(str(handle.path)), []
+    handle = DeltaHandle.open(handle.path)
+    assert len(handle.checked_infos()) == 4
+    handle.commit(Commit({"app": 4}, {}))
+    monkeypatch.setattr(DeltaTable, "transaction_version", lambda _, app: asked.append(app))
+    assert [handle.app_version(app) for app in ("app", "other 1", "none")] == [4, 7, None]
+    assert asked == []
+    monkeypatch.undo()
+    assert [deltalake.transaction_version(app) for app in ("app", "other 1", "none")] == [3, 7, None]
+    handle.checkpoint(1)
+    handle = DeltaHandle.open(handle.path)
+    handle.checked_infos()
+    assert [handle.app_version(app) for app in ("app", "other 1", "none")] == [4, 7, None]
 
 
 def test_a_handle_advances_with_its_own_commits_only(handle):

@@ -14,6 +14,7 @@ from txstorm.errors import BlockedError, TableRefused
 from txstorm.recovery.rewind import plan_table
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.history import append_history, read_history
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 
@@ -217,10 +218,10 @@ def test_an_append_only_table_accepts_appends_and_rejects_removals(tmp_path, mon
     with pytest.raises(
         TableRefused, match=r"sinks/out: its property delta\.appendOnly forbids removing or replacing rows"
     ):
-        plan_table(tmp_path, OWNER, TableRef("sink", "out"), 3, 2, 1)
+        plan_table(Directory(tmp_path), OWNER, TableRef("sink", "out"), 3, 2, 1)
     assert log_of(tmp_path / "sinks/out") == before
     append_only(tmp_path / "sinks/out", "false")
-    assert plan_table(tmp_path, OWNER, TableRef("sink", "out"), 3, 2, 1).removes
+    assert plan_table(Directory(tmp_path), OWNER, TableRef("sink", "out"), 3, 2, 1).removes
     append_only(tmp_path / "state/counts")
     with pytest.raises(TableRefused, match=r"state/counts: its property delta\.appendOnly"):
         open_store(tmp_path, epoch=3)

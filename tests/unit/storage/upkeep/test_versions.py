@@ -20,6 +20,7 @@ from txstorm.recovery.rewind import plan_table, restore_table
 from txstorm.results import read
 from txstorm.results.read import read_state, state_parts
 from txstorm.storage.tables.as_of import staying
+from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.upkeep import thinning as versions
 from txstorm.storage.upkeep.read_guard import reading
@@ -88,7 +89,7 @@ class World:
             point = Savepoint("s", TOPOLOGY, INCARNATION, 0, txid, None, 0, 0, where)
             rows = saved_rows(self.data_dir, point, STATE).to_pylist()
             assert {row["word"]: row["n"] for row in rows} == self.words[txid], txid
-            plan_table(self.data_dir, self.store.tables[STATE].owner, STATE, txid, self.epoch, self.now)
+            plan_table(Directory(self.data_dir), self.store.tables[STATE].owner, STATE, txid, self.epoch, self.now)
 
     def read(self, txid=None):
         return {row["word"]: row["n"] for row in read_state(self.data_dir, "counts", txid).to_pylist()}
@@ -146,7 +147,7 @@ def rewound(world, txid):
     """Rewind all tables of the store to `txid`, starting the next timeline."""
     owner = world.store.tables[STATE].owner
     refs = list(world.store.tables)
-    todo = tuple(plan_table(world.data_dir, owner, ref, txid, world.epoch, world.now) for ref in refs)
+    todo = tuple(plan_table(Directory(world.data_dir), owner, ref, txid, world.epoch, world.now) for ref in refs)
     for _ in world.store.upkeep.thin(world.now + 60 * MINUTE):  # a stale leader resumes after the rewind is decided
         pass
     rewind = Rewind(TOPOLOGY, INCARNATION, owner.timeline + 1, world.epoch, txid, None, todo)
