@@ -107,6 +107,7 @@ app.add_typer(data_delay.delay_app, name="data-delay")
 app.command("simulate")(simulate.simulate)
 app.command("store-server", epilog=store_server.STORE_EPILOG)(store_server.store_server)
 app.command("doctor")(doctor.doctor)
+app.command("archive-classes")(doctor.archive_classes)
 
 
 def _version(wanted: bool) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from txstorm.clients.class_archive import java_options
 from txstorm.errors import InputError, MissingDependency
 
 log = logging.getLogger("txstorm.spark")
@@ -85,8 +86,14 @@ def _existing_session() -> Any:
 sessions = Sessions()
 
 
-def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
-    """Create a local classic session configured for txstorm; raise `MissingDependency` if pyspark is not installed."""
+def make_session(name: str, *, extra: Mapping[str, str] | None = None, java: str | None = None) -> Any:
+    """Create a local classic session configured for txstorm; raise `MissingDependency` if pyspark is not installed.
+
+    Args:
+        name: its name.
+        extra: further settings.
+        java: further options of its Java; None: the archive of classes, if there is one.
+    """
     check_installed()
     from pyspark.sql import SparkSession
 
@@ -95,7 +102,7 @@ def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with _shared_path():  # the JVM passes the environment it starts with on to its workers
         builder: Any = SparkSession.builder.appName(name)  # type: ignore[attr-defined,unused-ignore]
-        for key, value in {**_submitted(_settings()), **(extra or {})}.items():
+        for key, value in {**_submitted(_settings(java_options() if java is None else java)), **(extra or {})}.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
@@ -127,13 +134,14 @@ def check_installed() -> None:
         raise InputError(msg)
 
 
-def _settings() -> dict[str, str]:
+def _settings(java: str) -> dict[str, str]:
+    options = [f"-Dlog4j2.configurationFile=file:{_log_settings()}", QUICK_JIT, java]
     settings = {
         "spark.master": os.environ.get("TXSTORM_SPARK_MASTER", f"local[{os.cpu_count() or 2}]"),
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_log_settings()} {QUICK_JIT}",
+        "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.showConsoleProgress": "false",

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from txstorm.clients.delta.log import LOG, own_info, paths_of
+from txstorm.clients.delta.log import CHECK, INFO, LOG, checksum, own_info, paths_of
 from txstorm.clients.delta.writer_lock import is_shared, locked
 from txstorm.clients.files import checked_path, read_whole, rewrite, sync_file, write_synced
 from txstorm.errors import TableCorrupt
@@ -100,6 +100,15 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV
 
 class NoLinksError(Exception):
     """The file system does not support hard links; nothing was written."""
+
+
+def commit_info(commit: Commit, columns: list[Any] | None = None) -> dict[str, Any]:
+    """Return txstorm's fields of the commit info; `columns`: schema and properties, if the entry sets them."""
+    label = {"userMetadata": commit.label} if commit.label else {}
+    adds = [(file.path, file.size, file.modified, file.stats) for file in commit.adds]
+    removes = [file.path for file in commit.removes]
+    check = checksum(commit.info, adds, removes, commit.transactions.items(), columns)
+    return {INFO: {**commit.info, CHECK: check}, **label}
 
 
 def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapping[str, Any] | None = None) -> bytes:

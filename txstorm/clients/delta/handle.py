@@ -32,6 +32,7 @@ from txstorm.clients.delta.entry import (
     DataFile,
     LogEntry,
     NoLinksError,
+    commit_info,
     entry_bytes,
     has_inode,
     make_durable,
@@ -43,13 +44,10 @@ from txstorm.clients.delta.entry import (
 from txstorm.clients.delta.features import Features, append_only_text, unsupported_text
 from txstorm.clients.delta.log import (
     ARCHIVE,
-    CHECK,
-    INFO,
     LOG,
     apps_in,
     check_checkpoint,
     checked_paths,
-    checksum,
     entry_name,
     last_checkpoint,
     note_checkpoint,
@@ -306,7 +304,7 @@ class DeltaHandle:
             schema = Schema.from_arrow(stored_schema(str(self.path), commit.columns[0])).to_json()
             metadata = table_action(self._read_here().metadata(), schema, commit.columns[1])
             columns = [json.loads(metadata["schemaString"]), metadata["configuration"]]
-        data = entry_bytes(commit, _info_of(commit, columns), milliseconds(), metadata)
+        data = entry_bytes(commit, commit_info(commit, columns), milliseconds(), metadata)
         try:
             inode = put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data)
         except NoLinksError:
@@ -562,18 +560,9 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema(Schema.from_arrow(schema).to_arrow())
 
 
-def _info_of(commit: Commit, columns: list[Any] | None = None) -> dict[str, Any]:
-    """Return txstorm's fields of the commit info; `columns`: schema and properties, if the entry sets them."""
-    label = {"userMetadata": commit.label} if commit.label else {}
-    adds = [(file.path, file.size, file.modified, file.stats) for file in commit.adds]
-    removes = [file.path for file in commit.removes]
-    check = checksum(commit.info, adds, removes, commit.transactions.items(), columns)
-    return {INFO: {**commit.info, CHECK: check}, **label}
-
-
 def _properties(commit: Commit, columns: list[Any] | None = None) -> CommitProperties:
     return CommitProperties(
-        custom_metadata=_info_of(commit, columns),
+        custom_metadata=commit_info(commit, columns),
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )

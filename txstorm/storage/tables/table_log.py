@@ -458,10 +458,8 @@ class TransactionalTable(ABC):
 
     def _known_durable(self, completed: int | None) -> int:
         """Return the last version known to be durable: that of the group ending with `completed`, if it is recent."""
-        if completed is None:
-            return self._first
-        known = (self._first + at for at, last in enumerate(self._recent, 1) if last == completed)
-        return max(known, default=self._first)
+        known = (at for at, last in enumerate(self._recent, 1) if last is not None and last == completed)
+        return self._first + max(known, default=0)
 
     def _make_durable(self, version: int) -> None:
         """Make `version` durable, and any earlier version not known to be durable, for instance after a lost response.
