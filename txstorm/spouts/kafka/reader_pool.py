@@ -18,6 +18,7 @@ IDLE = 16
 """Maximum number of idle readers; each has its own threads and buffers."""
 
 LONGEST_IDLE = 60.0
+"""Seconds after which an idle reader is closed: one that was not read to the end of a partition goes on fetching."""
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Readers:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._idle: list[_Idle] = []
+        self._timer: threading.Timer | None = None
 
     @contextmanager
     def lend(
@@ -85,14 +87,34 @@ class Readers:
             return best.reader
 
     def _keep(self, key: str, reader: RangeReader) -> None:
+        with self._lock:
+            self._idle.append(_Idle(key, reader, self._monotonic()))
+            self._close_later()
+        self._close_expired()
+
+    def _close_expired(self) -> None:
+        """Close readers that are too many, or have been idle for too long."""
         now = self._monotonic()
         with self._lock:
-            self._idle.append(_Idle(key, reader, now))
             expired = self._idle[:-IDLE]
-            expired += [idle for idle in self._idle[-IDLE:] if now - idle.since > LONGEST_IDLE]
+            expired += [idle for idle in self._idle[-IDLE:] if now - idle.since >= LONGEST_IDLE]
             self._idle = [idle for idle in self._idle if idle not in expired]
         for idle in expired:
             idle.reader.close()
+
+    def _close_later(self) -> None:
+        """Have idle readers closed even if no reader is returned any more; call with the lock held."""
+        if self._idle and (self._timer is None or not self._timer.is_alive()):  # threads do not survive a fork
+            due = self._idle[0].since + LONGEST_IDLE - self._monotonic()
+            self._timer = threading.Timer(max(due, 0.0), self._expire)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _expire(self) -> None:
+        self._close_expired()
+        with self._lock:
+            self._timer = None
+            self._close_later()
 
     def close(self) -> None:
         """Close all idle readers; a lent one returns to the pool and is closed later."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
 import pytest
 
+from txstorm.spouts.kafka import reader_pool
 from txstorm.spouts.kafka.reader_pool import IDLE, LONGEST_IDLE, Readers
 
 
@@ -83,9 +85,36 @@ def test_readers_idle_for_too_long_are_closed():
     readers = Readers(Reader, clock)
     with lend(readers) as one, lend(readers) as two:
         pass
-    clock.now = LONGEST_IDLE + 1
+    clock.now = LONGEST_IDLE
     with lend(readers) as lent:
         pass
     assert {one.closed, two.closed} == {True, False} and not lent.closed
     readers.close()
     assert one.closed and two.closed
+
+
+def test_idle_readers_are_closed_even_if_none_is_needed_any_more(monkeypatch):
+    monkeypatch.setattr(reader_pool, "LONGEST_IDLE", 0.3)
+    readers = Readers(Reader)
+    with lend(readers) as one:
+        pass
+    time.sleep(0.2)
+    with lend(readers, settings={**A, "x": 1}) as other:
+        pass
+    until = time.monotonic() + 30
+    while not (one.closed and other.closed) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert one.closed and other.closed
+    with lend(readers) as again:
+        assert again is not one
+
+
+def test_a_reader_that_is_lent_is_never_closed(monkeypatch):
+    monkeypatch.setattr(reader_pool, "LONGEST_IDLE", 0.05)
+    readers = Readers(Reader)
+    with lend(readers, settings={**A, "x": 1}) as other:
+        pass
+    with lend(readers) as lent:
+        while not other.closed:
+            time.sleep(0.01)
+        assert not lent.closed
