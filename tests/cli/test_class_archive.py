@@ -79,6 +79,15 @@ def test_a_machine_without_java_is_told_what_is_missing(monkeypatch, tmp_path, c
     assert "no Java found by JAVA_HOME" in capsys.readouterr().err
 
 
+def test_a_user_without_a_home_directory_has_no_archive(monkeypatch, capsys):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id that the system does not know
+    assert (class_archive.archive(), class_archive.java_options()) == (None, "")
+    assert execute(["archive-classes"]) == 2
+    assert "set XDG_CACHE_HOME" in capsys.readouterr().err
+    assert execute(["archive-classes", "--delete"]) == 0
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_session_maps_its_classes_from_the_archive(cache, tmp_path):

@@ -24,22 +24,28 @@ _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Java's warnings about archives go to standard output, which belongs to the program."""
 
 
-def archives() -> Path:
-    """Return the directory of this user's archives."""
+def archives() -> Path | None:
+    """Return the directory of this user's archives; None if the user has no home directory."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "txstorm" / "classes"
+    if not os.path.isabs(cache):
+        cache = os.path.expanduser("~/.cache")
+    return Path(cache) / "txstorm" / "classes" if os.path.isabs(cache) else None
 
 
 def archive() -> Path | None:
-    """Return where the archive for this Java and this pyspark is, or would be; None if one of them is missing."""
-    home, pyspark = os.environ.get("JAVA_HOME"), _pyspark()
+    """Return where the archive for this Java and this pyspark is, or would be.
+
+    None if one of them is missing, or there is no directory for it.
+    """
+    home, pyspark, place = os.environ.get("JAVA_HOME"), _pyspark(), archives()
     java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
-    if java is None or pyspark is None:
+    if java is None or pyspark is None or place is None:
         return None
     binary = Path(java).resolve()
     release, jars = binary.parent.parent / "release", pyspark / "jars"
-    about = [binary, _text(release), jars, sorted((jar.name, jar.stat().st_size) for jar in jars.glob("*.jar"))]
-    return archives() / f"spark-{hashlib.blake2b(repr(about).encode(), digest_size=8).hexdigest()}{_SUFFIX}"
+    names = sorted((jar.name, jar.stat().st_size) for jar in jars.glob("*.jar"))
+    about = [binary, _text(release), jars, names, os.environ.get("SPARK_HOME")]
+    return place / f"spark-{hashlib.blake2b(repr(about).encode(), digest_size=8).hexdigest()}{_SUFFIX}"
 
 
 def java_options() -> str:
@@ -69,7 +75,8 @@ def make_archive(
     """
     target = target or archive()
     if target is None:
-        raise InputError("there is no archive without Java and pyspark; txstorm doctor says how to get them")
+        msg = "an archive needs Java, pyspark (see txstorm doctor) and a directory: a home directory, or set XDG_CACHE_HOME"
+        raise InputError(msg)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as place:
@@ -87,7 +94,8 @@ def make_archive(
 
 def delete_archives() -> list[Path]:
     """Delete all archives of this user; return them. Sessions that use one go on, and later ones start as without."""
-    found = sorted(archives().glob(f"*{_SUFFIX}"))
+    place = archives()
+    found = [] if place is None else sorted(place.glob(f"*{_SUFFIX}"))
     for one in found:
         one.unlink(missing_ok=True)
     return found

@@ -238,7 +238,8 @@ def classes() -> Check:
     """Check that the classes of Spark are archived, so that sessions start faster."""
     found = class_archive.archive()
     remedy = "to start Spark in half the time: txstorm archive-classes"
-    return _checked("archived classes", found is not None and found.exists(), str(found), remedy, "")
+    there = found is not None and found.exists()
+    return _checked("archived classes", there, str(found) if there else "none", remedy, "")
 
 
 def disk() -> Check:
