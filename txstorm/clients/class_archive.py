@@ -75,7 +75,7 @@ def make_archive(
     """
     target = target or archive()
     if target is None:
-        msg = "an archive needs Java, pyspark (see txstorm doctor) and a directory: a home directory, or set XDG_CACHE_HOME"
+        msg = "an archive needs Java, pyspark (see txstorm doctor) and a home directory (or XDG_CACHE_HOME)"
         raise InputError(msg)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
