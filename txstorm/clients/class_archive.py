@@ -1,4 +1,4 @@
-"""Archive of the Java classes that a Spark session loads: sessions start and warm up with a third less processor time.
+"""Archive of the Java classes that a Spark session loads: sessions start in half the time.
 
 It is Java's own, of class data sharing: loaded classes as they are in memory, mapped from a file. Sessions of
 `txstorm.clients.spark` use it if there is one for their Java and Spark; Java ignores one that does not match.
@@ -63,7 +63,7 @@ def make_archive(
 ) -> Path:
     """Start a session, use it as txstorm does, and have Java archive the classes when it ends; return the archive.
 
-    Takes about twenty seconds, and 200 MB. Call in a process that has not used Spark.
+    Takes up to a minute, and 200 MB. Call in a process that has not used Spark.
 
     Args:
         make_session: creates a session with the given options of Java.
