@@ -59,7 +59,7 @@ class Directory:
         return is_table(self.path / ref.uri)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
-        """Open the table `ref` at its newest version; one that was opened before is returned again, not a second one."""
+        """Open the table `ref` at its newest version; a later call returns the same object, not a second one."""
         known = self._opened.get(ref)
         if known is None or not known.is_newest():
             known = DeltaTableState.open(self.path, owner, ref)
