@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SUFFIX = ".jsa"
+_UNFINISHED = ".making-"
+"""Prefix of the directory in which an archive is made; one is left by a process that was killed."""
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Java's warnings about archives go to standard output, which belongs to the program."""
 
 
-def archives() -> Path | None:
+def java_program() -> str | None:
+    """Return the path of the Java that Spark starts, found through JAVA_HOME or PATH; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(os.path.join(home, "bin", "java") if home else "java")
+
+
+def _archives() -> Path | None:
     """Return the directory of this user's archives; None if the user has no home directory."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):
@@ -37,8 +45,7 @@ def archive() -> Path | None:
 
     None if one of them is missing, or there is no directory for it.
     """
-    home, pyspark, place = os.environ.get("JAVA_HOME"), _pyspark(), archives()
-    java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    java, pyspark, place = java_program(), _pyspark(), _archives()
     if java is None or pyspark is None or place is None:
         return None
     binary = Path(java).resolve()
@@ -79,7 +86,7 @@ def make_archive(
         raise InputError(msg)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as place:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=_UNFINISHED) as place:
             made = Path(place) / target.name
             _end(_used(make_session(f'{_QUIET} "-XX:ArchiveClassesAtExit={made}"'), table_format))
             if not made.exists():
@@ -94,8 +101,12 @@ def make_archive(
 
 def delete_archives() -> list[Path]:
     """Delete all archives of this user; return them. Sessions that use one go on, and later ones start as without."""
-    place = archives()
-    found = [] if place is None else sorted(place.glob(f"*{_SUFFIX}"))
+    place = _archives()
+    if place is None:
+        return []
+    for left in place.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    found = sorted(place.glob(f"*{_SUFFIX}"))
     for one in found:
         one.unlink(missing_ok=True)
     return found

@@ -7,7 +7,6 @@ import importlib.resources
 import importlib.util
 import logging
 import os
-import shutil
 import sys
 import sysconfig
 import threading
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from txstorm.clients.class_archive import java_options
+from txstorm.clients.class_archive import java_options, java_program
 from txstorm.errors import InputError, MissingDependency
 
 log = logging.getLogger("txstorm.spark")
@@ -124,8 +123,8 @@ def check_installed() -> None:
     """Raise `MissingDependency` unless pyspark is installed, and `InputError` unless Java is; changes nothing."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingDependency("pyspark", "spark")
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which(os.path.join(home, "bin", "java") if home else "java") is None:
+    if java_program() is None:
+        home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME={home}" if home else "PATH"
         msg = (
             f"no Java found by {where}; Spark needs Java 17 or newer: install it (Debian: apt-get install "

@@ -167,10 +167,11 @@ class StateStore:
         declared = declarations(resources.states, resources.sinks)
         if resources.letters is not None:
             declared.append(letters_declaration(resources.letters))
+        place = opened or Directory(data_dir)
         found: dict[TableRef, DeltaTableState] = {}
         missing: list[tuple[DeclaredTable, TableRef]] = []
         for one in declared:
-            found |= _opened(opened or Directory(data_dir), owner, one, recorded)
+            found |= _opened(place, owner, one, recorded)
             missing += [(one, ref) for ref in one.refs if ref not in found]
         _check_missing(data_dir, [ref for _, ref in missing], recorded)
         for number, (one, ref) in enumerate(missing, start=1):

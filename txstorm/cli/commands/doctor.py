@@ -194,8 +194,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def java() -> Check:
     """Check the version of the Java runtime that Spark would start."""
-    home = os.environ.get("JAVA_HOME")
-    path = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    home, path = os.environ.get("JAVA_HOME"), class_archive.java_program()
     remedy = BREW_JAVA if sys.platform == "darwin" else APT_JAVA
     if path is None:
         if home:

@@ -98,7 +98,7 @@ def test_idle_readers_are_closed_even_if_none_is_needed_any_more(monkeypatch):
     readers = Readers(Reader)
     with lend(readers) as one:
         pass
-    time.sleep(0.2)
+    time.sleep(0.2)  # the second reader is due later than the first, for which the timer is set
     with lend(readers, settings={**A, "x": 1}) as other:
         pass
     until = time.monotonic() + 30
