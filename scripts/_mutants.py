@@ -108,13 +108,13 @@ versions = self._publish(intent)
         "intent_after_the_first_table",
         "Publisher._decide_and_publish",
         """
-with timed(milliseconds, 'decide'):
+with self._timed(milliseconds, 'decide'):
     self._books.decide(intent)
 """,
         """
 from dataclasses import replace
 self._store.publish(replace(intent, tables=intent.tables[:1]), self._books.epoch)
-with timed(milliseconds, 'decide'):
+with self._timed(milliseconds, 'decide'):
     self._books.decide(intent)
 """,
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from txstorm.books.data_directory import topology_in
 from txstorm.books.records import Identity
 from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.lanes import THREADS
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.kept_history import check_in_history, history_row
 from txstorm.operations.rewind_target import rewind_target
@@ -173,6 +173,6 @@ def _planned(place: Directory, epoch: int, identity: Identity, txid: int) -> lis
     """Plan the rewind of every table, including tables created by a start that was killed before recording them."""
     found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(place.path), start=1):
-        found.append(plan_table(place, owner, ref, txid, epoch, int(time.time() * 1000)))
+        found.append(plan_table(place, owner, ref, txid, epoch, THREADS.now() // 1000))
         faults.point(f"rewind.{number}.staged")
     return found

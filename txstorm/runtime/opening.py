@@ -7,10 +7,9 @@ is one module, as the steps of P0 depend on their order.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +23,7 @@ from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.engine.task.collector import Observe
 from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
+from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
@@ -108,29 +108,12 @@ class Patience:
         raise BlockedError(msg) from cause
 
 
-def now_micros() -> int:
-    """Return the wall-clock time in UTC microseconds since 1970."""
-    return time.time_ns() // 1000
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The wall clock and the monotonic clock of a run.
-
-    Attributes:
-        now: returns UTC microseconds since 1970, for the timestamps of transactions.
-        monotonic: returns seconds, for timers and timeouts.
-    """
-
-    now: Callable[[], int] = now_micros
-    monotonic: Callable[[], float] = time.monotonic
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """Options of one run; see `txstorm.run`.
 
     Attributes:
+        lanes: run the work of the run, and give its clocks.
         observe: called with everything that a task of the commit phase emitted.
         origin: location of the topology's code, recorded for replays.
         ledger: overrides the setting ``ledger``.
@@ -144,7 +127,7 @@ class RunOptions:
     available_now: bool = False
     until_txid: int | None = None
     journal: Path | None = None
-    clock: Clock = field(default_factory=Clock)
+    lanes: Lanes = THREADS
     observe: Observe | None = None
     origin: CodeOrigin | None = None
     ledger: str | None = None
@@ -254,7 +237,7 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
         books = Books(ledger, data_dir / "intents")
-        if take_lease(books, topology.id, start.options.standby, make_ready):
+        if take_lease(books, topology.id, start.options.standby, make_ready, start.options.lanes):
             # Meanwhile another version of txstorm may have led, or the topology may have moved to another ledger.
             check_directory(data_dir)
             chosen_ledger(data_dir, str(chosen))
@@ -275,7 +258,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     known = books.identity()
     identity = known or Identity(topology.id, uuid.uuid4().hex)
     _check_same(topology, identity, data_dir)
-    if finish_rewind(data_dir, books) is not None:
+    if finish_rewind(data_dir, books, start.options.lanes) is not None:
         identity = known = books.identity() or identity
     place = Directory(data_dir)
     check(place, books, identity)
@@ -306,6 +289,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
         settings=StoreSettings(
             Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
         ),
+        lanes=start.options.lanes,
         spark=writer,
         opened=place,
     )
@@ -363,18 +347,26 @@ def _assemble(
         gate.blocked = cause is not None
         monitor.blocked(cause)
 
-    publisher = Publisher(store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep)
-    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None)
+    lanes = options.lanes
+    publisher = Publisher(
+        store,
+        books,
+        keep_intents=settings.keep_intents,
+        blocked=blocked,
+        sleep=start.sleep,
+        monotonic=lanes.monotonic,
+    )
+    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None, lanes=lanes)
     finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters),
         observe=options.observe,
-        monotonic=options.clock.monotonic,
+        lanes=lanes,
     )
     committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
-    retention, clock = None, options.clock
+    retention = None
     if (seconds := settings.history_retention) is not None:
-        retention = Retention(store.upkeep, books, identity.timeline, seconds, clock.now, clock.monotonic)
+        retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes)
     return Session(
         data_dir=Path(store.data_dir),
         coded=start.topology,
@@ -394,7 +386,7 @@ def _assemble(
         committer=committer,
         retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
         currtx=books.currtx(),
-        monotonic=options.clock.monotonic,
+        lanes=lanes,
         journal=_journal(options.journal),
         retention=retention,
     )
@@ -403,8 +395,8 @@ def _assemble(
 def _planning(topology: Topology, program: Program, books: Books, settings: Settings, options: RunOptions) -> Planning:
     source = planner(topology.spout.object, program.driver_context(program.spout))
     wrap = options.recorded or (lambda planner: planner)
-    pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout)
-    return Planning(books, source, options.clock.now, external=topology.external, pins=pins, wrap=wrap)
+    pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout, options.lanes)
+    return Planning(books, source, options.lanes.now, external=topology.external, pins=pins, wrap=wrap)
 
 
 def _system(
@@ -414,7 +406,7 @@ def _system(
         planning,
         gate,
         settings.heartbeat_interval,
-        options.clock.monotonic,
+        options.lanes.monotonic,
         timers=any(one.timers for one in topology.components) and not options.bounded,
         end=options.end_of_input,
     )
@@ -443,7 +435,7 @@ def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monito
 def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Admission:
     gate = Admission(
         source,
-        monotonic=options.clock.monotonic,
+        monotonic=options.lanes.monotonic,
         min_interval=settings.min_interval,
         until_txid=options.until_txid,
         max_bytes=settings.max_in_flight_bytes,

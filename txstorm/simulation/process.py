@@ -161,7 +161,7 @@ class Process:
         self.ledger.acquire(self.name)
         known = self.books.identity()
         identity = known or Identity(TOPOLOGY, INCARNATION)
-        if finish_rewind(self.place, self.books, self.world.clock) is not None:
+        if finish_rewind(self.place, self.books, self.world.lanes) is not None:
             identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
         if starts:
@@ -201,7 +201,12 @@ class Process:
         source, external = SimPlanner(self.world), self.world.schedule.external
         self.planning = Planning(self.books, source, self.world.micros, external=external)
         self.concluder = Publisher(
-            self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
+            self,
+            self.books,
+            keep_intents=KEEP_INTENTS,
+            blocked=lambda cause: None,
+            sleep=lambda seconds: False,
+            monotonic=self.world.clock,
         )
         self.attempts = self.books.epoch << EPOCH_BITS
         self.state = initial(self.world.config)

@@ -75,7 +75,7 @@ def rewind_to_share(process: Process, share: float, *, asleep: bool) -> bool:
     timeline = identity.timeline + 1
     decided = Rewind(TOPOLOGY, INCARNATION, timeline, process.books.epoch, txid, row, tables)
     process.books.decide_rewind(decided)
-    carry_out(process.place, process.books, decided, process.world.clock)
+    carry_out(process.place, process.books, decided, process.world.lanes)
     return True
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from txstorm.coordinator.machine import FIRST_TXID, Config
 from txstorm.errors import TableCorrupt, TxstormError
+from txstorm.lanes import Inline
 from txstorm.ledger.paths import EPOCH
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
@@ -68,6 +69,7 @@ class World:
         self.away: set[int] = set()
         self.news = 0  # number of changes to the source
         self.now = 1_000_000
+        self.lanes = Inline(self.micros, self.clock)
         self.tables: dict[str, Stored] = {}
         for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
             self._add(ref, number)

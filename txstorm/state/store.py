@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from txstorm import faults
 from txstorm.api.external import MapState, Outlet
 from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.errors import TableCorrupt
+from txstorm.lanes import THREADS, Lanes
 from txstorm.state.collections import state_group
 from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.registry import ExternalStores
@@ -22,7 +22,6 @@ from txstorm.state.external.targets import ExternalTarget
 from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
-from txstorm.state.parallel import together
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
@@ -113,6 +112,7 @@ class StateStore:
         outside: ExternalStores,
         settings: StoreSettings,
         spark: SparkWriter | None,
+        lanes: Lanes,
     ) -> None:
         self.data_dir, self.owner, self.outside = data_dir, owner, outside
         self.upkeep = UpkeepSchedule(
@@ -120,12 +120,14 @@ class StateStore:
             tables,
             settings.max_lag,
             self.load,
+            lanes,
             applied=lambda uri: self._members[uri].applied,
             unpublished=lambda uri: self._members[uri].unpublished() if uri in self._members else set(),
         )
         self._declared, self._delta, self._settings, self._spark = declared, tables, settings, spark
         self._tables: CommitTables | None = None
-        self._loading = threading.Lock()
+        self._lanes = lanes
+        self._loading = lanes.lock()
         self._members: dict[str, PendingTable] = {}
         self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
@@ -143,6 +145,7 @@ class StateStore:
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
         opened: Directory | None = None,
+        lanes: Lanes = THREADS,
     ) -> StateStore:
         """Open the tables of a topology: check them against the declarations, then create those that are missing.
 
@@ -157,6 +160,7 @@ class StateStore:
             settings: settings of the tables and their indexes; None: the defaults.
             spark: the writer for tables declared with ``writer="spark"``; required if there are any.
             opened: the directory with the tables that are open already; None: none is.
+            lanes: publish tables concurrently, and write their indexes.
 
         Raises:
             StateError: a declaration is invalid, or differs from its table.
@@ -184,7 +188,7 @@ class StateStore:
                 found[one.refs[0]].use(spark)
         managed = resources.managed(data_dir, owner)
         outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets, managed)
-        made = cls(data_dir, owner, declared, found, outside, settings, spark)
+        made = cls(data_dir, owner, declared, found, outside, settings, spark, lanes)
         if recorded.tables is not None:
             uris = {one.refs[0].uri for one in declared}
             made._late = dict.fromkeys(uris - set(recorded.tables), recorded.committed)
@@ -254,7 +258,7 @@ class StateStore:
         managed = dict(
             [*self.outside.of_kind(CHECKPOINT, outside).values(), *self.outside.of_kind(STORE, outside).values()]
         )
-        return CommitTables(states, sinks, list(self._members.values()), letters, managed)
+        return CommitTables(states, sinks, list(self._members.values()), letters, managed, self._lanes)
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
@@ -292,7 +296,7 @@ class StateStore:
         outside = [(number, one) for number, one in numbered if one.kind in OUTSIDE]
         for _, one in tables:  # while nothing is published, a decided group can still be abandoned
             self._delta[TableRef(one.kind, one.name)].check_there()
-        made = together([partial(self._publish_table, *one, intent, epoch) for one in tables])
+        made = self._lanes.together([partial(self._publish_table, *one, intent, epoch) for one in tables])
         # Sequentially, on this thread: a user's connections need not be thread-safe.
         for number, one in outside:
             self.outside.publish(number, one, intent, epoch)
@@ -350,7 +354,8 @@ class StateStore:
 
     def _load_state(self, one: DeclaredTable, state: KeyedState) -> Unpublished[Any]:
         published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
-        index = opened_index(self.data_dir, state, kept, None if one.merged else published, self._settings.bounds)
+        changes, bounds = None if one.merged else published, self._settings.bounds
+        index = opened_index(self.data_dir, state, kept, changes, bounds, self._lanes)
         group = state_group(state, index)
         self._indexes[state.name] = index
         due = [Expiring(kept.handle).is_due] if one.merged and state.ttl is not None else []
