@@ -284,6 +284,7 @@ class SimPlace(TableDirectory):
         stored = self._world.tables[ref.uri]
         self._world.judge.before_creation(self._process, ref.uri)
         kind = self._world.passes(self._process, "table create", stored.uri)
+        self._world.creates(self._process, stored.uri)
         if kind == FAILED:
             raise self._process.injected(TableCorrupt("the table cannot be created"))
         if stored.versions:
