@@ -121,11 +121,18 @@ class Books:
         self._commit([self._put(names.ORIGIN, value)])
 
     def raise_epoch(self) -> int:
-        """Raise the epoch by compare-and-set and return it; from now on it fences every write."""
+        """Raise the epoch by compare-and-set and return it; from now on it fences every write.
+
+        Raises:
+            FencedError: another coordinator has raised it at the same time.
+        """
         entry = self.ledger.get(names.EPOCH)
         epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
         expect = ABSENT if entry is None else entry.version
-        self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+        try:
+            self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+        except ConflictError as error:
+            raise FencedError(f"another coordinator has raised the epoch at the same time ({error})") from error
         # Computed, not read back: another coordinator may have raised it again.
         self._guard = [Check(names.EPOCH, expect + 1)]
         self.epoch = epoch

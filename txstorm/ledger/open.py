@@ -81,7 +81,7 @@ def open_ledger(
 
 
 def check_in_use(ledger: Ledger, named: LedgerSpec) -> None:
-    """Raise `DataDirectoryError` if the content of `ledger` was moved; with the lease held, that cannot happen later."""
+    """Raise `DataDirectoryError` if the content of `ledger` was moved; while the lease is held, it stays in use."""
     if (target := moved_to(ledger)) is not None:
         msg = f"ledger {named} was moved to {target}; expected the one in use: give --ledger {shlex.quote(target)}"
         raise DataDirectoryError(msg)

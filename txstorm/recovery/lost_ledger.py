@@ -131,13 +131,14 @@ def _without_left(tables: Sequence[DeltaTableState]) -> list[DeltaTableState]:
     These are empty tables: of an earlier timeline than others, or of changes without the table of the state, which is
     created after them.
     """
-    newest, refs = max(table.owner.timeline for table in tables), {table.ref for table in tables}
-
-    def is_left(table: DeltaTableState) -> bool:
-        alone = table.ref.kind == CHANGES and TableRef(STATE, table.ref.name) not in refs
-        return (alone or table.owner.timeline < newest) and table.is_untouched(recorded=False)
-
-    return [table for table in tables if not is_left(table)]
+    newest = max(table.owner.timeline for table in tables)
+    tables = [one for one in tables if one.owner.timeline == newest or not one.is_untouched(recorded=False)]
+    states = {table.ref.name for table in tables if table.ref.kind == STATE}
+    return [
+        one
+        for one in tables
+        if one.ref.kind != CHANGES or one.ref.name in states or not one.is_untouched(recorded=False)
+    ]
 
 
 def _is_merged(table: DeltaTableState) -> bool:

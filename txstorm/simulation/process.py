@@ -194,7 +194,7 @@ class Process:
                 table.use_spark()
             new = table.stored.uri.replace("state/", "changes/") not in recorded
             table.raise_epoch(self.books.epoch, begins=currtx - 1 if new else None)
-            if new and table.last_txid() != currtx - 1:
+            if new and not table.begins_after(currtx - 1):
                 table.begin(currtx - 1, self.books.epoch)
         self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
         if roster.tables and self.world.below(2):

@@ -223,7 +223,7 @@ class StateStore:
                 if one.differs(table):
                     table.redefine(one.schema(table.ref), one.about(table.ref), epoch)
                     faults.point(f"p0.{at}.redefined")
-                if txid is not None and table.last_txid() != txid:
+                if txid is not None and not table.begins_after(txid):
                     table.begin(txid, epoch)
                     faults.point(f"p0.{at}.begun")
             number += len(tables)

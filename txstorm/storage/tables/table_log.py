@@ -286,7 +286,11 @@ class TransactionalTable(ABC):
         Needed if a run that was killed during its start has created the table, and transactions have been committed
         without the table since.
         """
-        self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
+        self.amend(lambda: self.begins_after(txid), lambda: self._beginning(txid, epoch), epoch, "let it begin")
+
+    def begins_after(self, txid: int) -> bool:
+        """Whether the table is as of `txid`, and begins after it."""
+        return self.last_txid() == txid == self.since()
 
     def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
         """Write the commit that `made` returns, which adds no rows, unless `is_done`; raises the errors of `drop`.
