@@ -18,12 +18,12 @@ SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering"
 THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
-HEARTBEAT = "heartbeat"
+HEARTBEAT, CREATING = "heartbeat", "paused_before_creation"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, THINNING, REPLAYED, LIE, DAMAGE, INACTIVE),
-    *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT),
+    *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT, CREATING),
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25

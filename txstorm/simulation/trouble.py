@@ -178,9 +178,12 @@ def deploy(world: World) -> None:
         elif len(world.tables) < MOST_TABLES:
             world.add()
             world.count(kinds.ADDED, f"the code has {world.code[-1]}")
+            world.late_creation = not world.schedule.external and world.below(2) == 0
         if world.below(2):
             world.arm(TAKING_OVER)
-        if world.start() not in world.processes and world.below(2):
+        started = world.start()
+        world.late_creation = False
+        if started not in world.processes and world.below(2):
             _roll_back(world, *before)
         if world.below(2):
             _commit_more(world)
