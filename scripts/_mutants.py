@@ -551,6 +551,32 @@ else:
         "()",
     ),
     Mutant(
+        "a_table_is_created_without_asking_who_leads",
+        "TableDirectory.create",
+        "self._check_leads()",
+        "pass",
+    ),
+    Mutant(
+        "history_is_appended_without_asking_who_leads",
+        "TableDirectory.append_history",
+        "self._check_leads()",
+        "pass",
+    ),
+    Mutant(
+        "what_a_fenced_coordinator_left_is_not_taken_over",
+        "TransactionalTable._raising",
+        "return self._beginning(begins, epoch)",
+        "pass",
+    ),
+    Mutant(
+        "a_rewind_does_not_expect_what_a_fenced_coordinator_left",
+        "planned",
+        "table.ref.kind == STATE and (not left)",
+        "table.ref.kind == STATE",
+        "tests/recovery/takeover/test_fenced_starts.py::"
+        "test_a_rewind_and_a_rebuilt_ledger_accept_what_a_fenced_start_left",
+    ),
+    Mutant(
         "the_table_of_a_state_is_not_taken_over",
         "raise_epochs",
         "table.raise_epoch(epoch, recorded.get(ref.uri))",

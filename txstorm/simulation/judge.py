@@ -11,7 +11,7 @@ from txstorm.clients.delta.entry import Commit
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Entry
 from txstorm.simulation import expected as content
-from txstorm.simulation.expected import Violation
+from txstorm.simulation.expected import SINCE_APP, Violation
 from txstorm.simulation.outside import Extents, extents_of
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.spouts.facts import kind_of
@@ -29,7 +29,7 @@ THEIRS = f"{STAGED}/theirs.parquet"
 
 TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = TopologyIdentity("", INCARNATION).epoch_app
-SINCE_APP, UNTIL_APP = TopologyIdentity("", INCARNATION).since_app, TopologyIdentity("", INCARNATION).until_app
+UNTIL_APP = TopologyIdentity("", INCARNATION).until_app
 Decision = list[tuple[int, int, str]]
 """A decided group: txid, attempt id and digest of each of its transactions."""
 
@@ -183,9 +183,9 @@ class Judge:
         row = rewind["row"]
         ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in extents_of(row["extents"])]
         for stored in filter(lambda one: one.versions, self._world.tables.values()):
+            if self._is_left(stored):  # the next start takes it over, whatever it is as of
+                continue
             if self._app(stored) is None:
-                if self._is_left(stored):
-                    continue
                 raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} has not reached its target")
             stored.check_durable(stored.published, f"a rewind to txid {txid} is over")
             _, until = self._life(stored)

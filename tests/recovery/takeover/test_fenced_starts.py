@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,22 +192,16 @@ def test_a_start_creates_nothing_after_an_answer_of_the_ledger_that_does_not_say
     go(tmp_path / "base", 2)
     for name in ("get", "scan", "children", "commit"):
         monkeypatch.setattr(SqliteLedger, name, _reported(name, lambda *call: fence.called(*call)))
-    data_dir, at = tmp_path / "data", 1
-    while True:
+    data_dir, at, fenced = tmp_path / "data", 0, True
+    while fenced:
+        at += 1
         shutil.copytree(tmp_path / "base", data_dir)
         fence = Fence(data_dir, at)
-        try:
+        with suppress(FencedError):
             go(data_dir, 3, new=True)
-        except FencedError:
-            made = created(fence.before, content(data_dir))
-            # A pause between the answer and what relies on it cannot be excluded: one table, or one file, at most.
-            assert len(made) <= (fence.calls[-1] == names.EPOCH), (at, fence.calls[-1], made)
-        else:
-            if fence.before is None:  # the run has ended before so many calls
-                break
-            # Fenced after its last decision: only the write of its last status could still find out.
-            assert created(fence.before, content(data_dir)) == set()
-        finally:
-            shutil.rmtree(data_dir)
-        at += 1
+        fenced = fence.before is not None
+        made = created(fence.before, content(data_dir)) if fenced else set()
+        # A pause between the answer and what relies on it cannot be excluded: one table, or one file, at most.
+        assert len(made) <= (fence.calls[-1] == names.EPOCH), (at, fence.calls[-1], made)
+        shutil.rmtree(data_dir)
     assert at > 20
