@@ -3,9 +3,10 @@
 #                      used as it is with TXSTORM_VENV=keep (tests of scripts)
 #   need_java          Java 17 or newer
 #   need_redis         redis-server
-#   stage NAME CMD...  runs a command, reports its result and duration, remembers failures
+#   adopt ARGUMENT...  restarts the script with these arguments such that orphans of its processes are counted, too
+#   stage NAME CMD...  runs a command, reports its result, duration and processor time, remembers failures
 #   simulated COUNT    runs simulated worlds
-#   finish             lists the stages with the time of each; exit code 1 when one failed
+#   finish             lists the stages with the times of each; exit code 1 when one failed
 # Set-up messages go to standard error: standard output belongs to the caller (--json).
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -115,12 +116,42 @@ use_venv() {
 failed=()
 stages=()
 
+adopt() {
+    local python
+    if [[ -n ${TXSTORM_ADOPTER:-} || ! -r /proc/$$/stat ]]; then return; fi
+    python=$(find_python "import ctypes; ctypes.CDLL(None).prctl") || return 0
+    if [[ $install == true ]]; then set -- --install "$@"; fi
+    exec "$python" scripts/_adopter.py "scripts/${0##*/}" "$@"
+}
+
+# processor_seconds: prints those of this script and of all its processes that have ended, orphans included if adopted
+processor_seconds() {
+    local files=("/proc/$$/stat")
+    if [[ ${TXSTORM_ADOPTER:-} == "$PPID" ]]; then files+=("/proc/$PPID/stat"); fi
+    # After the name: user and system time, then those of children that have been waited for.
+    awk -v ticks="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); sum += $12 + $13 + $14 + $15 } END { printf "%d", sum / ticks }' \
+        "${files[@]}" 2>/dev/null || echo 0
+}
+
+# await_orphans: waits some seconds for adopted processes that are about to end
+await_orphans() {
+    local children tries
+    if [[ ${TXSTORM_ADOPTER:-} != "$PPID" ]]; then return; fi
+    for tries in {1..50}; do
+        read -r -a children < <(cat "/proc/$PPID/task/$PPID/children" 2>/dev/null && echo) || return 0
+        if [[ ${#children[@]} -le 1 ]]; then return; fi
+        sleep 0.1
+    done
+}
+
 stage() {
-    local name=$1 start=$SECONDS outcome=ok
+    local name=$1 start=$SECONDS spent outcome=ok
+    spent=$(processor_seconds)
     shift
     echo "== $name"
     "$@" || { outcome=FAILED; failed+=("$name"); }
-    stages+=("$name: $outcome ($((SECONDS - start)) s)")
+    await_orphans
+    stages+=("$name: $outcome ($((SECONDS - start)) s, $(($(processor_seconds) - spent)) processor s)")
     echo "== ${stages[-1]}"
 }
 
@@ -133,7 +164,7 @@ simulated() {
 }
 
 finish() {
-    echo "== all stages: $SECONDS s"
+    echo "== all stages: $SECONDS s, $(processor_seconds) processor s"
     printf '   %s\n' "${stages[@]}"
     if [[ ${#failed[@]} -gt 0 ]]; then echo "== failed: ${failed[*]}"; exit 1; fi
 }

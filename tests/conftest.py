@@ -11,7 +11,10 @@ from typing import Any
 
 import hypothesis
 import pytest
+from java_processes import JavaProcesses
 from programs import close_loaded
+from shared_session import Surroundings
+from spread import Spread
 
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
@@ -45,11 +48,16 @@ def delta_jars() -> str:
     return ",".join(map(str, jars))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files with long tests first, so that no pytest worker is left with one at the end."""
-    marks = ("slow", "spark", "integration", "notebook")
-    long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in marks)}
-    items.sort(key=lambda item: item.path not in long)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `scripts/test` for runs of all tests."""
+    parser.addoption("--jvm-budget", action="store_true", help="fail if more JVMs were started than the budget")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the distribution of the tests and the count of their Java processes."""
+    config.pluginmanager.register(Spread(config))
+    if not hasattr(config, "workerinput") and Path("/proc/self/environ").exists():
+        config.pluginmanager.register(JavaProcesses())
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +77,19 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let a test on Spark fail that leaves the shared session or its process other than it was; restore both."""
+    if request.node.get_closest_marker("spark") is None:
+        yield
+        return
+    before = Surroundings.now()
+    yield
+    changes = before.changes()
+    before.restore()
+    assert changes == []
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 from programs import Program, loaded
 
-from txstorm.results.views import committed_txid
+from txstorm.operations.status import read_status
+from txstorm.results.views import StateView, committed_txid
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
@@ -290,12 +290,21 @@ def test_a_closed_output_pipe_is_not_an_error(project):
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_spark_workers_can_import_from_the_current_directory(start, project):
-    process = start("run", "echo", "--available-now", "--json")
-    out, err = process.communicate(timeout=800)
-    assert process.returncode == 0, err
-    assert (last(out)["engine"], last(out)["committed_txid"]) == ("spark", 20)
-    spark = start("state", "txstorm-data/echo", "counts", "--json").communicate(timeout=PATIENCE)[0]
-    shutil.rmtree(project / "txstorm-data")
-    start(*LOCAL, "--available-now").communicate(timeout=PATIENCE)
-    assert start("state", "txstorm-data/echo", "counts", "--json").communicate(timeout=PATIENCE)[0] == spark
+def test_spark_workers_import_from_the_current_directory_and_have_hash_seed_0(project: Path) -> None:
+    """Workers find the modules beside the driver's, and their hashes are those of seed 0, whatever the driver's seed."""
+    emitted = 'WORDS[tuple["index"]]'
+    assert emitted in MODULE
+    (project / "echo.py").write_text(MODULE.replace(emitted, emitted + " + f' {hash(\"txstorm\")}'"), encoding="utf-8")
+    # The command itself, `main`, would choose seed 0 for the driver, too.
+    run = "from txstorm.cli.main import execute; exit(execute(['run', 'echo', '--available-now', '--json']))"
+    command = [sys.executable, "-P", "-c", run]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (last(done.stdout)["engine"], last(done.stdout)["committed_txid"]) == ("spark", 20)
+    assert read_status(project / "txstorm-data/echo")["hash_seed"]["seed"] == "random"
+    zero = {**environment, "PYTHONHASHSEED": "0"}
+    known = subprocess.run([sys.executable, "-c", "print(hash('txstorm'))"], env=zero, capture_output=True, check=True)
+    fixed = int(known.stdout)
+    counted = {row["word"]: row["n"] for row in StateView(project / "txstorm-data/echo", "counts").to_pylist()}
+    assert counted == {f"storm {fixed}": 14, f"spark {fixed}": 13, f"delta {fixed}": 13}

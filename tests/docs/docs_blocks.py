@@ -191,11 +191,24 @@ def _commands(text: str) -> list[tuple[str, str]]:
     return [(command, "\n".join(output)) for command, output in found]
 
 
-def prepare(directory: Path, programs_socket: str | None) -> None:
-    """Make `directory` look like a checkout whose `txstorm` is on the PATH, and go there.
+@contextlib.contextmanager
+def checkout(directory: Path, programs_socket: str | None) -> Iterator[None]:
+    """Context manager that makes `directory` look like a checkout whose `txstorm` is on the PATH, and goes there.
 
     If a fork server is given (see `programs`), txstorm and the jobs are run through it.
     """
+    place, environment, path = Path.cwd(), dict(os.environ), list(sys.path)
+    _prepare(directory, programs_socket)
+    try:
+        yield
+    finally:
+        os.chdir(place)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path[:] = path
+
+
+def _prepare(directory: Path, programs_socket: str | None) -> None:
     (directory / "jobs").symlink_to(ROOT / "jobs")
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
@@ -246,19 +259,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--spark", action="store_true", help="run the blocks that need Spark, too")
+    parser.add_argument("--directory", type=Path, help="an empty one to run in (default: a temporary one)")
     parser.add_argument("--programs", metavar="SOCKET", help="of a process that forks programs")
     parser.add_argument("--instead", action="append", default=[], metavar="OLD=NEW", help="replace text in the blocks")
     chosen = parser.parse_args(arguments)
     instead = [tuple(one.split("=", 1)) for one in chosen.instead]
     path = chosen.file.resolve()
-    faulthandler.dump_traceback_later(LONGEST, exit=True)
-    with tempfile.TemporaryDirectory() as directory:
-        before = Path.cwd()
-        prepare(Path(directory), chosen.programs)
-        try:
-            faults = run_file(path, spark=chosen.spark, instead=instead)
-        finally:
-            os.chdir(before)
+    faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.__stderr__)
+    with contextlib.ExitStack() as left:
+        directory = chosen.directory or Path(left.enter_context(tempfile.TemporaryDirectory()))
+        left.enter_context(checkout(directory, chosen.programs))
+        faults = run_file(path, spark=chosen.spark, instead=instead)
+    faulthandler.cancel_dump_traceback_later()
     if faults:
         print("\n\n".join(faults))
     return 1 if faults else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from docs_blocks import ROOT, blocks, difference
 from programs import loaded
 from servers.process import free_ports
+from shared_session import run_here
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 RUNNER = Path(__file__).with_name("docs_blocks.py")
@@ -28,7 +30,10 @@ def name(page: Path) -> str:
 
 def run_page(page: Path, *options: str, **environment: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = loaded().run(RUNNER, page, "--programs", loaded().socket, *options, env=environment)
+    succeeded(loaded().run(RUNNER, page, "--programs", loaded().socket, *options, env=environment))
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-8000:]}"
 
 
@@ -42,29 +47,30 @@ def test_page(page: Path):
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SPARK, ids=name)
-def test_page_with_spark(page: Path):
-    run_page(page, "--spark", **spark_environment())
+@pytest.mark.usefixtures("spark")
+def test_page_with_spark(page: Path, tmp_path: Path):
+    """The page runs in this process, whose Spark session it meets; it drops its views instead of stopping it."""
+    drop = "dropped = [spark.catalog.dropTempView(view.name) for view in spark.catalog.listTables()]"
+    options = ["--programs", loaded().socket, "--spark", "--directory", tmp_path, "--instead", f"spark.stop()={drop}"]
+    succeeded(run_here(RUNNER, page, *options, cwd=tmp_path))
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.integration
 def test_page_with_servers(kafka_broker, zookeeper_server):
-    instead = {"127.0.0.1:9092": kafka_broker.bootstrap, "127.0.0.1:2181": zookeeper_server.hosts}
+    """The page runs with its addresses replaced; `spark-submit` starts Spark, `txstorm run` the local engine instead."""
+    instead = {
+        "127.0.0.1:9092": kafka_broker.bootstrap,
+        "127.0.0.1:2181": zookeeper_server.new_chroot(),
+        "jobs.kafka_to_delta --available-now": "jobs.kafka_to_delta --available-now --engine local",
+        "kafka-to-delta on spark": "kafka-to-delta on local",
+    }
     text = SERVED.read_text(encoding="utf-8")
     assert all(known in text for known in instead)
     options = [option for pair in instead.items() for option in ("--instead", "=".join(pair))]
-    servers = {"KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap}
-    run_page(SERVED, "--spark", *options, **spark_environment(), **servers)
-
-
-def spark_environment() -> dict[str, str]:
     quiet = "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false --conf spark.log.level=ERROR"
-    jars = ",".join(map(str, sorted((ROOT / ".cache" / "jars").glob("*.jar"))))
-    assert jars, "no Delta jars in .cache/jars; run scripts/jars"
-    delta = f"--jars {jars} --conf spark.databricks.delta.snapshotPartitions=1"
-    submit = f"{delta} {quiet} pyspark-shell"
-    return {"PYSPARK_SUBMIT_ARGS": submit, "SPARK_LOCAL_IP": "127.0.0.1"}
+    servers = {"KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap, "PYSPARK_SUBMIT_ARGS": f"{quiet} pyspark-shell"}
+    run_page(SERVED, "--spark", *options, **servers)
 
 
 @pytest.mark.slow

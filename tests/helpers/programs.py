@@ -259,7 +259,6 @@ def _reap(living: dict[int, socket.socket]) -> None:
 def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Turn this forked child into the program: set its files, directory, environment and path, then run it."""
     import random
-    import runpy
 
     from txstorm import faults
 
@@ -279,21 +278,28 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     random.seed()
     faults.arm(os.environ.get("TXSTORM_FAULT", ""))
     faults._trace = os.environ.get("TXSTORM_FAULT_TRACE")
-    safe = [one for one in request["arguments"][:1] if one == "-P"]
-    kind, *rest = request["arguments"][len(safe) :]
     own = [os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
     base = [one for one in sys.path if one not in (str(ROOT), str(ROOT / "tests"))]
+    sys.path[:] = [*own, *base]
+    run_as_main(request["arguments"])
+
+
+def run_as_main(arguments: Sequence[str]) -> None:
+    """Run ``python ARGUMENTS`` as the main module of this process, with its arguments and first entry of the path."""
+    import runpy
+
+    safe = arguments[:1] == ["-P"]
+    kind, *rest = arguments[safe:]
+    first = {"-m": os.getcwd(), "-c": ""}.get(kind, os.path.dirname(os.path.abspath(kind)))
+    sys.path[:] = [*([] if safe else [first]), *sys.path]
     if kind == "-m":
-        sys.path[:] = [*([] if safe else [os.getcwd()]), *own, *base]
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
-        sys.path[:] = [*([] if safe else [""]), *own, *base]
         sys.argv = ["-c", *rest[1:]]
         sys.modules["__main__"] = main = ModuleType("__main__")
         exec(compile(rest[0], "<string>", "exec"), vars(main))
     else:
-        sys.path[:] = [*([] if safe else [os.path.dirname(os.path.abspath(kind))]), *own, *base]
         sys.argv = [kind, *rest]
         runpy.run_path(kind, run_name="__main__")
 

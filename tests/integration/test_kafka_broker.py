@@ -29,6 +29,7 @@ def committed(kafka: Kafka, topic: str, until: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 def test_kill_and_restart_keep_records_and_address(kafka_broker: Kafka):
     topic = kafka_broker.make_topic()
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "acks": "all"})

@@ -262,16 +262,16 @@ def test_compacted_marks_are_enough(kafka_broker, tmp_path):
 
 def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broker, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Publisher, "TRIES", 2)
-    topic = kafka_broker.make_topic(partitions=2)
-    ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data", until_txid=2)
-    kafka_broker.kill()
+    topic, proxy = kafka_broker.make_topic(partitions=2), kafka_broker.proxy()
+    ends(topology(proxy.address, topic), tmp_path / "data", until_txid=2)
+    proxy.cut()
     try:
         with pytest.raises(BlockedError, match=r"the brokers cannot be asked: .* It answered in earlier runs"):
-            ends(topology(kafka_broker.bootstrap, topic, timeout=0.5), tmp_path / "data")
+            ends(topology(proxy.address, topic, timeout=0.5), tmp_path / "data")
     finally:
-        kafka_broker.restart()
+        proxy.heal()
     assert "cannot lead yet, retrying for a while: topic" in caplog.text
-    ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
+    ends(topology(proxy.address, topic), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 
 

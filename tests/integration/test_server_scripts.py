@@ -71,6 +71,7 @@ def test_a_broker_for_trying_out(script: Script, tmp_path: Path):
     assert (code, "Kafka broker 0 is not running" in text) == (1, True)
 
 
+@pytest.mark.long
 def test_a_server_that_died_is_seen_and_started_again(script: Script, tmp_path: Path):
     assert script("zookeeper", "status") == (1, f"ZooKeeper has not been started in {tmp_path}/zookeeper\n")
     code, text = script("zookeeper")

@@ -202,6 +202,7 @@ def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zooke
     assert "'run'" in str(place.ledger().holder())
 
 
+@pytest.mark.long
 def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
     with start_zookeeper(tmp_path, servers=3) as ensemble, place_at(ensemble) as place:
         ledger, reader = place.ledger(options=LASTING), place.ledger()
@@ -524,21 +525,21 @@ def all_nodes(client: KazooClient, path: str) -> Iterator[str]:
         yield from all_nodes(client, f"{path}/{name}")
 
 
-def test_tls_with_the_right_authority_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_with_the_right_authority_only(zookeeper_server: ZooKeeper) -> None:
     from servers.tls import certificate
 
     other = certificate("another").pem
-    with start_zookeeper(tmp_path, encrypted=True) as server:
-        trusting = {"zookeeper_connect_timeout": 30, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
-        ledger = open_zookeeper(server.tls_hosts, "/wc", Settings.parse(trusting), create=True)
-        ledger.commit([Put("a", b"1")])
-        assert ledger.get("a") == Entry(b"1", 0)
-        ledger.close()
-        for setting, cause in [
-            ({"zookeeper_ca": str(other)}, "CERTIFICATE_VERIFY_FAILED"),
-            ({"zookeeper_ca": "", "zookeeper_tls": "true"}, "CERTIFICATE_VERIFY_FAILED"),
-        ]:
-            with pytest.raises(Unreachable, match=cause):
-                open_zookeeper(server.tls_hosts, "/wc", Settings.parse({**trusting, **setting}), create=True)
-        with pytest.raises(Unreachable, match="TLS where they ask for it"):
-            open_zookeeper(server.tls_hosts, "/wc", Settings(zookeeper_connect_timeout=1), create=True)
+    server, root = zookeeper_server, zookeeper_server.new_chroot().partition("/")[2]
+    trusting = {"zookeeper_connect_timeout": 30, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
+    ledger = open_zookeeper(server.tls_hosts, f"/{root}", Settings.parse(trusting), create=True)
+    ledger.commit([Put("a", b"1")])
+    assert ledger.get("a") == Entry(b"1", 0)
+    ledger.close()
+    for setting, cause in [
+        ({"zookeeper_ca": str(other)}, "CERTIFICATE_VERIFY_FAILED"),
+        ({"zookeeper_ca": "", "zookeeper_tls": "true"}, "CERTIFICATE_VERIFY_FAILED"),
+    ]:
+        with pytest.raises(Unreachable, match=cause):
+            open_zookeeper(server.tls_hosts, f"/{root}", Settings.parse({**trusting, **setting}), create=True)
+    with pytest.raises(Unreachable, match="TLS where they ask for it"):
+        open_zookeeper(server.tls_hosts, f"/{root}", Settings(zookeeper_connect_timeout=1), create=True)

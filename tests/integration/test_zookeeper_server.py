@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -12,7 +11,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
 from servers.cluster import Cluster
 from servers.proxy import LossyProxy
-from servers.running import ZooKeeper, start_zookeeper
+from servers.running import ZooKeeper
 from servers.tls import certificate
 from servers.zookeeper import is_write
 
@@ -44,21 +43,6 @@ def client(proxy: LossyProxy, zookeeper_server: ZooKeeper) -> Iterator[KazooClie
     proxy.heal()
     made.stop()
     made.close()
-
-
-def test_restart_keeps_data_and_address(tmp_path: Path):
-    with start_zookeeper(tmp_path) as server:
-        hosts, client = server.hosts, connected(server.hosts)
-        client.create("/kept", b"1")
-        client.stop()
-        client.close()
-        server.kill()
-        assert not server.listens(server.ports[0])
-        server.restart()
-        client = connected(hosts)
-        assert client.get("/kept")[0] == b"1"
-        client.stop()
-        client.close()
 
 
 def test_lost_answer_of_a_write_that_happened(client: KazooClient, proxy: LossyProxy):
@@ -120,13 +104,13 @@ def test_events_of_watches_are_no_answers(client: KazooClient, proxy: LossyProxy
     assert (proxy.dropped, direct.get("/watched")[0]) == (1, b"2")
 
 
-def test_tls_is_checked(tmp_path: Path):
-    with start_zookeeper(tmp_path, encrypted=True) as server:
-        for hosts, options in (server.hosts, {}), (server.tls_hosts, {"use_ssl": True, "ca": str(server.ca)}):
-            client = KazooClient(hosts, **options)
-            client.start(timeout=10)
-            assert client.exists("/zookeeper")
-            client.stop()
-            client.close()
-        with pytest.raises(KazooTimeoutError):
-            KazooClient(server.tls_hosts, use_ssl=True, ca=str(certificate("another").pem)).start(timeout=1)
+def test_tls_is_checked(zookeeper_server: ZooKeeper):
+    server = zookeeper_server
+    for hosts, options in (server.hosts, {}), (server.tls_hosts, {"use_ssl": True, "ca": str(server.ca)}):
+        client = KazooClient(hosts, **options)
+        client.start(timeout=10)
+        assert client.exists("/zookeeper")
+        client.stop()
+        client.close()
+    with pytest.raises(KazooTimeoutError):
+        KazooClient(server.tls_hosts, use_ssl=True, ca=str(certificate("another").pem)).start(timeout=1)

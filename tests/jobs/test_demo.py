@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from programs import loaded
+from shared_session import run_here
 from verifier import Verifier
 
 from txstorm.books.data_directory import ledger_exists
@@ -61,7 +62,12 @@ def verified(data_dir: Path) -> dict[str, int]:
 
 
 def demo(*argv: Any, fault: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run the demo as `scripts/demo` does; `fault` is a fault point at which it fails, if any."""
+    """Run the demo as `scripts/demo` does; `fault` is a fault point at which it fails, if any.
+
+    On Spark it uses the shared session, unless it is to be killed.
+    """
+    if "spark" in argv and not fault:
+        return run_here("-m", "jobs.demo", *argv, cwd=cwd)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TXSTORM_FAULT": fault}
     return loaded().run("-m", "jobs.demo", *argv, cwd=cwd, env=environment)
 

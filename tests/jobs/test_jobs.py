@@ -166,6 +166,15 @@ def test_a_job_runs_from_the_command_line(path: Path, tmp_path: Path):
     assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
 
 
+SUBMITTED = """
+from txstorm.clients.spark import UNIX_SOCKETS, make_session
+
+session = make_session("submitted")
+names = ("spark.master", "spark.sql.shuffle.partitions", "spark.scheduler.mode", UNIX_SOCKETS, "spark.app.name")
+print([session.conf.get(name) for name in names])
+"""
+
+
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.slow
@@ -177,19 +186,17 @@ def test_a_job_runs_from_the_command_line(path: Path, tmp_path: Path):
         pytest.param("clicks_and_views", marks=pytest.mark.long),
     ],
 )
-def test_a_job_runs_under_spark_submit(job: str, tmp_path: Path):
+def test_a_job_runs_under_spark_submit_with_the_options_given_there(job: str, tmp_path: Path):
     """A job's classes work although spark-submit runs it as the main module, which workers cannot import."""
+    program = tmp_path / f"{job}.py"
+    program.write_text(SUBMITTED + (ROOT / "jobs" / f"{job}.py").read_text(encoding="utf-8"), encoding="utf-8")
     submit = Path(sys.executable).with_name("spark-submit")
+    options = ["--master", "local[1]", "--conf", "spark.scheduler.mode=FIFO", "--conf", "spark.ui.enabled=false"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [submit, ROOT / "jobs" / f"{job}.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [submit, *options, program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "['local[1]', '2', 'FIFO', 'true', 'submitted']"
     (data_dir,) = tmp_path.glob("txstorm-data/*")
     assert committed_txid(data_dir) >= 2
 

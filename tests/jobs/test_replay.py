@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -598,30 +597,6 @@ def test_an_audit_and_a_backfill_on_spark(spark: Any, net: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["different"] == [4]
     assert main(["--data-dir", "data", "--topology", "net:files", "--into", "new", "--to-txid", "3"]) == 0
     assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts", 3).to_json()
-
-
-SUBMITTED = """
-from txstorm.clients.spark import UNIX_SOCKETS, make_session
-
-session = make_session("submitted")
-names = ("spark.master", "spark.sql.shuffle.partitions", "spark.scheduler.mode", UNIX_SOCKETS, "spark.app.name")
-print([session.conf.get(name) for name in names])
-"""
-
-
-@pytest.mark.spark
-@pytest.mark.integration
-@pytest.mark.slow
-def test_options_of_spark_submit_take_precedence(in_tmp: Path):
-    (in_tmp / "program.py").write_text(SUBMITTED, encoding="utf-8")
-    submit = Path(sys.executable).with_name("spark-submit")
-    options = ["--master", "local[1]", "--conf", "spark.scheduler.mode=FIFO", "--conf", "spark.ui.enabled=false"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [submit, *options, "program.py"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "['local[1]', '2', 'FIFO', 'true', 'submitted']"
 
 
 def test_help_explains_the_command():

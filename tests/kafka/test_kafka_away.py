@@ -1,4 +1,4 @@
-"""Kafka spouts with brokers that are killed and restarted while they read."""
+"""Kafka spouts with brokers that are unreachable, or killed and restarted, while they read."""
 
 from __future__ import annotations
 
@@ -20,23 +20,48 @@ def spout_of(kafka: Kafka, topic: str, kind, **options):
     return kind(topic, kafka.bootstrap, fields=tuple(COLUMNS), max_batch_rows=200, patience=1.0, **options)
 
 
-@pytest.mark.parametrize(
-    "kind", [TransactionalKafkaSpout, pytest.param(OpaqueTransactionalKafkaSpout, marks=pytest.mark.long)]
-)
-def test_reading_continues_after_a_broker_is_killed_and_restarted(kafka_broker: Kafka, tmp_path, kind):
-    topic = kafka_broker.make_topic(partitions=3)
-    for partition in range(3):
-        produce(kafka_broker, topic, range(2000), partition)
-    handle = run(keeping(spout_of(kafka_broker, topic, kind)), engine="local", data_dir=tmp_path / "data")
-    eventually(lambda: handle.status["committed"] >= 3, "three transactions")
+@pytest.fixture
+def started(kafka_broker: Kafka, tmp_path):
+    """Return a function that runs a topology over a filled topic up to its third transaction; return handle and topic."""
+
+    def start(kind, bootstrap: str):
+        topic = kafka_broker.make_topic(partitions=3)
+        for partition in range(3):
+            produce(kafka_broker, topic, range(2000), partition)
+        spout = kind(topic, bootstrap, fields=tuple(COLUMNS), max_batch_rows=200, patience=1.0)
+        handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
+        eventually(lambda: handle.status["committed"] >= 3, "three transactions")
+        return handle, topic
+
+    return start
+
+
+def check_all_are_read(kafka: Kafka, topic: str, handle, data_dir) -> None:
+    produce(kafka, topic, range(100))
+    eventually(lambda: kept(data_dir).total() >= 6100, "all records")
+    handle.stop()
+    assert kept(data_dir) == content(kafka, topic)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout])
+def test_reading_continues_after_a_broker_is_killed_and_restarted(kafka_broker: Kafka, started, tmp_path, kind):
+    handle, topic = started(kind, kafka_broker.bootstrap)
     kafka_broker.kill()
     threading.Event().wait(random.uniform(0.5, 2))
     assert handle.isActive
     kafka_broker.restart()
-    produce(kafka_broker, topic, range(100))
-    eventually(lambda: kept(tmp_path / "data").total() >= 6100, "all records")
-    handle.stop()
-    assert kept(tmp_path / "data") == content(kafka_broker, topic)
+    check_all_are_read(kafka_broker, topic, handle, tmp_path / "data")
+
+
+def test_reading_continues_after_a_broker_was_unreachable(kafka_broker: Kafka, started, tmp_path):
+    proxy = kafka_broker.proxy()
+    handle, topic = started(TransactionalKafkaSpout, proxy.address)
+    proxy.cut()
+    threading.Event().wait(random.uniform(0.5, 2))
+    assert handle.isActive
+    proxy.heal()
+    check_all_are_read(kafka_broker, topic, handle, tmp_path / "data")
 
 
 @pytest.mark.long

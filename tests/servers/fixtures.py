@@ -1,6 +1,7 @@
 """Fixtures: one Kafka broker, ZooKeeper server and Redis server per test process, started when first used.
 
-Each test uses its own topics, chroot and namespaces; a test that stops a server must restart it.
+All tests that use them run in one process (see `spread`). Each uses its own topics, chroot and namespaces; a test that
+stops a server must restart it, which is another JVM: a proxy that is cut is cheaper where unavailability is enough.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    """Run one ZooKeeper server for the whole test session; its address is `zookeeper_server.hosts`."""
-    zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
+    """Run one ZooKeeper server for the whole test session, at `zookeeper_server.hosts` and, with TLS, `tls_hosts`."""
+    zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True)
     yield zookeeper
     _close(zookeeper)
 

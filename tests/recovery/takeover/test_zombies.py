@@ -39,7 +39,8 @@ from zombies import BLOCK, OUTSIDE, TXIDS, Zombie, drawn
 
 from txstorm.ledger.open import open_ledger
 
-pytestmark = pytest.mark.integration
+# Most worlds need both servers.
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("kafka_broker", "zookeeper_server")]
 
 SESSION = 1.5
 PATIENCE = 240

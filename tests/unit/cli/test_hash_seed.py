@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import signal
@@ -202,51 +201,3 @@ def test_the_hash_seed_is_reported_only_if_rows_differ(sets: Path, monkeypatch: 
     (note,) = replay_txid(module.made(), sets / "data", 1).notes
     assert note.startswith("first suspect: Python's hash seed")
     assert origin.first_suspect(None) is not None
-
-
-WORKERS = """
-import sys
-from txstorm import BatchBolt, BasicBolt, Committer, SinkTable, TransactionalTopologyBuilder, run
-from txstorm.spouts import MemoryTransactionalSpout
-
-
-class Hash(BasicBolt):
-    fields = ("hash", "random")
-
-    def execute(self, tuple, collector):
-        collector.emit(hash("txstorm"), sys.flags.hash_randomization)
-
-
-class Keep(BatchBolt, Committer):
-    table = SinkTable("rows", {"hash": int, "random": int})
-
-    def prepare(self, context, collector, attempt):
-        self.sink, self.rows = context.sink("rows"), []
-
-    def execute(self, tuple):
-        self.rows.append(tuple)
-
-    def finish_batch(self):
-        for row in self.rows:
-            self.sink.append(*row)
-
-
-builder = TransactionalTopologyBuilder("workers", "source", MemoryTransactionalSpout([["a", "b"]], "word", take=2), 2)
-builder.set_bolt("hash", Hash(), 2).shuffle_grouping("source")
-builder.set_committer_bolt("keep", Keep()).global_grouping("hash")
-handle = run(builder.build_topology(), data_dir="workers", available_now=True)
-handle.awaitTermination()
-print(handle.sink("rows").to_pylist())
-"""
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_workers_have_hash_seed_0_whatever_the_drivers(in_tmp: Path) -> None:
-    (in_tmp / "workers.py").write_text(WORKERS, encoding="utf-8")
-    done = python("workers.py", seed="random")
-    assert done.returncode == 0, done.stderr
-    fixed = int(python("-c", "print(hash('txstorm'))", seed="0").stdout)
-    rows = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert rows and {(row["hash"], row["random"]) for row in rows} == {(fixed, 0)}
-    assert read_status("workers")["hash_seed"]["seed"] == "random"

@@ -14,6 +14,15 @@ from txstorm.results.spark_views import register_views, views
 pytestmark = pytest.mark.spark
 
 
+@pytest.fixture(autouse=True)
+def dropped(spark):
+    """Drop the views of a test."""
+    yield
+    for table in spark.catalog.listTables():
+        if table.isTemporary:
+            spark.catalog.dropTempView(table.name)
+
+
 def shown(spark, view):
     return sorted(map(repr, spark.table(f"`{view}`").toArrow().to_pylist()))
 

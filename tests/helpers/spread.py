@@ -1,0 +1,117 @@
+"""Spreads tests over pytest's workers: a file stays in one worker, and so does all that needs the same costly process.
+
+Tests marked `spark` run in one worker, which has the only Spark session; tests of servers run in another one, which has
+the only broker, ZooKeeper, Redis and PostgreSQL, so a test may stop them. Both begin at once, and get files of other
+tests when they have finished. Then come the files that took longest in the last run, so that no worker is left with a
+long one at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+GROUPS = ("spark", "servers")
+SERVERS = {"kafka_broker", "zookeeper_server", "redis_server", "postgres"}
+"""Fixtures that start a server for a whole test process."""
+SERVER = re.compile(r"\[.*(kafka|zookeeper|redis|postgres|topic)")
+"""Parameters of tests that ask for these fixtures by name."""
+MARKS = ("slow", "spark", "integration", "notebook")
+SECONDS = "txstorm/seconds"
+"""Key of pytest's cache: the seconds that each file took in the last run."""
+
+
+def group(item: pytest.Item) -> str | None:
+    """Return the group of tests that have to run in the same worker; None if `item` may run beside its file only."""
+    if item.get_closest_marker("spark"):
+        return "spark"
+    served = SERVERS.intersection(getattr(item, "fixturenames", ())) or SERVER.search(item.nodeid)
+    return "servers" if served else None
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file in a test's id."""
+    return nodeid.partition("::")[0]
+
+
+class GroupScheduling(LoadFileScheduling):
+    """Gives each worker whole files, except that all tests of a group go to one worker."""
+
+    def __init__(self, config: pytest.Config, log: Any, groups: Path) -> None:
+        super().__init__(config, log)
+        self._file = groups
+        self._groups: dict[str, str] = {}
+
+    def schedule(self) -> None:
+        """Read the groups, which the workers have stored, before the first distribution."""
+        if self.collection is None:
+            self._groups = json.loads(self._file.read_text(encoding="utf-8"))
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups.get(nodeid) or super()._split_scope(nodeid)
+
+
+class Spread:
+    """Plugin of all pytest processes: orders the tests, and distributes them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+        self._seconds: Counter[str] = Counter()
+        self._made = None if self._worker else tempfile.TemporaryDirectory(prefix="txstorm-spread-")
+        self._groups = Path(self._worker["groups"] if self._worker else self._made.name)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Order the tests: groups first, then long files, by the last run or, if it is unknown, by their marks."""
+        assert self._config.cache is not None
+        seconds = self._worker["seconds"] if self._worker else self._config.cache.get(SECONDS, {})
+        long = {file_of(item.nodeid) for item in items if any(item.get_closest_marker(mark) for mark in MARKS)}
+
+        def key(item: pytest.Item) -> tuple[int, float, bool]:
+            mine, file = group(item), file_of(item.nodeid)
+            return GROUPS.index(mine) if mine else len(GROUPS), -seconds.get(file, 0.0), file not in long
+
+        items.sort(key=key)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Store the groups of the tests that are left for the process that distributes them."""
+        if self._worker is not None:
+            groups = {item.nodeid: mine for item in session.items if (mine := group(item))}
+            partial = self._groups / f"{os.getpid()}.partial"
+            partial.write_text(json.dumps(groups), encoding="utf-8")
+            os.replace(partial, self._groups / "groups.json")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a new worker where to store the groups, and what the last run took."""
+        assert self._config.cache is not None
+        node.workerinput.update(groups=str(self._groups), seconds=self._config.cache.get(SECONDS, {}))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GroupScheduling | None:
+        """Distribute groups with ``--dist loadfile``."""
+        if config.getvalue("dist") != "loadfile":
+            return None
+        return GroupScheduling(config, log, self._groups / "groups.json")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up what the files take."""
+        if report.when is not None and self._worker is None:
+            self._seconds[file_of(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep what the files took for the next run."""
+        if self._made is not None and self._config.cache is not None:
+            self._made.cleanup()
+            known = self._config.cache.get(SECONDS, {})
+            self._config.cache.set(SECONDS, {**known, **{file: round(s, 1) for file, s in self._seconds.items()}})
