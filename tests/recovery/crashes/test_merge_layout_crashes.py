@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable
-from recovery_cases import KILLED, check, content
+from recovery_cases import check, content, killed
 from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
@@ -36,19 +36,18 @@ def words(data_dir, txid=None):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(forks, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     """Return the content of an undisturbed run in the other layout, which must be equal, and the counts by txid."""
     data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-    assert forks.run([data_dir])[0] == 0
+    ends(data_dir)
     return content(data_dir), {txid: words(data_dir, txid) for txid in range(TXIDS + 1)}
 
 
 @pytest.mark.parametrize(("point", "kind"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_restarted(forks, undisturbed, place, point, kind):
+def test_killed_and_restarted(undisturbed, place, point, kind):
     argv = [place / "data", "--spout", kind, *MERGE]
-    assert forks.run(argv, f"{point}:kill:2")[0] == KILLED
-    status, output = forks.run(argv)
-    assert status == 0, output
+    killed(f"{point}:kill:2", *argv)
+    ends(*argv)
     check(place / "data", TXIDS)
     assert content(place / "data").states == undisturbed[0].states
     assert plain(place / "data") == undisturbed[1][TXIDS]
