@@ -209,7 +209,13 @@ LEFT_OUT = (
 )
 
 
-@pytest.mark.parametrize(("fault", "spout"), list(zip(LEFT_OUT, cycle(SPOUTS))))
+@pytest.mark.parametrize(
+    ("fault", "spout"),
+    [
+        pytest.param(fault, spout, marks=pytest.mark.long if fault in ("p4.after:1", "p6.before:1") else ())
+        for fault, spout in zip(LEFT_OUT, cycle(SPOUTS))
+    ],
+)
 def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed, place, fault, spout):
     """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""
     options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
@@ -218,7 +224,9 @@ def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed,
     assert set(undisturbed(*options).letters.values()) == {1}
 
 
-@pytest.mark.parametrize("spout", SPOUTS)
+@pytest.mark.parametrize(
+    "spout", ["opaque", *(pytest.param(one, marks=pytest.mark.long) for one in ("memory", "file"))]
+)
 def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable
-from recovery_cases import check, content, killed
+from recovery_cases import check, content, ends, killed
 from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
@@ -20,7 +20,7 @@ MERGE = ("--layout", "merge")
 POINTS = ("p5.staged.after", "p6.after", "p7.1.before", "merge.staged", "p7.1.written", "p7.1.after", "p8.before")
 
 
-def ends(data_dir):
+def last_txids(data_dir):
     """Return the last txids of the groups in the table."""
     infos = [entry.info for entry in DeltaHandle.open(data_dir / "state/counts").history()]
     return sorted(info["last"] for info in infos if info["kind"] == "commit")
@@ -65,7 +65,7 @@ def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, c
     data_dir = place / "data"
     go_on(data_dir, until_txid=5)
     handle = go_on(data_dir, available_now=True)
-    after, known = undisturbed[1], ends(data_dir)
+    after, known = undisturbed[1], last_txids(data_dir)
     inside = next(txid for txid in range(1, TXIDS) if txid not in known)
     end = next(txid for txid in known if 1 < txid < TXIDS)
 

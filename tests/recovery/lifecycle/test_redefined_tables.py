@@ -118,11 +118,17 @@ def test_after_a_rewind_to_the_beginning_nothing_is_committed(tmp_path):
     is_new(tmp_path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "point", ["p0.before", "p0.raised", "p0.1.redefined", "p0.2.redefined", "p0.recorded", "p0.after"]
+    ("point", "then", "layout"),
+    [
+        pytest.param(point, then, layout, marks=() if (i + j + k) % 2 else pytest.mark.long)
+        for i, point in enumerate(
+            ("p0.before", "p0.raised", "p0.1.redefined", "p0.2.redefined", "p0.recorded", "p0.after")
+        )
+        for j, then in enumerate(("old", "new"))
+        for k, layout in enumerate(LAYOUTS)
+    ],
 )
-@pytest.mark.parametrize("then", ["old", "new"])
 def test_killed_at_every_step_and_started_with_either_code(tmp_path, layout, point, then):
     begun(tmp_path, layout)
     killed(f"{point}:kill:1", tmp_path, f"{layout}new", 2, scenario="redefined")

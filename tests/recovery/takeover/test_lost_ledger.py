@@ -44,7 +44,7 @@ def test_killed_and_its_ledger_is_lost(ends_as_undisturbed, place, fault, spout)
 def test_lost_again_after_it_was_rebuilt(ends_as_undisturbed, place):
     """The ledger is rebuilt with a group published to only some tables, and lost again before its roll-forward."""
     data_dir = place / "data"
-    killed("p7.3.before:hang:2, data_dir, p7.2.after:kill:2")
+    killed("p7.3.before:hang:2,p7.2.after:kill:2", data_dir)
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
         lose(data_dir)
         found = recover(data_dir)
