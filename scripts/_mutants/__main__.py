@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import resource
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,11 +47,13 @@ def main() -> int:
         return 0
     command = Command(options, chosen, killers)
     files = _files(chosen, killers)
-    arguments = ["-s", "-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider", *files]
-    if not files:
-        command.run({})
-    elif code := pytest.main(arguments, [command]):
-        sys.exit(f"error: pytest could not collect {', '.join(files)} (exit code {int(code)})")
+    arguments = ["-s", "-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider", "--hypothesis-seed=0", *files]
+    with tempfile.TemporaryDirectory(prefix="txstorm-mutants-") as examples:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = examples  # not those of other runs, nor for them
+        if not files:
+            command.run({})
+        elif code := pytest.main(arguments, [command]):
+            sys.exit(f"error: pytest could not collect {', '.join(files)} (exit code {int(code)})")
     return command.conclude()
 
 

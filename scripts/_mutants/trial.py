@@ -193,7 +193,7 @@ def _tested(items: Sequence[pytest.Item], reached: list[bool] | None) -> Outcome
 
 def _test_in(place: str, test: str) -> Outcome:
     """Run a test on the copy of the package at `place`."""
-    options = ["-qx", "-rfEs", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    options = ["-qx", "-rfEs", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--hypothesis-seed=0"]
     made = _python(place, "pytest", *options, test)
     lines = made.stdout.splitlines()
     if made.returncode not in (0, 1):

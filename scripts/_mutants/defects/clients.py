@@ -68,14 +68,14 @@ sync_file(path)
         "_first_kept",
         "min(next(entries, last), next(checkpoints, last))",
         "next(checkpoints, last)",
-        "tests/unit/clients/delta/test_archive.py",
+        "tests/unit/clients/delta/test_log_retention.py",
     ),
     Mutant(
         "young_checkpoints_are_archived",
         "_first_kept",
         "min(next(entries, last), next(checkpoints, last))",
         "next(entries, last)",
-        "tests/unit/clients/delta/test_archive.py",
+        "tests/unit/clients/delta/test_log_retention.py",
     ),
     Mutant(
         "the_registrys_password_follows_redirects",
@@ -97,5 +97,12 @@ sync_file(path)
         "self.properties.get('delta.enableDeletionVectors', '').lower() == 'true'",
         "False",
         "tests/unit/storage/tables/test_features.py",
+    ),
+    Mutant(
+        "checkpoints_are_archived_after_a_minute",
+        "CHECKPOINT_SECONDS",
+        "3600.0",
+        "60.0",
+        "tests/unit/clients/delta/test_log_retention.py",
     ),
 )

@@ -15,7 +15,7 @@ MUTANTS = (
         "check_named",
         "not unnamed",
         "True",
-        "tests/bad_input/test_planted_places.py",
+        "tests/unit/ledger/test_location.py",
     ),
     Mutant(
         "a_removed_lock_file_is_still_a_lease",

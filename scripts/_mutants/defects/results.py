@@ -57,14 +57,14 @@ MUTANTS = (
         "check_not_ahead",
         "newest > known",
         "newest[1] > known[1]",
-        "tests/unit/results/test_snapshot.py",
+        "tests/unit/results/test_freshness.py",
     ),
     Mutant(
         "tables_of_an_earlier_timeline_are_current",
         "check_not_behind",
         "(table.owner.timeline, found) < (owner.timeline, expected)",
         "found < expected",
-        "tests/unit/results/test_snapshot.py",
+        "tests/unit/results/test_freshness.py",
     ),
     Mutant(
         "components_that_were_dropped_have_positions",
@@ -106,6 +106,6 @@ MUTANTS = (
         "store_parts_in",
         "name + LEFT in states or RETAIN in (_component_record(data_dir, name, None).about or {})",
         "name + LEFT in states",
-        "tests/cli/test_rewind_to_time.py",
+        "tests/unit/results/test_input_positions.py",
     ),
 )

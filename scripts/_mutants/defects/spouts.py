@@ -34,7 +34,7 @@ MUTANTS = (
         "_of",
         "key.startswith(prefix)",
         "key.startswith(name)",
-        "tests/unit/spouts/test_spout_composite.py",
+        "tests/unit/spouts/test_spout_executors.py",
     ),
     Mutant(
         "lost_partitions_are_not_missed",
@@ -48,7 +48,7 @@ MUTANTS = (
         "_emit_new",
         "copied(last)",
         "last",
-        "tests/unit/spouts/test_spout_executors.py",
+        "tests/unit/spouts/test_kept_values.py",
     ),
     Mutant(
         "tuples_without_metadata_are_emitted",

@@ -22,7 +22,7 @@ with self._lock:
     self._mark = mark
     return True
 """,
-        "tests/unit/testing/checks/test_state_checks.py::test_stores_in_memory_pass",
+        "tests/unit/testing/checks/test_state_checks.py::test_a_store_in_memory_compares_its_mark_under_its_lock",
     ),
     Mutant(
         "tuples_are_evicted_before_the_decision",

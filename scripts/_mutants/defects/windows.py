@@ -173,21 +173,21 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "WatermarkRule.after",
         "reached <= old_watermark",
         "reached < old_watermark",
-        "tests/unit/windows/test_event_time.py",
+        "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(
         "the_end_of_input_waits_for_the_interval",
         "WatermarkRule.after",
         "waits and reached != END",
         "waits",
-        "tests/unit/windows/test_event_time.py",
+        "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(
         "the_newest_time_goes_back",
         "WatermarkRule.after",
         "Newest(time if old is None else max(old.time, time), stamp)",
         "Newest(time, stamp)",
-        "tests/unit/windows/test_event_time.py",
+        "tests/unit/windows/test_aggregates_against_model.py",
     ),
     Mutant(
         "an_input_is_idle_at_the_present_stamp_again",
@@ -201,7 +201,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "WatermarkRule._position",
         "len(times) == len(newest)",
         "True",
-        "tests/unit/windows/test_event_time.py",
+        "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(
         "inputs_without_data_hold_nothing_back",
@@ -299,7 +299,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "Units.adopt",
         "self._plan.owner(unit) == self._task",
         "True",
-        "tests/windows/test_window_starts.py",
+        "tests/unit/windows/test_units.py",
     ),
     Mutant(
         "tuples_of_a_stamp_fall_behind_an_end_that_has_fired",
@@ -320,14 +320,14 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "_newest",
         "np.full(len(encoded.dictionary), EARLIEST)",
         "np.zeros(len(encoded.dictionary), np.int64)",
-        "tests/windows/test_windowed_bolts.py",
+        "tests/unit/windows/test_event_time.py",
     ),
     Mutant(
         "the_last_batch_has_the_newest_time",
         "NewestTimes._add",
         "max(time, self._newest.get(part, time))",
         "time",
-        "tests/windows/test_windowed_bolts.py",
+        "tests/unit/windows/test_event_time.py",
     ),
     Mutant(
         "early_results_one_transaction_late",
@@ -341,6 +341,6 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "_late_faults",
         "own is None or own.fields == plan.union",
         "True",
-        "tests/windows/test_window_declarations.py",
+        "tests/bad_input/test_bad_lookups.py",
     ),
 )
