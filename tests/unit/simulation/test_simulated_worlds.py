@@ -4,11 +4,9 @@ TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES override the default se
 `scripts/test` runs many more schedules in parallel with the tests.
 """
 
-import ast
 import hashlib
 import json
 import os
-import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -168,51 +166,3 @@ def test_the_command_reports_violations_and_exits_with_1(capsys, no_epoch_check)
 def test_numbers_out_of_range_are_rejected(option, capsys):
     assert execute(["simulate", "--schedules", "2", option]) == 2
     assert option.removeprefix("--").partition("=")[0] in capsys.readouterr().err
-
-
-def test_each_mutant_changes_existing_code_exactly_once():
-    script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
-    lost = []
-    for mutant in script["MUTANTS"]:
-        try:
-            module, text = script["mutated"](mutant, ROOT / "txstorm")
-            assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(module.read_text(encoding="utf-8"))), mutant.name
-        except LookupError as error:
-            lost.append(str(error))
-    assert lost == []
-
-
-def test_mutants_apply_after_renaming_and_reformatting_of_files(tmp_path):
-    script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
-    mutant = script["Mutant"]("m", "Log.commit", "self.check(epoch)", "self.check(0)")
-    (tmp_path / "moved").mkdir()
-    code = "class Log:\n    def commit(self, epoch):\n        return [self.check(  # why\n            epoch)]\n"
-    (tmp_path / "moved" / "renamed.py").write_text(code)
-    module, text = script["mutated"](mutant, tmp_path)
-    assert (module.name, "return [self.check(0)]" in text) == ("renamed.py", True)
-    (tmp_path / "copy.py").write_text(code)
-    with pytest.raises(LookupError, match="found it 2x"):
-        script["mutated"](mutant, tmp_path)
-
-
-def test_mutants_are_found_and_a_survivor_is_an_error():
-    # Finding the second mutant takes many more schedules.
-    names = ["naive_group_commit", "sweeper_ignores_older_versions"]
-    script = [sys.executable, "scripts/_mutants.py", "--schedules", "20", *names]
-    made = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
-    first, second, last = made.stdout.splitlines()
-    assert names[0] in first
-    assert "SURVIVES" not in first
-    assert names[1] in second
-    assert "SURVIVES" in second
-    assert (made.returncode, last) == (1, "killed 1 of 2")
-
-
-def test_a_mutant_whose_test_needs_a_missing_server_is_not_tried(tmp_path):
-    script = [sys.executable, "scripts/_mutants.py", "a_stale_epoch_prepares_and_commits_in_redis"]
-    environment = {**os.environ, "PATH": str(tmp_path)}
-    made = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
-    only, last = made.stdout.splitlines()
-    assert "not tried" in only
-    assert "redis-server" in only
-    assert (made.returncode, last) == (0, "killed 0 of 1, 1 not tried")

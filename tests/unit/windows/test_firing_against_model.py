@@ -6,11 +6,16 @@ first 60 take all branches of the rules.
 
 import os
 import random
+from datetime import timedelta
 
+import numpy as np
 import pytest
 from window_schedules import changed, window_rules, window_schedule
 from windows_machine import Machine
 from windows_model import INF, Model
+
+from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment, Rows, Unit, before, early
+from txstorm.windows.rules.forms import sliding
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "5000"))
 
@@ -121,3 +126,11 @@ def cut(rules, rows, rng):
     for one in fired + some:
         by_unit.setdefault(one.unit, []).append(one)
     return by_unit
+
+
+def test_an_early_result_reports_nothing_as_expired_that_an_end_without_content_has_dropped():
+    """Windows of two that end at 5, 10, 15: the tuple at 7 is in none, and was dropped when the end at 10 passed."""
+    form, moment = sliding(timedelta(microseconds=2), timedelta(microseconds=5)), Moment(2, 11, 11, keyed=True)
+    rows = Rows(np.array([14], np.int64), np.array([2 << ARRIVAL_BITS], np.int64))
+    (window,) = early(form, Unit(), moment, rows, 1, lambda number: rows)
+    assert (window.end, window.old_low, window.final) == (15, before(11), False)
