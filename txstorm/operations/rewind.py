@@ -23,7 +23,7 @@ from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import Directory, table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
-from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
+from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE, STAGED
 from txstorm.topology.graph import Topology
 
 
@@ -90,7 +90,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
     _check_wanted(directory, books, txid)
     check_in_history(directory, books, txid)
     _check_outside(directory, books, outside, keep)
-    place = Directory(directory)
+    place = Directory(directory, books.check_leads)
     check(place, books, identity)
     take_over(place, books, identity)
     faults.point("rewind.before")
@@ -133,7 +133,13 @@ def _outside(directory: Path, books: Books) -> set[str]:
     """Return the maps and outlets that are recorded in the ledger or have staged files, except dropped ones."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
     folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
-    staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
+    staged = {
+        f"{one.name}/{found.name}"
+        for one in folders
+        if one.is_dir()
+        for found in one.iterdir()
+        if any(found.glob(f"{STAGED}/*"))  # an empty directory may be left by a start that was killed or fenced
+    }
     return (recorded | staged) - books.dropped().tables.keys()
 
 

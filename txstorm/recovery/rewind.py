@@ -79,7 +79,8 @@ def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
     """
     if (until := table.until()) is not None:
         txid = min(txid, until)
-    if table.ref.kind == STATE:
+    left = table.log.app_version(table.ref.txid_app(table.owner)) is None and table.is_untouched(recorded=False)
+    if table.ref.kind == STATE and not left:  # an empty one of an earlier timeline is left by a fenced coordinator
         return _state(table, txid)
     spans = {file.path: rows.txids(file.path) for file in table.log.files()}
     removes = [path for path, (_, last) in spans.items() if last > txid]
@@ -257,7 +258,7 @@ def finish_rewind(where: Path | TableDirectory, books: Books, lanes: Lanes = THR
 
 def carry_out(where: Path | TableDirectory, books: Books, rewind: Rewind, lanes: Lanes = THREADS) -> None:
     """Carry out a decided rewind: restore every table, then the history, then the ledger; every step is idempotent."""
-    place, now = placed(where), lanes.now() // 1000
+    place, now = placed(where, books.check_leads), lanes.now() // 1000
     for number, table in enumerate(rewind.tables, start=1):
         books.check_lease()
         restore_table(place, rewind, table, books.epoch, now)

@@ -510,7 +510,7 @@ class Driver:
         for done in outcome.committed:
             self._ready.pop(done.ready.attempt.txid, None)
             self._gate.release(done.ready.attempt.txid)
-        sweep_spilled(self._session.program.spill_dir, last.txid)
+        sweep_spilled(self._session.program.spill_dir, last.txid, self._session.books.epoch)
         self._planning.committed(last.txid)
         self._system.committed(outcome.committed[-1].timers)
         spout = self._session.program.spout

@@ -21,13 +21,14 @@ from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
+from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_phase import CommitRun
 from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
 from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
-from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
+from txstorm.ledger.open import check_in_use, chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.zookeeper.location import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
@@ -205,10 +206,10 @@ def open_session(
         raise
     try:
         store, identity = _lead(start, books, writer)
-        place = Directory(data_dir)
+        place = Directory(data_dir, books.check_leads)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
-        make_directory(data_dir / "spill", empty=True)
+        _empty_spill(data_dir / "spill", books)
         running = rebalanced_before(topology, books.parallelism())
         if running is not topology:
             program = program.with_plan(compile_plan(running))
@@ -221,6 +222,13 @@ def open_session(
         if end is not error:
             raise end from error
         raise
+
+
+def _empty_spill(directory: Path, books: Books) -> None:
+    """Remove what killed runs have spilled; files of a coordinator that has taken over meanwhile stay."""
+    books.check_leads()
+    make_directory(directory)
+    sweep_spilled(str(directory), None, books.epoch)
 
 
 def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
@@ -243,6 +251,8 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
             # Meanwhile another version of txstorm may have led, or the topology may have moved to another ledger.
             check_directory(data_dir)
             chosen_ledger(data_dir, str(chosen))
+        check_in_use(ledger, chosen)  # until the lease was acquired, another process could move the ledger
+        books.check_leads()
         record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
         if chosen.kind == ZOOKEEPER:
@@ -254,7 +264,11 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
 
 
 def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
-    """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked."""
+    """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked.
+
+    Nothing is created either before the ledger, asked with the new epoch, says that this run leads
+    (`Books.check_leads`).
+    """
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     known = books.identity()
@@ -262,15 +276,16 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     _check_same(topology, identity, data_dir)
     if finish_rewind(data_dir, books, start.options.lanes) is not None:
         identity = known = books.identity() or identity
-    place = Directory(data_dir)
+    place = Directory(data_dir, books.check_leads)
     check(place, books, identity)
     check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
     check_roster(topology, books, drop)
-    write_format(data_dir, first=known is None)
     written = replace(identity, fingerprint=topology.fingerprint())
     if written != known:
         books.write_identity(written, known)
     waiting = take_over(place, books, identity)
+    books.check_leads()
+    write_format(data_dir, first=known is None)
     roster = check_roster(topology, books, drop)  # again: another start was not fenced before `take_over`
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     settings, recorded = topology.settings, books.tables()
@@ -297,7 +312,8 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
-    if roster.tables:  # an older txstorm, which does not know of dropped tables, would still write to them
+    if roster.tables or books.dropped().tables:  # an older txstorm, which does not know of these, would write to them
+        books.check_leads()
         write_format(data_dir, VERSION, first=False)
     record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
@@ -330,7 +346,9 @@ def _lead_outside(
     """Take over the maps and outlets, and complete the decided groups in `waiting`, whose publication needs them."""
     live = [intent for intent, _ in waiting]
     first = len(store.tables) + 1
-    store.outside.lead(books.epoch, committed, books.tables(), live, number=first, known=patient)
+    store.outside.lead(
+        books.epoch, committed, books.tables(), live, number=first, known=patient, check_leads=books.check_leads
+    )
     for intent, versions in waiting:
         patient(partial(store.outside.roll_forward, intent, books.epoch))
         complete(books, intent, versions)

@@ -12,22 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txstorm.clients.delta.entry import DataFile
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.task.commit_phase import CommitFailed
 from txstorm.ledger import paths as names
 from txstorm.simulation import schedule as kinds
-from txstorm.simulation.expected import Violation, frontier, skips
+from txstorm.simulation.delta.tables import written
+from txstorm.simulation.expected import frontier, skips
 from txstorm.simulation.outside import extents_of
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE, Intent, IntentTable, Staged, TxidRecord
-from txstorm.storage.tables.staging import StagedName, compact_name
+from txstorm.storage.tables.staging import StagedName
 from txstorm.storage.tables.table_log import RewriteFiles
 from txstorm.storage.upkeep.sweep import kept_by, orphans
 from txstorm.storage.upkeep.thinning import SUPERSEDED_MILLIS, Versions
 
 if TYPE_CHECKING:
-    from txstorm.simulation.delta.tables import Row, SimTable, Stored
+    from txstorm.simulation.delta.tables import Row, SimTable
     from txstorm.simulation.process import Process
 
 Positions = tuple[int, ...]
@@ -80,7 +80,7 @@ class SimGroup:
         """Keep the rows of `txid` for later txids and for `stage`."""
         made = self.resources
         if made.written is None or made.txid != txid or made.closed:
-            raise Violation(9, f"{self._store.process} ends txid {txid} without its rows")
+            self._store.process.world.violates(9, f"{self._store.process} ends txid {txid} without its rows")
         self._store.unpublished[txid] = made.written, made.ends
 
     def drop_from(self, txid: int) -> None:
@@ -134,7 +134,7 @@ class SimRun:
 
     def run(self) -> None:
         """Run `finish_batch` of the committer."""
-        process, txid = self._resources.store.process, self._input.attempt.txid
+        process = self._resources.store.process
         self._user_code("finish")
         extents = extents_of(self._input.document)
         if process.world.schedule.external and not self._resources.closed:
@@ -142,8 +142,7 @@ class SimRun:
         self._resources.write(extents)
         self._user_code("after")
         if process.world.timer():
-            self.timers = (process.world.now,)
-        del txid
+            self.timers = (process.world.micros(),)
 
     def _user_code(self, what: str) -> None:
         """Pass through user code, which may fail, or not return for long."""
@@ -190,7 +189,9 @@ class SimStore:
 
     def ends_before(self, txid: int) -> Positions:
         """Return where the partitions end before `txid`, as its committers see it."""
-        return max(((one, ends) for one, (_, ends) in self.unpublished.items() if one < txid), default=(0, self.ends))[1]
+        return max(((one, ends) for one, (_, ends) in self.unpublished.items() if one < txid), default=(0, self.ends))[
+            1
+        ]
 
     def group(self, first: int) -> SimGroup:
         """Begin a group."""
@@ -231,7 +232,8 @@ class SimStore:
         """Check what the completion of a group has left; simulated topologies have no staged files to release."""
         last, intents = self.concluding
         if not self.process.taken_back:
-            self.process.world.judge.completed(last, min(intents, KEEP_INTENTS))
+            with self.process.world.judging():
+                self.process.world.judge.completed(last, min(intents, KEEP_INTENTS))
 
     def sweep(self, live: Sequence[Intent]) -> None:
         """Remove unreferenced and superseded files."""
@@ -247,14 +249,6 @@ class SimStore:
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
-
-    def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
-        """Write the rows of several files as one new file."""
-        process = self.process
-        process.world.reads(process, "write", stored.uri)
-        path = f"{STAGED}/{compact_name(process.books.epoch, process.world.unique())}"
-        stored.rows[path] = rows
-        return DataFile(path, len(rows))
 
 
 KEEP_INTENTS = 2
@@ -293,7 +287,7 @@ class SimWork:
         ends = frontier(rows, start, changes.uri)
         made = tuple((as_of, part, 0, end) for part, end in enumerate(ends) if end > start[part])
         removes = [file.path for file in kept.log.files()]
-        return RewriteFiles([store.compacted(kept.stored, made)], removes, 0, base, as_of)
+        return RewriteFiles([written(process, kept.stored, made)], removes, 0, base, as_of)
 
     def _gathered(self) -> RewriteFiles | None:
         table = self.store.process.open_table(self.table.ref)
@@ -302,7 +296,7 @@ class SimWork:
         if len(paths) < 2:
             return None
         rows = tuple(sorted(row for path in paths for row in table.stored.rows[path]))
-        return RewriteFiles([self.store.compacted(table.stored, rows)], paths, 0)
+        return RewriteFiles([written(self.store.process, table.stored, rows)], paths, 0)
 
 
 def _seen(table: SimTable) -> list[Row]:
@@ -377,7 +371,7 @@ class SimUpkeep:
         if done:
             table.stored.check_durable(table.version, f"{process} reports new files of {work.uri}")
         elif files.as_of is not None and table.last_txid() < files.as_of and process.world.leads(process):
-            raise Violation(7, f"{process} leads and cannot bring {work.uri} to txid {files.as_of}")
+            process.world.violates(7, f"{process} leads and cannot bring {work.uri} to txid {files.as_of}")
         work.written.clear()
         return done
 
@@ -391,7 +385,8 @@ class SimUpkeep:
                     process.world.reads(process, "thin", uri)
                     if rows.pop(path, None) is not None:
                         process.world.count(kinds.THINNING, f"{process} removes {path}")
-                        judge.removed(process.world.tables[uri], path)
+                        with process.world.judging():
+                            judge.removed(process.world.tables[uri], path)
                 versions.removed()
                 yield None
 

@@ -8,33 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+
+import pyarrow as pa
 
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.spout import SpoutCoordinator, TransactionalSpout
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
+from txstorm.books.requests import ACTIVATE, DEACTIVATE
+from txstorm.coordinator.machine import Mode, State
 from txstorm.engine.port import TxidInput
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import StateError, TxstormError
 from txstorm.monitor.progress import Monitor
+from txstorm.operations.lifecycle import Waiting, ask_run
 from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import Roster, record, undeclared_tables
 from txstorm.recovery.take_over import check, take_over
+from txstorm.runtime.commit.finisher import MakeRun
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.opening import RunOptions, Start, assemble
+from txstorm.runtime.opening import Led, RunOptions, Start, assemble
+from txstorm.runtime.session import Session
 from txstorm.runtime.standby import real_end
 from txstorm.simulation.committers import KEEP_INTENTS, SimRun, SimStore
 from txstorm.simulation.delta.tables import SimPlace, SimTable, Stored
 from txstorm.simulation.engine import SimEngine
-from txstorm.simulation.expected import Violation
 from txstorm.simulation.ledger import SimLedger
 from txstorm.simulation.outside import Extents, SimPlanner, extents_of
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.simulation.scheduler import Owner, SimLanes
+from txstorm.state.store import StateStore
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import STATE, TxidRecord
+from txstorm.storage.tables.intent import TxidRecord
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
@@ -56,9 +63,12 @@ class _Spout(TransactionalSpout):
 class _Keep(BatchBolt, Committer):
     fields = ()
 
+    def execute(self, tuple: object) -> None:  # noqa: A002 - Storm's word
+        raise NotImplementedError
+
 
 @cache
-def _program(depth: int, group: int, pack: int, ahead: bool, external: bool) -> tuple[Topology, Program]:  # noqa: FBT001
+def _program(depth: int, group: int, ahead: bool, external: bool) -> tuple[Topology, Program]:
     """Return the topology of a world and its program: a spout and a committer, neither of which ever runs."""
     builder = TransactionalTopologyBuilder(TOPOLOGY, "source", _Spout())
     builder.set_committer_bolt("commit", _Keep()).shuffle_grouping("source")
@@ -66,7 +76,7 @@ def _program(depth: int, group: int, pack: int, ahead: bool, external: bool) -> 
         {
             "max_spout_pending": depth,
             "max_group_txids": 1 if external else group,
-            "max_pack_txids": pack,
+            "max_pack_txids": 1 + depth // 2,
             "finish_ahead": ahead and not external,
             "keep_intents": KEEP_INTENTS,
             "batch_timeout": BATCH_TIMEOUT,
@@ -80,12 +90,30 @@ def _program(depth: int, group: int, pack: int, ahead: bool, external: bool) -> 
 BATCH_TIMEOUT = 60.0
 
 
+class SimMonitor(Monitor):
+    """Monitor that has the judge look at every state of the coordinator."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self.state: State | None = None
+
+    def watch(self, state: State) -> None:
+        """Record the coordinator's state after an event, and have it judged."""
+        super().watch(state)
+        before, self.state = self.state, state
+        with self._process.world.judging():
+            self._process.world.judge.watched(self._process, before, state)
+
+
 class Process(Owner):
     """A simulated process: a coordinator, or an operator's command; `name` is for the trace.
 
     Attributes:
         struck: whether a fault was injected that the process may end with.
+        lied_to: whether its source has replayed another batch, with which the run must end.
         led: whether it led when it closed its ledger.
+        stops: whether its user has asked it to stop.
         handle: the handle of its run, once it has opened.
         ended: whether it has ended by itself.
     """
@@ -96,10 +124,13 @@ class Process(Owner):
         self.ledger = SimLedger(world, self)
         self.books = Books(self.ledger, world.values)
         self.place = SimPlace(world, self)
-        self.struck = self.led = self.ended = self.lied_to = False
+        self.struck = self.led = self.ended = self.lied_to = self.stops = False
         self.handle: RunHandle | None = None
+        self.monitor = SimMonitor(self)
+        self.session: Session | None = None
         self.store: SimStore | None = None
         self.tables: dict[str, SimTable] = {}
+        self.planned_since = 0
         self.code, self.drop = world.code, world.drop
 
     def __str__(self) -> str:
@@ -189,9 +220,9 @@ class Process(Owner):
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
-            table.raise_epoch(self.books.epoch)
-            recorded_as = table.stored.uri.replace("state/", "changes/")
-            if recorded_as not in recorded and table.last_txid() != currtx - 1:
+            new = table.stored.uri.replace("state/", "changes/") not in recorded
+            table.raise_epoch(self.books.epoch, begins=currtx - 1 if new else None)
+            if new and not table.begins_after(currtx - 1):
                 table.begin(currtx - 1, self.books.epoch)
         self.store = SimStore(self, self.tables)
         if roster.tables and self.world.below(2):
@@ -200,30 +231,17 @@ class Process(Owner):
         self._assemble(identity)
 
     def _assemble(self, identity: Identity) -> None:
-        schedule, stopping, monitor = self.world.schedule, self.lanes.event(), Monitor()
-        topology, program = _program(
-            schedule.depth, schedule.group, 1 + schedule.depth // 2, schedule.ahead, schedule.external
-        )
-        options = RunOptions(lanes=self.lanes)
-        store = self.store
+        schedule, stopping, store = self.world.schedule, self.lanes.event(), self.store
         assert store is not None
-        start = Start(topology, SimEngine(self), store.data_dir, options, monitor, stopping.wait)
-        session = assemble(
-            start,
-            topology,
-            program,
-            self.books,
-            store,
-            identity,
-            place=self.place,
-            source=SimPlanner(self.world),
-            run=SimRun,
-            external=schedule.external,
-        )
-        document = session.planning.document(session.currtx - 1)
+        topology, program = _program(schedule.depth, schedule.group, schedule.ahead, schedule.external)
+        options, engine, source = RunOptions(lanes=self.lanes), SimEngine(self), SimPlanner(self)
+        start = Start(topology, engine, store.data_dir, options, self.monitor, stopping.wait)
+        led = Led(cast(StateStore, store), identity, self.place, source, cast(MakeRun, SimRun), schedule.external)
+        self.session = assemble(start, topology, program, self.books, led)
+        document = self.session.planning.document(self.session.currtx - 1)
         extents = [[0, 0]] * schedule.partitions if document is None else extents_of(document)
-        store.ends, store.published = tuple(end for _, end in extents), session.currtx - 1
-        self.handle = RunHandle(topology, session, monitor, stopping)
+        store.ends, store.published = tuple(end for _, end in extents), self.session.currtx - 1
+        self.handle = RunHandle(topology, self.session, self.monitor, stopping)
         self.handle.on_end(self._on_end)
 
     def _on_end(self) -> None:
@@ -231,9 +249,9 @@ class Process(Owner):
         self.world.finished(self, self.handle.exception())
 
     def _opened(self, stored: Stored, after: int) -> SimTable:
-        if stored.versions:
-            return self.open_table(stored.ref)
-        return self.place.create(self.owner, stored.ref, after)
+        if not self.place.has(stored.ref):
+            self.place.create(self.owner, stored.ref, pa.schema([]), after, {})
+        return self.open_table(stored.ref)
 
     def open_table(self, ref: TableRef) -> SimTable:
         """Open a table at its newest version."""
@@ -243,32 +261,58 @@ class Process(Owner):
 
     def has_read(self, txid: int) -> bool:
         """Return whether the digests of a batch are known, so that a replay of another one can be found out."""
-        return self.handle is not None and bool(self.handle.session.planning.metas[txid].digests)
+        return self.session is not None and bool(self.session.planning.metas[txid].digests)
 
     def change_database(self, txid_input: TxidInput, extents: Extents) -> None:
         """Change the user's database in `finish_batch`, key by key."""
         attempt = txid_input.attempt
         digests = self.world.judge.read(attempt.txid)
         if not digests:
-            raise Violation(4, f"{self} changes a database for txid {attempt.txid}, what it has read of it is not kept")
+            self.world.violates(
+                4, f"{self} changes a database for txid {attempt.txid}, what it has read of it is not kept"
+            )
         for key in self.world.database.apply(TxidRecord(*attempt, "", txid_input.document, txid_input.stamp)):
             self.world.reads(self, "put", key)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is paused."""
+        return self.frozen > self.scheduler.picks
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether it starts no new transactions."""
+        return self.state is not None and self.state.mode is not Mode.ACTIVE
+
     # -- what others do to it ---------------------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> str:
+        """Path of the newest answer of the ledger to the current lane."""
+        lane = self.scheduler.current
+        return "" if lane is None else lane.asked
+
+    def plans(self) -> None:
+        """Note the time at which the source is asked for a transaction, which its stamp must not precede."""
+        self.planned_since = self.world.micros()
 
     @property
     def opened(self) -> bool:
         """Whether it leads, or led, and its driver has started."""
         return self.handle is not None
 
+    @property
+    def state(self) -> State | None:
+        """The coordinator's state after its newest event; None before the first."""
+        return self.monitor.state
+
     def is_done(self) -> bool:
         """Return whether everything in the source is committed and nothing is in flight."""
-        if self.handle is None:
+        state, session = self.state, self.session
+        if state is None or session is None or not state.idle:
             return False
-        driver = self.handle.driver
-        document = driver.session.planning.document(driver.state.currtx - 1)
-        idle = driver.state.idle and document is not None
-        return idle and [end for _, end in extents_of(document)] == self.world.available
+        document = session.planning.document(state.currtx - 1)
+        return document is not None and [end for _, end in extents_of(document)] == self.world.available
 
     def does(self, name: str, call: Callable[[], object]) -> None:
         """Have a thread of the user in this process make a call; what it raises is judged like the end of a run."""
@@ -280,3 +324,8 @@ class Process(Owner):
                 self.world.told(self, name, error)
 
         self.lanes.start(body, name)
+
+    def activates(self, *, active: bool = True) -> None:
+        """Ask the run, through its ledger, to activate or deactivate the topology."""
+        command = ACTIVATE if active else DEACTIVATE
+        ask_run(self.books, "simulated", command, {}, Waiting(lanes=self.lanes))

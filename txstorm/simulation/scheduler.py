@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from functools import partial
 from queue import Empty
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from typing_extensions import override
 
@@ -22,7 +23,7 @@ from txstorm.lanes import Call, Calls, Flag, Lane, Lanes, Task, complete
 try:
     from greenlet import getcurrent, greenlet
 except ImportError as missing:
-    raise MissingDependency("simulations need greenlet: pip install 'txstorm[simulation]'") from missing
+    raise MissingDependency("greenlet", "simulation") from missing
 
 A = TypeVar("A")
 SWITCHES = 6
@@ -39,14 +40,15 @@ class Fiber(Task):
     Attributes:
         owner: the process; its `dead` and `frozen` count.
         publishing: whether a decided group is being published on this lane.
+        asked: the path of the newest answer of the ledger to this lane.
     """
 
-    __slots__ = ("_greenlet", "ended", "name", "owner", "publishing", "token", "waiters", "waiting", "woken")
+    __slots__ = ("_greenlet", "asked", "ended", "name", "owner", "publishing", "token", "waiters", "waiting", "woken")
 
     def __init__(self, scheduler: Scheduler, owner: Owner, name: str, call: Call) -> None:
         self.owner, self.name = owner, name
         self.ended = self.publishing = self.waiting = self.woken = False
-        self.token = 0
+        self.token, self.asked = 0, ""
         self.waiters: list[Fiber] = []
         self._greenlet = greenlet(lambda: scheduler.run_fiber(self, call), scheduler.hub)
 
@@ -132,13 +134,20 @@ class Scheduler:
         fiber.ended = True
         if not fiber.owner.dead:
             self._fibers.remove(fiber)
-            for one in fiber.waiters:
-                self.wake(one)
+            self.wake_all(fiber.waiters)
 
     def fail(self, error: BaseException) -> None:
         """Have `run` raise `error`, a violation or a defect of the simulation."""
         if self._failure is None:
             self._failure = error
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """End the world with `error`, at once."""
+        self.fail(error)
+        if self.current is None:
+            raise error
+        self.hub.switch()
+        raise Killed
 
     def kill(self, owner: Owner) -> None:
         """Kill a process: its lanes end here, and whatever their code still tries to do is refused."""
@@ -146,10 +155,13 @@ class Scheduler:
         mine = [one for one in self._fibers if one.owner is owner]
         self._ready = [one for one in self._ready if one.owner is not owner]
         self._fibers = [one for one in self._fibers if one.owner is not owner]
+        current = self.current
         for fiber in mine:
-            if fiber is not self.current:
+            if fiber is not current:
+                self.current = fiber
                 fiber.throw()
-        if self.current in mine:
+        self.current = current
+        if current in mine:
             raise Killed
 
     # -- what lanes call ------------------------------------------------------------------------------------------
@@ -172,7 +184,7 @@ class Scheduler:
             self._to_hub(fiber)
 
     def block(self, timeout: float | None) -> bool:
-        """Make the current lane wait for `wake`, at most `timeout` seconds (None: forever); return whether it was woken."""
+        """Make the current lane wait for `wake`, at most `timeout` seconds (None: forever); return whether it came."""
         fiber = self.current
         if fiber is None:
             raise RuntimeError("the hub of a simulated world cannot wait")
@@ -190,7 +202,10 @@ class Scheduler:
         end = None if timeout is None else self.time + timeout
         while not until():
             fiber = self.current
-            assert fiber is not None, "the hub of a simulated world cannot wait"
+            if fiber is None:
+                raise RuntimeError("the hub of a simulated world cannot wait")
+            if fiber.owner.dead:
+                raise Killed
             waiters.append(fiber)
             woken = self.block(None if end is None else end - self.time)
             if fiber in waiters:
@@ -204,6 +219,11 @@ class Scheduler:
         if fiber.waiting and not fiber.owner.dead:
             fiber.waiting, fiber.woken = False, True
             self._ready.append(fiber)
+
+    def wake_all(self, waiters: Sequence[Fiber]) -> None:
+        """Let waiting lanes go on."""
+        for fiber in list(waiters):
+            self.wake(fiber)
 
     def _to_hub(self, fiber: Fiber) -> None:
         self.hub.switch()
@@ -317,25 +337,24 @@ class SimLanes(Lanes):
 
     @override
     def result(self, future: Future[A], timeout: float | None = None) -> A:
-        if not future.done():
-            waiters: list[Fiber] = []
-            future.add_done_callback(lambda _: [self._scheduler.wake(one) for one in list(waiters)])
-            self._scheduler.wait(waiters, future.done, timeout)
+        self._wait(future, timeout)
         return future.result(0)
 
     @override
     def _complete_all(self, pairs: Sequence[tuple[Callable[[], A], Future[A]]]) -> None:
-        scheduler = self._scheduler
-        fiber = scheduler.current
+        scheduler, fiber = self._scheduler, self._scheduler.current
         for call, answer in pairs[1:]:
-            other = scheduler.spawn(self._owner, "table", lambda call=call, answer=answer: complete(answer, call))
+            other = scheduler.spawn(self._owner, "table", partial(complete, answer, call))
             other.publishing = fiber is not None and fiber.publishing
         super()._complete_all(pairs[:1])
         for _, answer in pairs:
-            if not answer.done():
-                waiters: list[Fiber] = []
-                answer.add_done_callback(lambda _, waiters=waiters: [scheduler.wake(one) for one in list(waiters)])
-                scheduler.wait(waiters, answer.done)
+            self._wait(answer, None)
+
+    def _wait(self, future: Future[Any], timeout: float | None) -> None:
+        if not future.done():
+            waiters: list[Fiber] = []
+            future.add_done_callback(lambda done: self._scheduler.wake_all(waiters))
+            self._scheduler.wait(waiters, future.done, timeout)
 
 
 class _SimFlag(Flag):
@@ -345,8 +364,7 @@ class _SimFlag(Flag):
 
     def set(self) -> None:
         self._is_set = True
-        for one in list(self._waiters):
-            self._scheduler.wake(one)
+        self._scheduler.wake_all(self._waiters)
 
     def is_set(self) -> bool:
         return self._is_set
@@ -363,10 +381,9 @@ class _SimCalls(Calls):
 
     def put(self, item: Call, /) -> None:
         self._calls.append(item)
-        for one in list(self._waiters):
-            self._scheduler.wake(one)
+        self._scheduler.wake_all(self._waiters)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Call:  # noqa: FBT001, FBT002 - as in `queue`
+    def get(self, block: bool = True, timeout: float | None = None) -> Call:
         if not self._calls and not (block and self._scheduler.wait(self._waiters, lambda: self._calls, timeout)):
             raise Empty
         return self._calls.popleft()
@@ -392,8 +409,7 @@ class _SimLock:
         self._depth -= 1
         if self._depth == 0:
             self._holder = None
-            for one in list(self._waiters):
-                self._scheduler.wake(one)
+            self._scheduler.wake_all(self._waiters)
 
 
 class _SimLane(Lane):

@@ -27,7 +27,6 @@ from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
 from txstorm.storage.tables.directory import Directory
-from txstorm.storage.tables.history import describe_history
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties
 from txstorm.storage.tables.identity import recorded as recorded_properties
 from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, MAP, OUTLET, OUTSIDE, STATE, STORE, Intent, IntentTable
@@ -69,6 +68,10 @@ class RecordedTables:
     committed: int = 0
     tables: Collection[str] | None = None
 
+    def lacks(self, ref: TableRef) -> bool:
+        """Whether the ledger is known not to record the table `ref`."""
+        return self.tables is not None and not self.has(ref)
+
     def has(self, ref: TableRef) -> bool:
         """Whether the ledger records the table `ref` or, for a state table, the state's changes table."""
         known = self.tables or ()
@@ -105,7 +108,7 @@ class StateStore:
 
     def __init__(
         self,
-        data_dir: Path,
+        place: Directory,
         owner: TopologyIdentity,
         declared: Sequence[DeclaredTable],
         tables: Mapping[TableRef, DeltaTableState],
@@ -114,9 +117,9 @@ class StateStore:
         spark: SparkWriter | None,
         lanes: Lanes,
     ) -> None:
-        self.data_dir, self.owner, self.outside = data_dir, owner, outside
+        self.data_dir, self.owner, self.outside = place.path, owner, outside
         self.upkeep = UpkeepSchedule(
-            data_dir,
+            place.path,
             tables,
             settings.max_lag,
             self.load,
@@ -124,6 +127,7 @@ class StateStore:
             applied=lambda uri: self._members[uri].applied,
             unpublished=lambda uri: self._members[uri].unpublished() if uri in self._members else set(),
         )
+        self._place = place
         self._declared, self._delta, self._settings, self._spark = declared, tables, settings, spark
         self._tables: CommitTables | None = None
         self._lanes = lanes
@@ -159,7 +163,8 @@ class StateStore:
             recorded: the ledger's record of the tables.
             settings: settings of the tables and their indexes; None: the defaults.
             spark: the writer for tables declared with ``writer="spark"``; required if there are any.
-            opened: the directory with the tables that are open already; None: none is.
+            opened: the directory with the tables that are open already, which checks that this run leads before a table
+                is created; None: no other process uses the directory.
             lanes: publish tables concurrently, and write their indexes.
 
         Raises:
@@ -181,51 +186,55 @@ class StateStore:
         for number, (one, ref) in enumerate(missing, start=1):
             promised = one.promised(ref, settings.log_retention, settings.max_lag)
             about = {**one.about(ref), **recorded_properties(promised)}
-            found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), recorded.committed, about)
+            place.create(owner, ref, one.schema(ref), recorded.committed, about)
+            found[ref] = place.table(owner, ref)
+            one.check_fit([found[ref]], recorded=not recorded.lacks(one.refs[0]))
             faults.point(f"p0.{number}.created")
         for one in declared:
             if spark is not None and one.table.writer == SPARK:
                 found[one.refs[0]].use(spark)
         managed = resources.managed(data_dir, owner)
         outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets, managed)
-        made = cls(data_dir, owner, declared, found, outside, settings, spark, lanes)
+        made = cls(place, owner, declared, found, outside, settings, spark, lanes)
         if recorded.tables is not None:
-            uris = {one.refs[0].uri for one in declared}
-            made._late = dict.fromkeys(uris - set(recorded.tables), recorded.committed)
+            late = (one.refs[0] for one in declared if recorded.lacks(one.refs[0]))
+            made._late = dict.fromkeys((ref.uri for ref in late), recorded.committed)
         return made
 
     def raise_epoch(self, epoch: int) -> None:
         """Raise the epoch of every table and set missing properties; called in P0 (take over), after `open`.
 
         Since other coordinators are fenced from here on, a table to which no transaction was ever committed may be
-        changed: it gets the columns that are declared now, and a new table begins after the last committed txid.
+        changed: it gets the columns that are declared now, and a new table begins after the last committed txid. That
+        includes empty tables of an earlier timeline, which only a fenced coordinator can have created.
 
         Raises:
             FencedError: a newer coordinator has taken over.
             StateError: a declaration differs from its table.
         """
-        for number, table in enumerate(self._delta.values(), start=1):
-            table.raise_epoch(epoch)
+        begins = {ref: self._late.get(one.refs[0].uri) for one in self._declared for ref in one.refs}
+        for number, (ref, table) in enumerate(self._delta.items(), start=1):
+            table.raise_epoch(epoch, begins=begins[ref])
             faults.point(f"p0.{number}.raised")
         self.upkeep.epoch = epoch
         number = 0
         for one in self._declared:
             tables = [self._delta[ref] for ref in one.refs]
-            one.check_fit(tables)
             txid = self._late.get(one.refs[0].uri)
-            untouched = all(table.is_untouched() for table in tables) and not one.letters
+            one.check_fit(tables, recorded=txid is None)
+            untouched = all(table.is_untouched(recorded=txid is None) for table in tables) and not one.letters
             for at, table in enumerate(tables, start=number + 1) if untouched else ():
                 if one.differs(table):
                     table.redefine(one.schema(table.ref), one.about(table.ref), epoch)
                     faults.point(f"p0.{at}.redefined")
-                if txid is not None and table.last_txid() != txid:
+                if txid is not None and not table.begins_after(txid):
                     table.begin(txid, epoch)
                     faults.point(f"p0.{at}.begun")
             number += len(tables)
             for table in tables:
                 promised = one.promised(table.ref, self._settings.log_retention, self._settings.max_lag)
                 table.set_properties(promised, epoch)
-        describe_history(self.data_dir, log_properties(self._settings.log_retention))
+        self._place.describe_history(log_properties(self._settings.log_retention))
 
     def load(self) -> None:
         """Load all states into their indexes, unless they are loaded; call after live intents have been rolled forward.
@@ -377,8 +386,8 @@ def _opened(
     """Open the existing tables of a declaration and check them against it."""
     found = {ref: place.table(owner, ref) for ref in one.refs if place.has(ref)}
     tables = list(found.values())
-    one.check_fit(tables)
-    if not recorded.first and recorded.tables is not None and one.refs[0].uri not in recorded.tables:
+    one.check_fit(tables, recorded=not recorded.lacks(one.refs[0]))
+    if not recorded.first and recorded.lacks(one.refs[0]):
         one.check_unrecorded(tables, recorded.committed)
     for ref, table in found.items():
         if not recorded.has(ref):

@@ -19,8 +19,14 @@ import pytest
 from txstorm.cli.main import execute
 from txstorm.errors import FencedError
 from txstorm.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
+from txstorm.simulation.delta.tables import Stored
+from txstorm.simulation.process import Process
 from txstorm.simulation.schedule import STRIKES
+from txstorm.simulation.search import violation
+from txstorm.simulation.trouble import rewind
 from txstorm.simulation.world import World
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import CHANGES, SINK, STATE
 from txstorm.storage.tables.table_log import TransactionalTable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,6 +52,43 @@ def test_random_schedules_keep_every_invariant_under_every_fault():
     assert [story(found) for found in report.found[:1]] == []
     assert report.steps >= 60 * report.schedules
     assert [kind for kind in KINDS if not report.faults[kind]] == []
+
+
+@pytest.mark.parametrize(("seed", "index"), [(15234, 11325), (771, 22762), (40923, 91387), (88002, 49352)])
+def test_schedules_that_once_violated_an_invariant_keep_it(seed, index):
+    """In all of these, a coordinator was fenced while it was about to create a table, and created it nevertheless."""
+    assert violation(World(drawn(seed, index))) is None
+
+
+@pytest.mark.parametrize(("kinds", "later"), [((SINK,), 0), ((CHANGES, STATE), 0), ((CHANGES, STATE), 1)])
+def test_an_empty_table_that_a_fenced_coordinator_creates_after_a_rewind_is_taken_over(kinds, later):
+    """The coordinator sleeps between the ledger's answer that it leads and the creation of the table number `later`."""
+    usual = replace(drawn(3, 17), tables=1, turns=1, trouble=0, flaky=0, external=False, strikes=())
+    world = World(usual)
+    world.run()
+    old, refs = world.code, [TableRef(kind, "new") for kind in kinds]
+    for ref in refs:
+        world.tables[ref.uri] = Stored(ref, 9)
+    world.code = (*old, *(ref.uri for ref in refs))
+    left, late = refs[later].uri, []
+
+    def sleep(process, uri):
+        if uri == left and not late:
+            late.append(process)
+            new, world.code = world.code, old
+            rewind(world)
+            world.act(world.start(), Process.work_off)
+            world.code = new
+
+    world.creates = sleep
+    fenced = world.start()
+    assert (late, fenced in world.processes, len(world.tables[left].versions)) == ([fenced], False, 1)
+    assert world.judge.timeline == 1
+    leader = world.start()
+    world.more()
+    world.act(leader, Process.work_off)
+    assert leader in world.processes
+    assert world.tables[left].versions[-1].apps[world.judge.txid_app(world.tables[left])] > 0
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))

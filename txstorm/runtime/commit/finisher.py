@@ -355,7 +355,9 @@ class GroupFinisher:
         sent_by_job: Mapping[str, Sequence[Cargo]] | None = None,
     ) -> CommitRun:
         cargo = ready.processed.cargo
-        return self._make_run(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, sent_by_job)
+        return self._make_run(
+            self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, sent_by_job
+        )
 
     def _commit_spout(self, ready: ProcessedBatch, turn: CommitTurn) -> None:
         if self._spout is None or ready.txid_input.facts.system:

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
 from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import THEIRS
 from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
+from txstorm.storage.tables.directory import TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import IntentTable, Staged
+from txstorm.storage.tables.intent import STAGED, IntentTable, Staged
+from txstorm.storage.tables.staging import compact_name
 from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable, identity_info
 
 if TYPE_CHECKING:
@@ -164,7 +168,8 @@ class SimLog:
         return ConflictError(f"{self._stored.uri} is at another version")
 
     def _append(self, commit: Commit, kind: str | None) -> None:
-        self._world.judge.before_table(self._process, self._stored, commit)
+        with self._world.judging():
+            self._world.judge.before_table(self._process, self._stored, commit)
         self._stored.append(commit)
         if kind == CRASH_AFTER:
             self._process.dies()
@@ -254,10 +259,11 @@ def check_staged(stored: Stored, staged: Staged) -> None:
         raise TableCorrupt(f"table {stored.uri}: the staged file {staged.path} is missing")
 
 
-class SimPlace:
+class SimPlace(TableDirectory):
     """Data directory of a world, with all its tables, as one process sees it."""
 
     def __init__(self, world: World, process: Process) -> None:
+        super().__init__(process.books.check_leads)
         self._world, self._process = world, process
 
     def __str__(self) -> str:
@@ -273,18 +279,31 @@ class SimPlace:
         self._world.reads(self._process, "table open", uri)
         return SimTable(self._world, self._process, owner, self._world.tables[uri])
 
-    def create(self, owner: TopologyIdentity, ref: TableRef, txid: int) -> SimTable:
+    def create_table(
+        self, owner: TopologyIdentity, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
+    ) -> None:
         """Create an empty table whose range starts after `txid`."""
         stored = self._world.tables[ref.uri]
+        with self._world.judging():
+            self._world.judge.before_creation(self._process, ref.uri)
         kind = self._world.passes(self._process, "table create", stored.uri)
-        if kind == FAILED or stored.versions:
+        self._world.creates(self._process, stored.uri)
+        if kind == FAILED:
             raise self._process.injected(TableCorrupt("the table cannot be created"))
+        if stored.versions:
+            raise TableCorrupt("there is a table already")
         stored.properties = owner.properties()
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
         stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
-        if kind in (CRASH_AFTER, LOST):
+        if kind == CRASH_AFTER:
             self._process.dies()
-        return SimTable(self._world, self._process, owner, stored)
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
+        if kind == LOST:
+            raise TableCorrupt("the answer to the creation is lost")
+
+    def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
+        """Do nothing: the names of simulated directories are durable."""
 
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file `staged` for the table `uri` exists."""
@@ -293,18 +312,29 @@ class SimPlace:
     def check_history(self) -> None:
         """Do nothing: the history table is never damaged in simulated worlds; its log is tested elsewhere."""
 
-    def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append the rows that the history does not contain yet."""
+        with self._world.judging():
+            self._world.judge.before_creation(self._process, "history")
         kind = self._world.passes(self._process, "history append", "history")
         if kind == FAILED:
             raise self._process.injected(TableCorrupt("the history refused the commit"))
         history = self._world.history
         last = max((one["txid"] for one in history if rows and one["timeline"] == rows[0]["timeline"]), default=-1)
         fresh = [row for row in rows if row["txid"] > last]
-        self._world.judge.history(fresh)
+        with self._world.judging():
+            self._world.judge.history(fresh)
         history.extend(fresh)
         if kind in (CRASH_AFTER, LOST):
             self._process.dies()
+
+
+def written(process: Process, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
+    """Write the rows of several files as one new file of a table, which nothing references yet."""
+    process.world.reads(process, "write", stored.uri)
+    path = f"{STAGED}/{compact_name(process.books.epoch, process.world.unique())}"
+    stored.rows[path] = rows
+    return DataFile(path, len(rows))
 
 
 class SimRows:
@@ -321,4 +351,4 @@ class SimRows:
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
         """Stage the rows of `paths` up to `txid` as one file."""
         rows = tuple(sorted(row for path in paths for row in self._stored.rows[path] if row[0] <= txid))
-        return (self._process.compacted(self._stored, rows),)
+        return (written(self._process, self._stored, rows),)
