@@ -246,7 +246,7 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
         raise DataDirectoryError(msg)
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
-        books = Books(ledger, data_dir / "intents")
+        books = Books(ledger, data_dir / "intents", start.options.lanes)
         if take_lease(books, topology.id, start.options.standby, make_ready, start.options.lanes):
             # Meanwhile another version of txstorm may have led, or the topology may have moved to another ledger.
             check_directory(data_dir)

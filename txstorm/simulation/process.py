@@ -122,7 +122,7 @@ class Process(Owner):
         self.name, self.world, self.scheduler = name, world, world.scheduler
         self.lanes = SimLanes(world.scheduler, self, world.micros)
         self.ledger = SimLedger(world, self)
-        self.books = Books(self.ledger, world.values)
+        self.books = Books(self.ledger, world.values, self.lanes)
         self.place = SimPlace(world, self)
         self.struck = self.led = self.ended = self.lied_to = self.stops = False
         self.handle: RunHandle | None = None
