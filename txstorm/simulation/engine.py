@@ -53,8 +53,6 @@ class SimEngine:
                 if which == 1:
                     world.count(kinds.HANGS, f"the job of {process} hangs at txid {one.attempt}")
                     process.lanes.sleep(world.hang())
-                    if answer in self._cancelled:
-                        world.count(kinds.STALE, f"a cancelled job of {process} answers for txid {one.attempt}")
                 if which > 1:
                     done.append(self._failed(one, lies=which == 2))
                     return done

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.api.context import TaskContext
 from txstorm.api.spout import NOT_READY, SpoutCoordinator, TransactionalSpout
-from txstorm.simulation.schedule import REPLAYED, TOPOLOGY
+from txstorm.simulation.schedule import HEARTBEAT, REPLAYED, TOPOLOGY
 from txstorm.spouts.executors import planner
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.storage.rows.update_rules import Row, opaque, transactional
@@ -51,6 +51,7 @@ class SimPlanner(SpoutPlanner):
     def skip(self, previous: Any) -> Any:
         """Return the document of a system transaction."""
         self._process.plans()
+        self._process.world.counts[HEARTBEAT] += 1
         if previous is None:
             previous = {"meta": self._coordinator.beginning()}
         return self._shipped.skip(previous)

@@ -17,7 +17,8 @@ from txstorm.api.spout import SpoutCoordinator, TransactionalSpout
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
 from txstorm.books.requests import ACTIVATE, DEACTIVATE
-from txstorm.coordinator.machine import Mode, State
+from txstorm.coordinator import events as ev
+from txstorm.coordinator.machine import AttemptStatus, Mode, State, step
 from txstorm.engine.port import TxidInput
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import StateError, TxstormError
@@ -32,9 +33,11 @@ from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import Led, RunOptions, Start, assemble
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import real_end
+from txstorm.simulation import schedule as kinds
 from txstorm.simulation.committers import KEEP_INTENTS, SimRun, SimStore
 from txstorm.simulation.delta.tables import SimPlace, SimTable, Stored
 from txstorm.simulation.engine import SimEngine
+from txstorm.simulation.expected import Violation
 from txstorm.simulation.ledger import SimLedger
 from txstorm.simulation.outside import Extents, SimPlanner, extents_of
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
@@ -62,6 +65,7 @@ class _Spout(TransactionalSpout):
 
 class _Keep(BatchBolt, Committer):
     fields = ()
+    timers = True
 
     def execute(self, tuple: object) -> None:  # noqa: A002 - Storm's word
         raise NotImplementedError
@@ -97,6 +101,7 @@ class SimMonitor(Monitor):
         super().__init__()
         self._process = process
         self.state: State | None = None
+        self._attempts: dict[int, int] = {}  # attempt id → txid
 
     def watch(self, state: State) -> None:
         """Record the coordinator's state after an event, and have it judged."""
@@ -104,6 +109,27 @@ class SimMonitor(Monitor):
         before, self.state = self.state, state
         with self._process.world.judging():
             self._process.world.judge.watched(self._process, before, state)
+            if self._process.world.below(16) == 0:
+                self._late_event(state)
+        self._attempts.update({entry[0]: txid for txid, entry in state.active.items()})
+
+    def _late_event(self, state: State) -> None:
+        """Check that a late answer for a void attempt, or the repeated one of a processed attempt, changes nothing."""
+        world, attempts = self._process.world, list(self._attempts)
+        if not attempts:
+            return
+        attempt = attempts[world.below(len(attempts))]
+        txid, which = self._attempts[attempt], world.below(3)
+        current = state.active.get(txid)
+        if current is not None and current[0] == attempt:
+            if current[1] is AttemptStatus.PROCESSING:
+                return
+            which = 0
+        late = (ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt))[which]
+        world.count(kinds.STALE, f"{self._process} gets {late}")
+        after, commands = step(state, late)
+        if after != state or commands:
+            raise Violation(9, f"{self._process} gets {late}, late or repeated, and changes from {state} to {after}")
 
 
 class Process(Owner):

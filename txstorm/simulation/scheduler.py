@@ -324,6 +324,10 @@ class SimLanes(Lanes):
         return self._scheduler.spawn(self._owner, name.removeprefix("txstorm-"), call)
 
     @override
+    def current(self) -> object:
+        return self._scheduler.current
+
+    @override
     def event(self) -> Flag:
         return _SimFlag(self._scheduler)
 

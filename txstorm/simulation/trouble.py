@@ -156,9 +156,9 @@ def deploy(world: World) -> None:
             world.late_creation = not world.schedule.external and world.below(2) == 0
         if world.below(2):
             world.arm(TAKING_OVER)
-        started = world.start()
+        started = world.started()
         world.late_creation = False
-        if started not in world.processes and world.below(2):
+        if started is None and world.below(2):
             _roll_back(world, *before)
         if world.below(2):
             _commit_more(world)

@@ -19,7 +19,7 @@ from txstorm.simulation.outside import Database
 from txstorm.simulation.process import Process
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.simulation.scheduler import Killed, Owner, Scheduler
-from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, rewind
+from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, operate, rewind
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, SINK, STATE
 
@@ -352,10 +352,10 @@ class World:
         self.available = [max(1, one) for one in self.available]
         for process in self.processes:
             process.frozen = 0
-        self.lets_run(200, jumps=2)  # processes that were paused make one more attempt
-        leader = next(filter(self.leads, self.processes), None)
-        if leader is not None and leader.is_inactive:
-            leader.does("activate", leader.activates)
+        # Processes that were paused make one more attempt, and operators end what they do.
+        self.lets_run(2000, lambda: all(one.state is not None for one in self.processes), jumps=5)
+        self.lets_run(100, jumps=2)
+        leader = next((one for one in self.processes if self.leads(one) and one.opened), None)
         for process in [one for one in self.processes if one is not leader]:
             self.ended(process, "has ended")
         process = leader or self.start()
@@ -376,6 +376,11 @@ class World:
             self.judge.swept()
 
     def _goes_on(self, process: Process) -> None:
+        """Let the only process that is left commit what there is; activate the topology if it is not active."""
+        self.lets_run(PATIENCE, lambda: process.state is not None or process not in self.processes, jumps=20)
+        if process.is_inactive and process in self.processes:
+            operator = self.process("command")
+            operate(self, operator, lambda: operator.activates(active=True))
         end = self.scheduler.time + HEALING
         self.lets_run(
             50_000,
