@@ -290,7 +290,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     settings, recorded = topology.settings, books.tables()
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
-    states = max(1, sum(map(len, topology.states.values())))
+    bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
     store = StateStore.open(
         data_dir,
         TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
@@ -303,10 +303,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
             partial(_managed_targets, topology),
         ),
         RecordedTables(known is None, committed, recorded),
-        settings=StoreSettings(
-            Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
-        ),
-        lanes=start.options.lanes,
+        settings=StoreSettings(bounds, settings.log_retention, settings.state_max_lag, start.options.lanes),
         spark=writer,
         opened=place,
     )
@@ -380,28 +377,8 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     planning = _planning(topology, program, books, settings, options, led)
     gate = _gate(planning.planner, settings, options)
 
-    def blocked(cause: str | None) -> None:
-        gate.blocked = cause is not None
-        monitor.blocked(cause)
-
+    committer = _finisher(start, topology, program, books, led, gate)
     lanes = options.lanes
-    publisher = Publisher(
-        store,
-        books,
-        keep_intents=settings.keep_intents,
-        blocked=blocked,
-        sleep=start.sleep,
-        monotonic=lanes.monotonic,
-    )
-    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None, lanes=lanes)
-    finishing = FinishOptions(
-        ahead=settings.finish_ahead and not topology.outside,
-        letter_limit=LetterLimit(settings.max_dead_letters),
-        observe=options.observe,
-        lanes=lanes,
-        run=led.run,
-    )
-    committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
     retention = None
     if (seconds := settings.history_retention) is not None:
         retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes)
@@ -429,6 +406,30 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
         journal=_journal(options.journal),
         retention=retention,
     )
+
+
+def _finisher(
+    start: Start, topology: Topology, program: Program, books: Books, led: Led, gate: Admission
+) -> GroupFinisher:
+    options, settings, store = start.options, _settings(topology, start.options), led.store
+
+    def blocked(cause: str | None) -> None:
+        gate.blocked = cause is not None
+        start.monitor.blocked(cause)
+
+    lanes, large = options.lanes, options.observe is None
+    publisher = Publisher(
+        store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep, monotonic=lanes.monotonic
+    )
+    jobs = CommitJobs(program, start.engine, Path(store.data_dir), books.epoch, allowed=large, lanes=lanes)
+    finishing = FinishOptions(
+        ahead=settings.finish_ahead and not topology.outside,
+        letter_limit=LetterLimit(settings.max_dead_letters),
+        observe=options.observe,
+        lanes=lanes,
+        run=led.run,
+    )
+    return GroupFinisher(program, store, books, led.identity, publisher, jobs, finishing)
 
 
 def _planning(

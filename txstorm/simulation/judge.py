@@ -1,4 +1,7 @@
-"""The invariants of a simulated world, checked at every durable write and after the world has healed."""
+"""The invariants of a simulated world, checked at every durable write and after the world has healed.
+
+It is one module, as the invariants share what the judge has seen so far.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from txstorm.storage.tables.table_log import COMMITTED, REGROUPED
 
 if TYPE_CHECKING:
     from txstorm.simulation.delta.tables import Stored
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 THEIRS = f"{STAGED}/theirs.parquet"

@@ -10,7 +10,7 @@ from txstorm.ledger.port import Entry, Op, name_order, outcome
 from txstorm.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 

@@ -19,7 +19,7 @@ from txstorm.storage.rows.update_rules import Row, opaque, transactional
 from txstorm.storage.tables.intent import TxidRecord
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 

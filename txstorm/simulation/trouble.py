@@ -14,14 +14,14 @@ from txstorm.recovery.rewind import carry_out, planned
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.damage import damage, refused
 from txstorm.simulation.delta.tables import SimRows, SimTable
-from txstorm.simulation.process import Process
+from txstorm.simulation.process.process import Process
 from txstorm.simulation.schedule import INCARNATION, PAUSE, TOPOLOGY
 from txstorm.storage.tables.as_of import version_as_of
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import SINK, STATE
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 

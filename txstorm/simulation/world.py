@@ -1,4 +1,7 @@
-"""Simulated world: processes that work, fail, pause and die around durable storage; fully determined by one seed."""
+"""Simulated world: processes that work, fail, pause and die around durable storage; fully determined by one seed.
+
+It is one module, as everything that is drawn is drawn here, in one order.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import Judge
 from txstorm.simulation.ledger import Entries, Injected, Values
 from txstorm.simulation.outside import Database
-from txstorm.simulation.process import Process
+from txstorm.simulation.process.process import Process
+from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
-from txstorm.simulation.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, operate, rewind
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, SINK, STATE

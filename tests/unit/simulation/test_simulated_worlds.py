@@ -18,7 +18,7 @@ from txstorm.cli.main import execute
 from txstorm.errors import FencedError
 from txstorm.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
 from txstorm.simulation.delta.tables import Stored
-from txstorm.simulation.process import Process
+from txstorm.simulation.process.process import Process
 from txstorm.simulation.schedule import STRIKES
 from txstorm.simulation.search import violation
 from txstorm.simulation.trouble import rewind

@@ -1,7 +1,8 @@
 """P5, the turn of a commit group: committers finish its txids in order, and the rows they wrote are staged.
 
 For P6 to P8, see `txstorm.runtime.commit.publisher`. Committers run on the commit thread and groups are published on
-another thread, so committers can finish the following txids while a group is being published (`EarlyFinish`).
+another thread, so committers can finish the following txids while a group is being published (`EarlyFinish`). It is one
+module, since early and regular turns share their order.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from txstorm.storage.tables.directory import TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, IntentTable, Staged
 from txstorm.storage.tables.staging import compact_name
-from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable, identity_info
+from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 CHECKPOINTED = 4
@@ -293,7 +293,7 @@ class SimPlace(TableDirectory):
         if stored.versions:
             raise TableCorrupt("there is a table already")
         stored.properties = owner.properties()
-        info = {**identity_info(owner), "kind": CREATED, "last": txid}
+        info = {**owner.info(), "kind": CREATED, "last": txid}
         stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
         if kind == CRASH_AFTER:
             self._process.dies()

@@ -64,6 +64,10 @@ class TopologyIdentity(NamedTuple):
         """The Delta app id under which a dropped table records the last txid up to which it is complete."""
         return f"txstorm/{self.incarnation}/until"
 
+    def info(self) -> dict[str, str | int]:
+        """Return the fields that identify the owner in every commit info."""
+        return {"topology": self.topology, "incarnation": self.incarnation, "timeline": self.timeline}
+
     def properties(self) -> dict[str, str]:
         """Return the properties that all tables of this owner have in common."""
         return {

@@ -1,9 +1,7 @@
 """Commit protocol of one table, based on its log alone: owner, txid and epoch checks, and exactly-once publishing.
 
-Files and directories are handled by `txstorm.storage.tables.table`. The commit infos in a log cover the txids without
-gaps: each begins where the previous one ended, so a lost entry shows as a gap.
-
-It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
+The commit infos in a log cover the txids without gaps: each begins where the previous one ended, so a lost entry shows
+as a gap. It is one module, since every commit follows the same rule: read txid and epoch, compare and set, read again.
 """
 
 from __future__ import annotations
@@ -52,11 +50,10 @@ def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
     """
     for info in infos:
         if FOREIGN in info:
-            msg = (
+            raise TableCorrupt(
                 f"table {table}: another writer has changed its rows (operation {info[FOREIGN]}): it no longer holds "
                 "what the topology has committed; restore the table's directory from a copy, and write to other tables"
             )
-            raise TableCorrupt(msg)
 
 
 def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
@@ -71,11 +68,10 @@ def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
         last = lasts.get(timeline)
         expected = info["first"] - 1 if "first" in info else info.get("last")
         if last is not None and expected is not None and expected != last:
-            msg = (
+            raise TableCorrupt(
                 f"table {table}: expected the entry after txid {last} in the log, found one after {expected}: an entry "
                 "between them is lost or damaged; restore the table's directory from a copy"
             )
-            raise TableCorrupt(msg)
         lasts[timeline] = info.get("last", info.get("as_of", last))
 
 
@@ -230,11 +226,10 @@ class TransactionalTable(ABC):
         """
         txid = self._log.app_version(self._txid_app)
         if txid is None:
-            msg = (
+            raise DataDirectoryError(
                 f"table {self.ref.uri}: has no txid on timeline {self.owner.timeline} of {self.owner.incarnation}; "
                 "ledger and tables do not belong together: restore both from the same copy"
             )
-            raise DataDirectoryError(msg)
         return txid
 
     def epoch(self) -> int:
@@ -310,12 +305,12 @@ class TransactionalTable(ABC):
 
     def _dropping(self, until: int, epoch: int) -> Commit:
         last = self.last_txid()
-        info = {**identity_info(self.owner), "kind": DROPPED, "epoch": epoch, "last": last, "until": until}
+        info = {**self.owner.info(), "kind": DROPPED, "epoch": epoch, "last": last, "until": until}
         apps = {self._txid_app: last, self._epoch_app: epoch, self.owner.until_app: until}
         return Commit(apps, info, label=f"txstorm dropped after txid {until}")
 
     def _beginning(self, txid: int, epoch: int) -> Commit:
-        info = {**identity_info(self.owner), "kind": BEGUN, "epoch": epoch, "as_of": txid}
+        info = {**self.owner.info(), "kind": BEGUN, "epoch": epoch, "as_of": txid}
         return Commit({self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}, info)
 
     def refresh(self) -> None:
@@ -358,7 +353,7 @@ class TransactionalTable(ABC):
         if begins is not None and self._log.app_version(self._txid_app) is None and self.is_untouched(recorded=False):
             return self._beginning(begins, epoch)
         last = self.last_txid()
-        info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
+        info = {**self.owner.info(), "kind": EPOCH, "epoch": epoch, "last": last}
         return Commit({self._txid_app: last, self._epoch_app: epoch}, info)
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
@@ -376,7 +371,7 @@ class TransactionalTable(ABC):
             if not missing:
                 return
             last = self.last_txid()
-            info = {**identity_info(self.owner), "kind": DESCRIBED, "epoch": epoch, "last": last}
+            info = {**self.owner.info(), "kind": DESCRIBED, "epoch": epoch, "last": last}
             again = {self._txid_app: last, self._epoch_app: epoch}
             label = f"txstorm sets {', '.join(sorted(missing))}"
             version = self._try(Commit(again, info, label=label, properties=missing))
@@ -518,11 +513,10 @@ class TransactionalTable(ABC):
         if last >= intent.last:
             return self._same(intent)
         if last != table.previous:
-            msg = (
+            raise TableCorrupt(
                 f"table {self.ref.uri}: expected to be at txid {table.previous} before txids {intent.first} to "
                 f"{intent.last} are published, found it at {last}; restore ledger and tables from the same copy"
             )
-            raise TableCorrupt(msg)
         return None
 
     def _same(self, intent: Intent) -> int:
@@ -536,18 +530,16 @@ class TransactionalTable(ABC):
                 found = [(record["txid"], record["attempt"], record["digest"]) for record in info["txids"]]
                 if found == expected:
                     return version
-                msg = (
+                raise TableCorrupt(
                     f"table {self.ref.uri}: txid {intent.last} is already published with other content: expected "
                     f"(txid, attempt, digest) {expected}, found {found}; restore ledger and tables from the same copy"
                 )
-                raise TableCorrupt(msg)
             if info["last"] < intent.last:
                 break
-        msg = (
+        raise TableCorrupt(
             f"table {self.ref.uri}: is past txid {intent.last}, but no version of it ends there; "
             "restore ledger and tables from the same copy"
         )
-        raise TableCorrupt(msg)
 
     def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield version and commit info of each group on this timeline, newest first, as far back as the log goes."""
@@ -558,7 +550,7 @@ class TransactionalTable(ABC):
     def _commit(self, table: IntentTable, intent: Intent, epoch: int) -> Commit:
         first, last = table.previous + 1, intent.last
         info = {
-            **identity_info(self.owner),
+            **self.owner.info(),
             "kind": COMMITTED,
             "epoch": epoch,
             "first": first,
@@ -572,7 +564,7 @@ class TransactionalTable(ABC):
         return Commit(apps, info, adds, removes, stamp // 1000, label)
 
     def _exchanging(self, files: RewriteFiles, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
-        info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
+        info = {**self.owner.info(), "kind": REGROUPED, "epoch": epoch}
         txid, label = last, "txstorm small files gathered"
         if files.as_of is not None:
             info |= {"kind": COMPACTED, "as_of": files.as_of, **files.about}
@@ -590,26 +582,19 @@ class TransactionalTable(ABC):
     def _check_epoch(self, epoch: int) -> int:
         found = self.epoch()
         if found > epoch:
-            msg = (
+            raise FencedError(
                 f"table {self.ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch "
                 f"{epoch}; stop this run, the other one continues"
             )
-            raise FencedError(msg)
         return found
 
     def _check_not_ahead(self, last: int, as_of: int | None) -> None:
         if as_of is not None and last > as_of:
-            msg = (
+            raise TableCorrupt(
                 f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
             )
-            raise TableCorrupt(msg)
 
     def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
         """Return the error for a commit that cannot be made; `what`: the attempted action, for the message."""
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
-
-
-def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
-    """Return the fields that identify the owner in every commit info."""
-    return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}

@@ -15,7 +15,7 @@ from txstorm.simulation import schedule as kinds
 from txstorm.simulation.outside import extents_of
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
 
 
 class SimEngine:

@@ -34,14 +34,14 @@ from txstorm.runtime.opening import Led, RunOptions, Start, assemble
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import real_end
 from txstorm.simulation import schedule as kinds
-from txstorm.simulation.committers import KEEP_INTENTS, SimRun, SimStore
 from txstorm.simulation.delta.tables import SimPlace, SimTable, Stored
-from txstorm.simulation.engine import SimEngine
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.ledger import SimLedger
 from txstorm.simulation.outside import Extents, SimPlanner, extents_of
+from txstorm.simulation.process.committers import KEEP_INTENTS, SimRun, SimStore
+from txstorm.simulation.process.engine import SimEngine
+from txstorm.simulation.process.scheduler import Owner, SimLanes
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
-from txstorm.simulation.scheduler import Owner, SimLanes
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import TxidRecord
