@@ -84,19 +84,19 @@ class Judge:
         if moves is not None:
             self._moved(process, currtx, changed, rewound=rewound)
         if (tables := changed.get(names.TABLES)) is not None:
-            self._recorded(self._value(tables.value))
+            self._recorded(process, self._value(tables.value))
         if rewound:
             entries = self._world.entries
             left = [path for above in TAKEN_BACK for path in entries.paths(above) if changed.get(path, path) is path]
             if left:
                 raise Violation(6, f"a rewind to txid {currtx - 1} is over, {left} stay in the ledger")
 
-    def _recorded(self, tables: Mapping[str, int]) -> None:
+    def _recorded(self, process: Process, tables: Mapping[str, int]) -> None:
         """Check that the ledger records the positions of all known tables."""
         entry = self._world.entries.at.get(names.TABLES)
         before = set() if entry is None else self._value(entry.value).keys()
         for uri in before - tables.keys():
-            if uri not in self._world.drop:
+            if uri not in process.drop:
                 raise Violation(6, f"of {sorted(before)} only {tables} stays recorded")
             self._lives[uri][1] = self.currtx - 1
         for uri in tables.keys() - before:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from txstorm.coordinator.machine import FIRST_TXID, Config
-from txstorm.errors import TableCorrupt, TxstormError
+from txstorm.errors import BlockedError, TableCorrupt, TxstormError
 from txstorm.ledger.paths import EPOCH
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
@@ -320,6 +320,8 @@ class World:
         leads = process.led if process.ended else self.leads(process)
         if isinstance(error, Violation):
             raise error
+        if isinstance(error, BlockedError) and process.stops:
+            return  # a decided group is not published again and again by a run that is to stop
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
@@ -384,6 +386,7 @@ class World:
         if process.is_inactive and process in self.processes:
             operator = self.process("command")
             operate(self, operator, lambda: operator.activates(active=True))
+        self.lets_run(PATIENCE, lambda: operator not in self.processes, jumps=1000)
         end = self.scheduler.time + HEALING
         self.lets_run(
             50_000,

@@ -85,6 +85,7 @@ def _program(depth: int, group: int, ahead: bool, external: bool) -> tuple[Topol
             "keep_intents": KEEP_INTENTS,
             "batch_timeout": BATCH_TIMEOUT,
             "retry_backoff": 0.1,
+            "on_error": "retry(1000)",
             "heartbeat_interval": 1,
         }
     )
