@@ -1,4 +1,7 @@
-"""The invariants of a simulated world, checked at every durable write and after the world has healed."""
+"""The invariants of a simulated world, checked at every durable write and after the world has healed.
+
+It is one module, since every check needs what others have seen: positions, intents, lives of tables.
+"""
 
 from __future__ import annotations
 
