@@ -1,6 +1,6 @@
 """The invariants of a simulated world, checked at every durable write and after the world has healed.
 
-It is one module, as the invariants share what the judge has seen so far.
+It is one module, since every check needs what others have seen: positions, intents, lives of tables.
 """
 
 from __future__ import annotations

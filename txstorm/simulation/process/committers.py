@@ -1,8 +1,8 @@
 """Committers, tables and upkeep of a simulated process, behind the ports of the shipped commit and upkeep code.
 
 A committer writes, per partition, the offsets that a transaction read: from where the previous transaction ended, as it
-sees it in published rows and in those of earlier unpublished transactions, so that a wrong view shows in the tables. It is
-one module, as committers, tables and upkeep share the rows that are not published yet.
+sees it in published rows and in those of earlier unpublished transactions, so that a wrong view shows in the tables. It
+is one module, as committers, tables and upkeep share the rows that are not published yet.
 """
 
 from __future__ import annotations

@@ -204,10 +204,8 @@ class DeltaTableState(TransactionalTable):
         properties = {**others, **self.owner.properties(), **about}
 
         def made() -> Commit:
-            last = self.last_txid()
-            info = {**self.owner.info(), "kind": REDEFINED, "epoch": epoch, "last": last}
-            apps = {self._txid_app: last, self._epoch_app: epoch}
-            return Commit(apps, info, columns=(schema, properties), label="txstorm other columns, before any row")
+            label = "txstorm other columns, before any row"
+            return Commit(*self._repeating(REDEFINED, epoch), columns=(schema, properties), label=label)
 
         def is_done() -> bool:
             return not schema_differences(schema, self._handle.schema) and self._handle.properties == properties

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 
 from txstorm import faults
 from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
-from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
-from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_owner, due
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_own, check_owner, due
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
 
 
@@ -41,19 +40,6 @@ class RewriteFiles:
     floor: int | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     bound: int | None = None
-
-
-def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `TableCorrupt` if another writer has changed a state's rows, according to the commit `infos`.
-
-    Compaction by other writers is harmless.
-    """
-    for info in infos:
-        if FOREIGN in info:
-            raise TableCorrupt(
-                f"table {table}: another writer has changed its rows (operation {info[FOREIGN]}): it no longer holds "
-                "what the topology has committed; restore the table's directory from a copy, and write to other tables"
-            )
 
 
 def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
@@ -260,8 +246,7 @@ class TransactionalTable(ABC):
     def is_untouched(self, *, recorded: bool = True) -> bool:
         """Whether nothing was ever committed to the table, so its first txid and its columns may still change.
 
-        A table that is not `recorded` in the ledger only has to be empty. It may be of an earlier timeline, or may have
-        been restored by a rewind since it was created.
+        If it is not `recorded` in the ledger, it only has to be empty: it may be of an earlier timeline, or rewound.
         """
         return not self._log.files() and (self.last_txid() == self.since() if recorded else self.floor() == 0)
 
@@ -304,10 +289,9 @@ class TransactionalTable(ABC):
         raise self.blocked(what, None)
 
     def _dropping(self, until: int, epoch: int) -> Commit:
-        last = self.last_txid()
-        info = {**self.owner.info(), "kind": DROPPED, "epoch": epoch, "last": last, "until": until}
-        apps = {self._txid_app: last, self._epoch_app: epoch, self.owner.until_app: until}
-        return Commit(apps, info, label=f"txstorm dropped after txid {until}")
+        apps, info = self._repeating(DROPPED, epoch)
+        label = f"txstorm dropped after txid {until}"
+        return Commit({**apps, self.owner.until_app: until}, {**info, "until": until}, label=label)
 
     def _beginning(self, txid: int, epoch: int) -> Commit:
         info = {**self.owner.info(), "kind": BEGUN, "epoch": epoch, "as_of": txid}
@@ -329,11 +313,11 @@ class TransactionalTable(ABC):
             completed: the last txid whose group the ledger records as complete in this table; the versions up to that
                 group's version are known to be durable.
             begins: for a table that the ledger does not record: the txid after which it begins if it is empty and of an
-                earlier timeline, so that a coordinator must have created it that was fenced while it started.
+                earlier timeline, since it was created by a coordinator that was fenced as it started.
 
         Raises:
             FencedError: the table has a newer epoch.
-            DataDirectoryError: the table has no txid on this timeline, and is recorded or not empty.
+            DataDirectoryError: it has no txid on this timeline, and is recorded or not empty.
         """
         self._log.refresh()
         must_commit = self.prepare()
@@ -352,9 +336,13 @@ class TransactionalTable(ABC):
     def _raising(self, epoch: int, begins: int | None) -> Commit:
         if begins is not None and self._log.app_version(self._txid_app) is None and self.is_untouched(recorded=False):
             return self._beginning(begins, epoch)
+        return Commit(*self._repeating(EPOCH, epoch))
+
+    def _repeating(self, kind: str, epoch: int) -> tuple[dict[str, int], dict[str, Any]]:
+        """Return app transactions and info of a commit without rows, which repeats the table's last txid."""
         last = self.last_txid()
-        info = {**self.owner.info(), "kind": EPOCH, "epoch": epoch, "last": last}
-        return Commit({self._txid_app: last, self._epoch_app: epoch}, info)
+        info = {**self.owner.info(), "kind": kind, "epoch": epoch, "last": last}
+        return {self._txid_app: last, self._epoch_app: epoch}, info
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
         """Set those of the `wanted` table properties that are missing or outdated; values set by a user are kept.
@@ -370,11 +358,8 @@ class TransactionalTable(ABC):
             missing = {**due(self._log.properties, wanted), **self.due_properties()}
             if not missing:
                 return
-            last = self.last_txid()
-            info = {**self.owner.info(), "kind": DESCRIBED, "epoch": epoch, "last": last}
-            again = {self._txid_app: last, self._epoch_app: epoch}
             label = f"txstorm sets {', '.join(sorted(missing))}"
-            version = self._try(Commit(again, info, label=label, properties=missing))
+            version = self._try(Commit(*self._repeating(DESCRIBED, epoch), label=label, properties=missing))
             if version is not None:
                 self._make_durable(version)
                 return
