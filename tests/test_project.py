@@ -19,6 +19,46 @@ PACKAGE = ROOT / "txstorm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+BY_THEMSELVES = {
+    "lanes.py": "the lanes of a run are threads, and its clocks those of the machine",
+    "faults.py": "an injected fault may hang",
+    "notebook.py": "shows progress at intervals of real time",
+    "cli": "commands measure and wait in the user's own process",
+    "clients": "libraries of outside systems have time limits and threads of their own",
+    "engine": "tasks measure their work; Spark's jobs are awaited by a pool",
+    "ledger": "leases expire by real time, and are renewed beside the run",
+    "monitor": "listeners are called on a thread of their own, so that user code delays nothing",
+    "spouts/kafka": "readers of brokers, as in clients",
+    "testing": "check suites race on real threads",
+    "web": "servers",
+}
+"""Parts of the package that start threads, sleep or read clocks by themselves, and why. All others do it by `Lanes`."""
+CALLS = {
+    "threading": {"Thread", "Timer"},
+    "time": {"sleep", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter"},
+    "datetime": {"now", "utcnow", "today"},
+}
+NAMES = {"start_thread", "ThreadPoolExecutor", "utc_now"}
+
+
+def test_threads_sleep_and_clocks_come_from_lanes():
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in MODULES
+        if not any(path.relative_to(PACKAGE).is_relative_to(part) for part in BY_THEMSELVES)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.ImportFrom) and any(alias.name in NAMES for alias in node.names))
+        or (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr in CALLS.get(node.value.id, ())
+        )
+    ]
+    assert found == []
+
+
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,11 @@ LOADED = (
     "txstorm.operations.status",
     "txstorm.results.spark_views",
     "txstorm.spouts.files.spout",
+    "pyarrow.acero",
+    *(f"scenarios.{name}" for name in ("words", "grid", "stateful", "windows", "joins", "sides", "shelf")),
 )
+OWN = [str(ROOT), str(ROOT / "tests/recovery")]
+"""Python path of the process that forks, for the modules that it loads."""
 
 
 class Programs:
@@ -57,7 +61,7 @@ class Programs:
         self._process = subprocess.Popen(
             [sys.executable, __file__, self.socket],
             # The seed that the command line starts with: a fork would be replaced by a program of its own else.
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(OWN), "PYTHONHASHSEED": "0"},
             cwd=directory,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -279,7 +283,7 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     faults.arm(os.environ.get("TXSTORM_FAULT", ""))
     faults._trace = os.environ.get("TXSTORM_FAULT_TRACE")
     own = [os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    base = [one for one in sys.path if one not in (str(ROOT), str(ROOT / "tests"))]
+    base = [one for one in sys.path if one not in OWN]
     sys.path[:] = [*own, *base]
     run_as_main(request["arguments"])
 

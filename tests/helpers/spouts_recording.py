@@ -48,6 +48,9 @@ class Recorder:
     def refuse(self, error: BaseException, record: object) -> None:
         raise error
 
+    def note(self, topic: str, rows: Callable[[], Any]) -> None:
+        raise NotImplementedError
+
     emitDirect = emit_direct  # noqa: N815
     reportError = report_error  # noqa: N815
 

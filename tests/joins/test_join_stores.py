@@ -53,6 +53,14 @@ def test_stores_in_memory_keep_all_rules():
     check_join_store(lambda: CountingStore(one))
 
 
+def test_a_store_in_memory_forgets_the_ids_of_expired_rows():
+    store = MemoryStore()
+    store.put_many([row("k", "a", 1), row("k", "b", 9)])
+    store.expire(5)
+    store.put_many([row("k", "a", 7), row("k", "b", 8)])
+    assert [(one.id, one.time) for one in store.get_many(["k"], None, None)["k"]] == [("a", 7), ("b", 9)]
+
+
 @needs_redis
 @pytest.mark.integration
 def test_stores_in_redis_keep_all_rules(redis):

@@ -18,8 +18,8 @@ from txstorm import TransactionalTopologyBuilder, rewind
 from txstorm.joins import IntervalJoin
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "200"))
-PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "64"))
+PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 
 def topology_of(rules, *, opaque=False, parallelism=1):
@@ -53,13 +53,15 @@ class FedJoin(FedSchedule):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_random_schedules_with_failures_join_what_the_model_joins(part, tmp_path):
-    run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 4, FIRST + (part + 1) * SCHEDULES // 4), tmp_path)
+    run_seeds(run_schedule, range(FIRST + part * SCHEDULES // 2, FIRST + (part + 1) * SCHEDULES // 2), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_random_schedules_with_failures_join_what_the_model_joins(tmp_path):
-    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES), tmp_path)
+    for seed in range(FIRST + 4, FIRST + 40):
+        test_other_batch_cuts_change_no_total(seed, tmp_path / f"cuts-{seed}")
+    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 30 * SCHEDULES), tmp_path)
 
 
 def run_schedule(seed, directory):
@@ -93,7 +95,7 @@ def run_schedule(seed, directory):
             )
             where = f"SEED={seed}, txid {txid}, {rules}"
             check_results(driver, outcome, parallelism, where)
-            if step.end or txid % 3 == 0:  # reading states takes a fifth of the time
+            if step.end or txid % 5 == 0:  # reading states takes a fifth of the time
                 check_states(driver, model, where)
     finally:
         driver.close()
@@ -125,7 +127,7 @@ def ids(state):
     return sorted(int(row["id"]) for row in state.to_pylist())
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + 12))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 4))
 def test_other_batch_cuts_change_no_total(seed, tmp_path):
     """If no side is out of order by more than its lag (A2, U6)."""
     rng = random.Random(seed)

@@ -1,17 +1,18 @@
-"""Fixtures of the recovery tests: data directories, drivers, and the fork server for scenarios."""
+"""Fixtures of the recovery tests: data directories, drivers, and what undisturbed runs leave."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crash_cells import summary
 from drivers import Drive
-from recovery_cases import Content, Forks, content
+from recovery_cases import Content, check, content, ends
+from scenarios.words import TXIDS
 from stateful_cases import StatefulRuns
 
 MEMORY = Path("/dev/shm")
@@ -29,30 +30,39 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    """Yield the fork server, which has the scenarios loaded."""
-    made = Forks()
-    yield made
-    made.close()
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Content]:
+    """Return a function that gives the content of an undisturbed run of "words" with the given options, run once."""
+    known: dict[tuple[object, ...], Content] = {}
 
-
-@pytest.fixture(scope="session")
-def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
-    """Return the content of an undisturbed run with SQLite, computed once for each spout."""
-    known: dict[str, Content] = {}
-
-    def get(spout: str) -> Content:
-        if spout not in known:
+    def get(*options: object) -> Content:
+        if options not in known:
             data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-            assert forks.run([data_dir, "--spout", spout])[0] == 0
-            known[spout] = content(data_dir)
-        return known[spout]
+            ends(data_dir, *options)
+            known[options] = content(data_dir)
+        return known[options]
 
     return get
 
 
 @pytest.fixture
-def stateful_runs(request: pytest.FixtureRequest, forks: Forks, place: Path) -> Callable[[str, str], StatefulRuns]:
+def ends_as_undisturbed(undisturbed: Callable[..., Content]) -> Callable[..., None]:
+    """Return a function that runs "words" to its end, and checks that all is as without crashes.
+
+    `extra` are options that change nothing of the content.
+    """
+
+    def end(
+        data_dir: Path, *options: object, extra: Sequence[object] = (), txids: int = TXIDS, intents: int = 3
+    ) -> None:
+        assert f'"committed": {txids},' in ends(data_dir, *options, *extra)
+        assert content(data_dir) == undisturbed(*options)
+        check(data_dir, txids, intents)
+
+    return end
+
+
+@pytest.fixture
+def stateful_runs(request: pytest.FixtureRequest, place: Path) -> Callable[[str, str], StatefulRuns]:
     """Return a function from the names of a scenario and of a store to its runs in `place`; the store is empty."""
 
     def get(scenario: str, store: str) -> StatefulRuns:
@@ -61,7 +71,7 @@ def stateful_runs(request: pytest.FixtureRequest, forks: Forks, place: Path) -> 
             server = request.getfixturevalue("redis_server")
             server.flush()
             conf = server.conf()
-        return StatefulRuns(forks, place, scenario, store, conf)
+        return StatefulRuns(place, scenario, store, conf)
 
     return get
 

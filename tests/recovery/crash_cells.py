@@ -93,10 +93,15 @@ class Cell:
         """Number of transactions that are decided at the fault, if they run one at a time."""
         return POINTS[self.point][2]
 
+    @property
+    def passage(self) -> str:
+        """Fault point and its passage, such as ``p1.before:2``."""
+        name, nth, _ = POINTS[self.point]
+        return f"{name}:{nth}"
+
     def armed(self, action: str) -> str:
         """Return the value of ``TXSTORM_FAULT`` that arms this cell."""
-        name, nth, _ = POINTS[self.point]
-        return f"{name}:{action}:{nth}"
+        return self.passage.replace(":", f":{action}:")
 
 
 ALL = [Cell(*values) for values in product(POINTS, FAULTS, SOURCES, DEPTHS)]
@@ -119,6 +124,8 @@ def _end_to_end(cell: Cell) -> bool:
 
 
 QUICK = [cell for cell in ALL if _quick(cell)]
+SHORT = [cell for cell in QUICK if cell.fault != "exception" or cell.place[0] % 3 == 0]
+"""Every point with a kill and a hang, every third one with an exception: the grid of ``scripts/test``."""
 FOURTH = [cell for cell in ALL if _turn(cell) == 0]
 END_TO_END = [cell for cell in ALL if _end_to_end(cell)]
 

@@ -8,11 +8,10 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from txstorm.storage.upkeep.sweep import kept_by
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+KILLED = -signal.SIGKILL
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -55,82 +55,81 @@ def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
     return child.returncode, output
 
 
-@dataclass
-class Standing:
-    """A run that is frozen, or one of whose threads hangs."""
-
-    pid: int
-    _log: Path
-    _ask: Callable[[Mapping[str, Any]], tuple[int, int]]
-
-    def wake(self) -> tuple[int, str]:
-        """Resume the process; return its exit status and output once it has ended."""
-        return self._ask({"wake": self.pid})[1], self._log.read_text()
-
-    def kill(self) -> int:
-        """Kill the process as in a power failure; return its exit status."""
-        return self._ask({"kill": self.pid})[1]
+def ran(*argv: Any, fault: str = "", scenario: str = "words", kill_after: float | None = None) -> tuple[int, str]:
+    """Run a scenario, killed after `kill_after` seconds; return its exit status, negative for a signal, and its output."""
+    child = start(scenario, *argv, fault=fault)
+    if kill_after is not None:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(kill_after)
+        child.kill()
+    return finish(child)
 
 
-class Forks:
-    """Client of the fork server (see `forking`), which has the scenarios "words" and "grid" loaded."""
+def killed(fault: str, *argv: Any, scenario: str = "words") -> None:
+    """Run a scenario until `fault` kills it."""
+    status, output = ran(*argv, fault=fault, scenario=scenario)
+    assert status == KILLED, f"{fault} was not reached: {output}"
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, HERE / "forking.py"],
-            # It may be started before the servers of a test, which set the first one for what is started later.
-            env=environment(TXSTORM_ZOOKEEPER_ACL="open", PYTHONHASHSEED="0"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
 
-    def run(
-        self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None, scenario: str = "words"
-    ) -> tuple[int, str]:
-        """Run a scenario; return its exit status, negative for a signal, and its output."""
-        log = Path(str(argv[0]) + ".log")
-        log.write_text("")  # a child may be killed before it opens it
-        _, status = self._start(argv, fault, log, scenario, kill_after=kill_after)
-        return status, log.read_text()
+def ends(*argv: Any, scenario: str = "words") -> str:
+    """Run a scenario to its end; return its output."""
+    status, output = ran(*argv, scenario=scenario)
+    assert status == 0, output
+    return output
 
-    def stand_still(self, argv: Sequence[Any], fault: str, scenario: str, hook: str = "") -> Standing:
-        """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there.
 
-        `hook`: the name of a point that the scenario passes and then hangs by itself, if nothing is armed.
-        """
-        log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
-        log.write_text("")
-        awaited = f"{hook}:hang:1" if hook else fault
-        hangs = str(trace) if ":hang:" in awaited else None
-        pid, status = self._start(argv, fault, log, scenario, trace=hangs, awaited=awaited)
-        assert status == FROZEN, f"{awaited} was not reached: {log.read_text()}"
-        return Standing(pid, log, self._ask)
+def fails(*argv: Any, fault: str = "", scenario: str = "words") -> str:
+    """Run a scenario that ends with an error, which is the injected one if `fault` raises one; return its output."""
+    status, output = ran(*argv, fault=fault, scenario=scenario)
+    assert status == 1, output
+    assert f"injected at {fault.partition(':')[0]}" in output or ":raise:" not in fault, output
+    return output
 
-    def _start(
-        self,
-        argv: Sequence[Any],
-        fault: str,
-        log: Path,
-        scenario: str,
-        kill_after: float | None = None,
-        trace: str | None = None,
-        awaited: str = "",
-    ) -> tuple[int, int]:
-        request = {"scenario": scenario, "argv": [str(argument) for argument in argv], "fault": fault, "log": str(log)}
-        return self._ask({**request, "kill_after": kill_after, "trace": trace, "awaited": awaited})
 
-    def _ask(self, request: Mapping[str, Any]) -> tuple[int, int]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        pid, status = json.loads(self._process.stdout.readline())
-        return pid, status
+def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> Program:
+    """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there.
 
-    def close(self) -> None:
-        """End the fork server."""
-        self._process.communicate("")
+    `hook`: the point that the scenario passes and then hangs by itself, if nothing is armed.
+    """
+    point, action, nth = (f"{hook}:hang:1" if hook else fault).split(":")
+    trace = Path(f"{argv[0]}.trace")
+    trace.write_text("")
+    child = start(scenario, *argv, fault=fault, TXSTORM_FAULT_TRACE=str(trace))
+
+    def there() -> bool:
+        return is_frozen(child.pid) if action == "freeze" else trace.read_text().split("\n").count(point) >= int(nth)
+
+    eventually(lambda: child.poll() is not None or there())
+    assert child.poll() is None, f"{point}:{action}:{nth} was not reached: {child.printed}"
+    return child
+
+
+def power_off(child: Program) -> None:
+    """Kill a standing run as in a power failure."""
+    child.kill()
+    assert finish(child)[0] == KILLED
+
+
+def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str, hook: str = "") -> None:
+    """Run until a fault ends the run: ``kill``, ``exception``, or ``hang``, while which another start is refused.
+
+    Args:
+        fault: the fault point and its passage; empty if the scenario fails by itself, at `hook`.
+        how: the kind of fault.
+        argv: arguments of the run.
+        again: arguments of the start that is refused.
+        scenario: its name.
+        hook: see `stands`.
+    """
+    armed = fault and fault.replace(":", {"kill": ":kill:", "exception": ":raise:", "hang": ":hang:"}[how])
+    if how == "hang":
+        standing = stands(armed, *argv, scenario=scenario, hook=hook)
+        assert "HeldError" in fails(*again, scenario=scenario)
+        power_off(standing)
+    elif how == "kill":
+        killed(armed, *argv, scenario=scenario)
+    else:
+        assert "injected" in fails(*argv, fault=armed, scenario=scenario)
 
 
 def one_published(group: int) -> str:
@@ -184,9 +183,6 @@ def is_frozen(pid: int) -> bool:
     """Return whether a process is stopped by a signal."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat[stat.rindex(")") + 2] == "T"
-
-
-KILLED, FROZEN = -signal.SIGKILL, -signal.SIGSTOP
 
 
 @dataclass(frozen=True)

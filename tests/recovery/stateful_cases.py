@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from recovery_cases import KILLED, Forks, open_books
+from recovery_cases import ends, killed, open_books, ran, strike
 from scenarios.stateful import SqliteStateProvider
 
 from txstorm.stateful import RedisStateProvider
@@ -17,14 +17,22 @@ STORES = ("delta", "redis", "sqlite")
 SPOUTS = ("transactional", "opaque")
 
 
-def cells(points: Sequence[str]) -> list[tuple[str, str, str, str]]:
-    """Return (point, fault, store, spout): each point and fault with both spouts, and with two of the stores."""
-    return [
-        (point, fault, STORES[(i + j + k) % 3], SPOUTS[(i + j + k) % 2])
-        for i, point in enumerate(points)
-        for j, fault in enumerate(FAULTS)
-        for k in range(2)
-    ]
+Cell = tuple[str, str, str, str]
+"""Fault point or hook, kind of fault, store, spout."""
+
+
+def cells(points: Sequence[str]) -> tuple[list[Cell], list[Cell]]:
+    """Return the chosen cells, and the rest: each point and fault with both spouts, and with two of the stores.
+
+    Chosen are each hook with each fault, and each fault point with one, by turns.
+    """
+    found: tuple[list[Cell], list[Cell]] = ([], [])
+    for i, point in enumerate(points):
+        for j, fault in enumerate(FAULTS):
+            for k in range(2):
+                chosen = k == (i + j) % 2 and (point.startswith("hook ") or j == i % 3)
+                found[not chosen].append((point, fault, STORES[(i + j + k) % 3], SPOUTS[(i + j + k) % 2]))
+    return found
 
 
 class StatefulRuns:
@@ -35,37 +43,36 @@ class StatefulRuns:
         conf: configuration of the provider.
     """
 
-    def __init__(self, forks: Forks, place: Path, scenario: str, store: str, conf: dict[str, Any]) -> None:
+    def __init__(self, place: Path, scenario: str, store: str, conf: dict[str, Any]) -> None:
         self.data_dir, self.conf = place / "data", conf
-        self._forks, self._scenario, self._store = forks, scenario, store
+        self._scenario, self._store = scenario, store
 
-    def run(self, spout: str = "transactional", fault: str = "", *more: Any, take: int = 2) -> tuple[int, str]:
-        """Run once; return exit status and output."""
-        return self._forks.run(self._argv(spout, take, *more), fault, scenario=self._scenario)
+    def argv(self, spout: str = "transactional", *more: Any, take: int = 2) -> list[Any]:
+        """Return the arguments of a start."""
+        conf = ["--conf", json.dumps(self.conf), "--spout", spout, "--take", take]
+        return [self.data_dir, self._store, *conf, *more]
 
-    def strike(self, spout: str, point: str, fault: str) -> None:
-        """Run until the fault has ended the run: at a fault point or, as ``hook METHOD:TXID``, in a hook.
+    def run(self, *arguments: Any, fault: str = "", **options: Any) -> tuple[int, str]:
+        """Run once, with arguments as of `argv`; return exit status and output."""
+        return ran(*self.argv(*arguments, **options), fault=fault, scenario=self._scenario)
 
-        While a run hangs, another start is refused; then it is killed.
-        """
-        name, nth = point.removeprefix("hook ").split(":")
-        hook = name if point.startswith("hook ") else ""
-        argv = self._argv(spout, 2, *(["--hook", f"{name}:{fault}:{nth}"] if hook else []))
-        armed = "" if hook else f"{name}:{'raise' if fault == 'exception' else fault}:{nth}"
-        if fault == "hang":
-            standing = self._forks.stand_still(argv, armed, self._scenario, f"hook.{hook}" if hook else "")
-            status, output = self.run(spout)
-            assert (status, "HeldError" in output) == (1, True), output
-            assert standing.kill() == KILLED
+    def killed(self, fault: str, spout: str) -> None:
+        """Run until `fault` kills the run."""
+        killed(fault, *self.argv(spout), scenario=self._scenario)
+
+    def strike(self, spout: str, point: str, how: str) -> None:
+        """Run until the fault has ended the run: at a fault point or, as ``hook METHOD:TXID``, in a hook."""
+        again, hook = self.argv(spout), point.removeprefix("hook ")
+        if hook == point:
+            strike(point, how, *again, again=again, scenario=self._scenario)
         else:
-            status, output = self._forks.run(argv, armed, scenario=self._scenario)
-            assert status == (KILLED if fault == "kill" else 1), output
-            assert fault == "kill" or "injected" in output
+            name, txid = hook.split(":")
+            argv = [*again, "--hook", f"{name}:{how}:{txid}"]
+            strike("", how, *argv, again=again, scenario=self._scenario, hook=f"hook.{name}")
 
     def again(self, spout: str) -> None:
         """Run to the end of the input; transactions of an opaque spout are smaller than before."""
-        status, output = self.run(spout, take=1 if spout == "opaque" else 2)
-        assert status == 0, output
+        ends(*self.argv(spout, take=1 if spout == "opaque" else 2), scenario=self._scenario)
 
     def decided(self) -> tuple[int, set[int]]:
         """Return the last decided txid, and those of live intents."""
@@ -91,7 +98,3 @@ class StatefulRuns:
             method, txid = line.split()
             found[method].append(int(txid))
         return found
-
-    def _argv(self, spout: str, take: int, *more: Any) -> list[Any]:
-        conf = json.dumps(self.conf)
-        return [self.data_dir, self._store, "--conf", conf, "--spout", spout, "--take", take, *more]

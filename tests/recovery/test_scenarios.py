@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recovery_cases import finish, start
+from recovery_cases import ran
 from scenarios import SCENARIOS, scenario
 
 
@@ -14,5 +14,5 @@ def test_a_scenario_is_there(name: str) -> None:
 
 @pytest.mark.integration
 def test_a_scenario_that_is_not_there_is_an_error() -> None:
-    status, output = finish(start("nowhere"))
+    status, output = ran(scenario="nowhere")
     assert (status, "KeyError: 'nowhere'" in output) == (1, True)

@@ -6,7 +6,7 @@ import pytest
 from stateful_nets import CALLS
 from test_stateful_topologies import KEPT, KeptProvider
 
-from txstorm import Count, StatefulWindowedBolt, TransactionalTopologyBuilder
+from txstorm import Count, Duration, StatefulWindowedBolt, TransactionalTopologyBuilder
 from txstorm.errors import StateError, TopologyError
 from txstorm.stateful import MemoryStateProvider
 from txstorm.testing import FeedSpout, TopologyTestDriver
@@ -89,6 +89,14 @@ def test_tuples_with_known_ids_are_dropped_and_counted():
         **{"task": 0, "source": "feed/default", "source_task": 0},
         **{"newest": 12, "evaluated": 12, "expired": 7, "dropped": 3 + 7 + 2},
     }
+
+
+def test_the_newest_id_evaluated_is_not_that_of_the_newest_tuple():
+    bolt = RunningSum().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("value", unit="s")
+    with TopologyTestDriver(topology(bolt.with_message_id_field("id"))) as driver:
+        driver.commit(driver.feed({"default": [(5, 1), (3, 2), (15, 3)]}))
+        (ids,) = driver.state("sum-ids").to_pylist()
+    assert (ids["newest"], ids["evaluated"]) == (3, 2)
 
 
 def test_how_windows_survive_must_be_stated():

@@ -219,6 +219,15 @@ def test_stored_tuples_stay_those_of_their_input(name: str) -> None:
         assert running.emitted("w") == [("a:a1 b:b1 " + " ".join(f"{one}:{one}2" for one in streams),)]
 
 
+def test_late_tuples_are_counted_for_their_input_whatever_its_number() -> None:
+    with driver(of_streams(Origins(), a=PLAIN, b=PLAIN)) as running:
+        running.commit(running.feed({"a": [("a1", 31)], "b": [("b1", 31)]}))
+        running.restart(of_streams(Origins(), b=PLAIN, a=PLAIN))
+        running.commit(running.feed({"b": [("b2", 1)]}))
+        found = {one["stream"]: one["late"] for one in component_windows(running.data_dir, "w").inputs()}
+        assert found == {"a": 0, "b": 1}
+
+
 def test_an_aggregate_keeps_the_newest_time_of_each_input() -> None:
     with driver(of_streams(WindowAggregate("id", n="count"), a=PLAIN, b=PLAIN)) as running:
         running.commit(running.feed({"a": [("x", 1)], "b": [("x", 29)]}))

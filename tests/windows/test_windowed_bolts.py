@@ -347,6 +347,33 @@ def test_sessions_merge_and_fire_when_the_watermark_passes_their_end():
         assert committed(running, [("f", 58, "y")]) == [("x", True, ["a", "b", "c"], ["a", "b", "c"], [])]
 
 
+def test_tuples_of_a_stamp_at_which_a_window_has_fired_are_of_the_next_one():
+    with driver(topology(Report().with_tumbling_window(Duration.seconds(10)))) as running:
+        assert contents(committed(running, [("a", 0)], 10)) == [["a"]]
+        assert committed(running, [("b", 0)], 10) == []
+        assert contents(committed(running, [("c", 0)], 20)) == [["b", "c"]]
+
+
+def test_tuples_of_one_time_from_two_inputs_have_places_of_their_own():
+    bolt = Report().with_tumbling_window(Count(1)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt, ("s1", "s2"))) as running:
+        running.commit(running.feed({"s1": [("a", 5)], "s2": [("b", 5)]}))
+        running.commit(running.end_of_input())
+        emitted = running.emitted("w", 1) + running.emitted("w", 2)
+        assert sorted(contents(emitted)) == [["a"], ["b"]]
+
+
+def test_a_key_lives_for_less_than_its_ttl_without_tuples():
+    bolt = PerKey().with_window(Count(2), Count(1)).with_key("user", ttl=Duration.seconds(60))
+    with driver(keyed(bolt.with_timestamp_field("ts", unit="s"))) as running:
+        committed(running, [("a", 1, "x"), ("b", 1, "y")], 0)
+        committed(running, [("c", 2, "x"), ("d", 2, "z")], 59)
+        emitted = committed(running, [("e", 3, "x"), ("f", 3, "y"), ("g", 3, "z")], 60)
+        running.commit(running.end_of_input())
+        emitted += running.emitted("w", 4)
+    assert {row[0]: row[2] for row in emitted} == {"x": ["c", "e"], "y": ["f"], "z": ["d", "g"]}
+
+
 def test_an_evictor_chooses_the_content_and_changes_nothing_else():
     """U4."""
     bolt = (

@@ -75,6 +75,18 @@ class Books:
         """
         self.ledger.check_lease()
 
+    def check_leads(self) -> None:
+        """Raise unless the ledger, asked now, says that this coordinator leads: it has the lease and the newest epoch.
+
+        Called right before anything in the data directory is created, altered or removed that no epoch protects. What
+        carries an epoch needs no such call: log entries, staged files, files of long values.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+        """
+        self.check_lease()
+        self._check_epoch()
+
     # -- identity and epoch (P0, take over) ---------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
@@ -109,11 +121,18 @@ class Books:
         self._commit([self._put(names.ORIGIN, value)])
 
     def raise_epoch(self) -> int:
-        """Raise the epoch by compare-and-set and return it; from now on it fences every write."""
+        """Raise the epoch by compare-and-set and return it; from now on it fences every write.
+
+        Raises:
+            FencedError: another coordinator has raised it at the same time.
+        """
         entry = self.ledger.get(names.EPOCH)
         epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
         expect = ABSENT if entry is None else entry.version
-        self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+        try:
+            self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+        except ConflictError as error:
+            raise FencedError(f"another coordinator has raised the epoch at the same time ({error})") from error
         # Computed, not read back: another coordinator may have raised it again.
         self._guard = [Check(names.EPOCH, expect + 1)]
         self.epoch = epoch
@@ -373,13 +392,20 @@ class Books:
 
     def _check_guard(self, error: ConflictError) -> None:
         """Raise `FencedError` if the conflict was caused by a newer epoch."""
+        try:
+            self._check_epoch()
+        except FencedError as fenced:
+            raise fenced from error
+
+    def _check_epoch(self) -> None:
         for guard in self._guard:
             entry = self.ledger.get(guard.path)
             if entry is None or entry.version != guard.expect:
-                raise self._fenced(error) from error
+                found = "none" if entry is None else str(self._value(guard.path, entry.value))
+                raise self._fenced(f"the ledger has {found}")
 
-    def _fenced(self, error: ConflictError) -> FencedError:
-        return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})")
+    def _fenced(self, found: object) -> FencedError:
+        return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({found})")
 
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
         return Put(path, self._values.encode(value, path, self.epoch), expect)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,8 +95,9 @@ def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) ->
     With `first`, the file is always rewritten, since an earlier first start may have failed to sync it.
     """
     path = data_dir / FORMAT_FILE
-    if first or not path.exists() or _format(path, path.read_text(errors="replace"))[1] < version:
-        write_durably(path, json.dumps({"format": FORMAT, "version": version}).encode() + b"\n")
+    known = _format(path, path.read_text(errors="replace"))[1] if path.exists() else 0
+    if first or known < version:
+        write_durably(path, json.dumps({"format": FORMAT, "version": max(known, version)}).encode() + b"\n")
 
 
 def ledger_exists(data_dir: Path) -> bool:
@@ -126,14 +126,12 @@ def check_readable(data_dir: str | Path) -> Path:
     return directory
 
 
-def make_directory(path: Path, *, empty: bool = False) -> None:
-    """Create `path` durably, accessible to this user only; with `empty`, first remove leftovers of a killed run.
+def make_directory(path: Path) -> None:
+    """Create `path` durably, accessible to this user only.
 
     Raises:
         DataDirectoryError: it cannot be created.
     """
-    if empty:
-        shutil.rmtree(path, ignore_errors=True)
     try:
         make_directories(path, PRIVATE)
     except OSError as error:

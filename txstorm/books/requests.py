@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from txstorm.errors import LedgerCorrupt
+from txstorm.lanes import utc_time
 from txstorm.ledger import paths as names
-from txstorm.ledger.lease import utc_now
 from txstorm.ledger.port import ABSENT, Delete, Entry, Ledger, Op, Put
 from txstorm.ledger.values import decode_value, encode_value
 
@@ -90,7 +90,7 @@ def read_request(ledger: Ledger) -> tuple[Request | None, int]:
             raise _unknown(names.REQUEST, f"format {found['format']} {found['version']}")
         request = None if found["request"] is None else Request(**found["request"])
         if request is not None:
-            request.age(utc_now())  # raises an error unless `asked_at` is a time
+            request.age(utc_time(0))  # raises an error unless `asked_at` is a time
     except (KeyError, TypeError, ValueError) as error:
         raise _unknown(names.REQUEST, repr(error)) from error
     return request, entry.version

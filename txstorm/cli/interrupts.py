@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from txstorm.cli.output import INTERRUPTED
+from txstorm.lanes import start_thread
 from txstorm.runtime.handle import RunHandle
-from txstorm.threads import start_thread
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPING = (

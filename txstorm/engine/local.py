@@ -17,7 +17,7 @@ from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_job import run_share
 from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError
-from txstorm.threads import on_thread
+from txstorm.lanes import THREADS
 
 A = TypeVar("A")
 
@@ -53,7 +53,7 @@ class LocalEngine:
     def _on_thread(self, name: str, work: Callable[[threading.Event], A]) -> Future[A]:
         cancelled = threading.Event()
         # No pool: a bolt that never returns must neither block another pack nor keep the process alive.
-        future = on_thread(lambda: work(cancelled), f"txstorm-local-{name}")
+        future = THREADS.call(lambda: work(cancelled), f"txstorm-local-{name}")
         self._cancelled[future] = cancelled
         future.add_done_callback(lambda done: self._cancelled.pop(done, None))
         return future

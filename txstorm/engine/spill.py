@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from pathlib import Path
 
 import pyarrow as pa
 
+from txstorm.api.attempt import EPOCH_BITS
 from txstorm.engine.cargo import Cargo, Kind
+
+_NAME = re.compile(r"[0-9]+-[0-9]+-")
 
 
 def spill(cargo: Cargo, directory: Path) -> Cargo:
@@ -30,17 +34,23 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
     )
 
 
-def sweep_spilled(directory: str | None, upto: int) -> None:
+def sweep_spilled(directory: str | None, upto: int | None, epoch: int | None = None) -> None:
     """Remove the files of SPILLED cargo of committed txids up to `upto`, regardless of the attempt that wrote them.
 
     A task whose attempt was abandoned, or whose pack failed elsewhere, leaves behind files unknown to the driver.
+
+    Args:
+        directory: the spill directory; None: there is none.
+        upto: the last committed txid; None: remove the files of all txids.
+        epoch: the coordinator's epoch: files of attempts of a later coordinator are kept, since this one may be fenced;
+            None: there is only one.
     """
     if directory is None:
         return
     with os.scandir(directory) as files:
-        names = [(file.name.partition("-")[0], file.path) for file in files]
-    for txid, path in names:
-        if txid.isdecimal() and int(txid) <= upto:
+        names = [(*file.name.split("-", 2), file.path) for file in files if _NAME.match(file.name)]
+    for txid, attempt, *_, path in names:
+        if (upto is None or int(txid) <= upto) and (epoch is None or int(attempt) >> EPOCH_BITS <= epoch):
             Path(path).unlink(missing_ok=True)
 
 

@@ -73,13 +73,18 @@ def open_ledger(
         settings = settings or over_tls(recorded_settings(directory), chosen)
     opened = open_spec(chosen, directory, create=create, read_only=read_only, busy=busy, settings=settings)
     try:
-        if (target := moved_to(opened)) is not None:
-            msg = f"ledger {chosen} was moved to {target}; expected the one in use: give --ledger {shlex.quote(target)}"
-            raise DataDirectoryError(msg)
+        check_in_use(opened, chosen)
     except BaseException:
         opened.close()
         raise
     return opened
+
+
+def check_in_use(ledger: Ledger, named: LedgerSpec) -> None:
+    """Raise `DataDirectoryError` if the content of `ledger` was moved; while the lease is held, it stays in use."""
+    if (target := moved_to(ledger)) is not None:
+        msg = f"ledger {named} was moved to {target}; expected the one in use: give --ledger {shlex.quote(target)}"
+        raise DataDirectoryError(msg)
 
 
 def open_spec(

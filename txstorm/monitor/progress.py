@@ -16,7 +16,7 @@ from txstorm.api.context import WindowProgress
 from txstorm.api.names import counted
 from txstorm.coordinator.machine import State
 from txstorm.display import facts, time_of
-from txstorm.threads import start_thread
+from txstorm.lanes import start_thread
 
 log = logging.getLogger("txstorm.monitor")
 RECENT = 100

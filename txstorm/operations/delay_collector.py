@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Cluster, Partition, 
 from txstorm.clients.kafka.reader import RangeReader
 from txstorm.errors import AwayError, InputError
 from txstorm.joins.data_delay import LOOK_BACK, DelayReport, collect
+from txstorm.lanes import THREADS
 from txstorm.results.views import committed_document
 
 log = logging.getLogger("txstorm.joins")
@@ -128,7 +128,7 @@ class DelayCollector:
         topics: Collection[str] = (),
         times: RecordTimes | None = None,
         isolation: str = "read_committed",
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = THREADS.seconds,
     ) -> None:
         self._positions, self._topics, self._times, self._clock = positions, topics, times or RecordTimes(), clock
         self._cluster = Cluster(settings, isolation)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,8 @@ from txstorm.books.requests import (
     read_request,
 )
 from txstorm.errors import BusyError, ConflictError, HeldError, InputError, NotRunningError
+from txstorm.lanes import THREADS, Lanes, utc_time
 from txstorm.ledger import paths as names
-from txstorm.ledger.lease import utc_now
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Delete
 
@@ -44,15 +42,11 @@ class Waiting:
 
     Attributes:
         patience: seconds after which the command gives up in any case.
-        monotonic: a monotonic clock, in seconds.
-        sleep: blocks for a number of seconds.
-        clock: returns the current UTC time.
+        lanes: give the clocks, and let time pass.
     """
 
     patience: float = PATIENCE
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], datetime] = utc_now
+    lanes: Lanes = THREADS
 
     @property
     def busy(self) -> float:
@@ -61,7 +55,7 @@ class Waiting:
 
     def until(self) -> float:
         """Return the deadline (monotonic seconds) for a response, which leaves time to withdraw the request."""
-        return self.monotonic() + self.patience - 2 * self.busy
+        return self.lanes.monotonic() + self.patience - 2 * self.busy
 
 
 def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
@@ -122,13 +116,13 @@ def kill(
         NotRunningError: the topology is not running.
         BusyError, HeldError: as for `deactivate`.
     """
-    until = waiting.monotonic() + waiting.patience
+    until = waiting.lanes.monotonic() + waiting.patience
     with _opened(data_dir, waiting) as books:
         killed = books.ledger.holder()
         result = ask(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
         # Another holder is a standby coordinator, which detects that the topology was killed, and ends as well.
-        while (held := books.ledger.holder()) == killed and held is not None and waiting.monotonic() < until:
-            waiting.sleep(LOOK)
+        while (held := books.ledger.holder()) == killed and held is not None and waiting.lanes.monotonic() < until:
+            waiting.lanes.sleep(LOOK)
         return {**result, "committed_txid": books.currtx() - 1, "ended": held is None or held != killed}
 
 
@@ -174,7 +168,7 @@ def ask(
         if books.ledger.holder() is None:
             raise _not_running(books, data_dir, command)
         asker = f"pid {os.getpid()} on {socket.gethostname()}"
-        request = Request(uuid.uuid4().hex, command, arguments, asker, waiting.clock().isoformat())
+        request = Request(uuid.uuid4().hex, command, arguments, asker, utc_time(waiting.lanes.now()).isoformat())
         try:
             answer = _answered(books, request, waiting)
         except BusyError:
@@ -207,7 +201,7 @@ def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None
 def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
     """Write the request; return the version of its ledger entry."""
     first, version = read_request(books.ledger)
-    if first is None or first.stale(waiting.clock()):
+    if first is None or first.stale(utc_time(waiting.lanes.now())):
         try:
             books.ledger.commit([put_request(request, version)])
         except ConflictError:
@@ -225,9 +219,9 @@ def _waited(books: Books, request: Request, waiting: Waiting, until: float) -> A
     while True:
         live = books.ledger.holder() is not None
         answer = read_answer(books.ledger, request.id)
-        if answer is not None or not live or waiting.monotonic() >= until:
+        if answer is not None or not live or waiting.lanes.monotonic() >= until:
             return answer
-        waiting.sleep(LOOK)
+        waiting.lanes.sleep(LOOK)
 
 
 def _not_running(books: Books, data_dir: str | Path, command: str) -> NotRunningError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from txstorm.books.records import Identity, Meta
 from txstorm.books.savepoint import Savepoint
 from txstorm.clients.files import sync_names
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.lanes import THREADS
 from txstorm.ledger import paths as names
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.port import Put, in_commits
@@ -35,7 +35,7 @@ def restore_savepoint(
     name: str,
     new_dir: str | Path,
     topology: str | None = None,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = THREADS.seconds,
 ) -> dict[str, Any]:
     """Create the data directory `new_dir` with the tables of the savepoint `name` of `data_dir`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from txstorm.books.data_directory import topology_in
 from txstorm.books.records import Identity
 from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.lanes import THREADS
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.kept_history import check_in_history, history_row
 from txstorm.operations.rewind_target import rewind_target
@@ -23,7 +23,7 @@ from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import Directory, table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
-from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
+from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE, STAGED
 from txstorm.topology.graph import Topology
 
 
@@ -90,7 +90,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
     _check_wanted(directory, books, txid)
     check_in_history(directory, books, txid)
     _check_outside(directory, books, outside, keep)
-    place = Directory(directory)
+    place = Directory(directory, books.check_leads)
     check(place, books, identity)
     take_over(place, books, identity)
     faults.point("rewind.before")
@@ -133,7 +133,13 @@ def _outside(directory: Path, books: Books) -> set[str]:
     """Return the maps and outlets that are recorded in the ledger or have staged files, except dropped ones."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
     folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
-    staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
+    staged = {
+        f"{one.name}/{found.name}"
+        for one in folders
+        if one.is_dir()
+        for found in one.iterdir()
+        if any(found.glob(f"{STAGED}/*"))  # an empty directory may be left by a start that was killed or fenced
+    }
     return (recorded | staged) - books.dropped().tables.keys()
 
 
@@ -173,6 +179,6 @@ def _planned(place: Directory, epoch: int, identity: Identity, txid: int) -> lis
     """Plan the rewind of every table, including tables created by a start that was killed before recording them."""
     found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(place.path), start=1):
-        found.append(plan_table(place, owner, ref, txid, epoch, int(time.time() * 1000)))
+        found.append(plan_table(place, owner, ref, txid, epoch, THREADS.now() // 1000))
         faults.point(f"rewind.{number}.staged")
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.files import write_durably
 from txstorm.display import time_of
 from txstorm.errors import InputError, TxstormError
+from txstorm.lanes import THREADS
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import savepoint_path
 from txstorm.ledger.port import ABSENT, Check, Delete
@@ -33,7 +33,7 @@ NOTES = "savepoints"
 
 
 def create_savepoint(
-    data_dir: str | Path, name: str, txid: int | None = None, clock: Callable[[], float] = time.time
+    data_dir: str | Path, name: str, txid: int | None = None, clock: Callable[[], float] = THREADS.seconds
 ) -> Savepoint:
     """Create a savepoint of all tables as of transaction `txid` (None: the last committed one).
 

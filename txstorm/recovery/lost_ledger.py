@@ -105,7 +105,7 @@ def find_tables(data_dir: Path) -> Found:
     if not refs:
         msg = f"data directory {data_dir}: expected tables to rebuild its ledger from, found none; start in a new one"
         raise DataDirectoryError(msg)
-    opened = [open_table(data_dir, ref) for ref in refs]
+    opened = _without_left([open_table(data_dir, ref) for ref in refs])
     owner = opened[0].owner
     for table in opened:
         if table.owner != owner:
@@ -123,6 +123,22 @@ def find_tables(data_dir: Path) -> Found:
     dropped = {uri: until for uri, table in known.items() if (until := table.until()) is not None}
     tables = {uri: table for uri, table in known.items() if uri not in dropped}
     return Found(owner.topology, owner.incarnation, owner.timeline, epoch, tables, groups, history, dropped)
+
+
+def _without_left(tables: Sequence[DeltaTableState]) -> list[DeltaTableState]:
+    """Omit what coordinators left that were killed or fenced while they started; the next start takes it over.
+
+    These are empty tables: of an earlier timeline than others, or of changes without the table of the state, which is
+    created after them.
+    """
+    newest = max(table.owner.timeline for table in tables)
+    tables = [one for one in tables if one.owner.timeline == newest or not one.is_untouched(recorded=False)]
+    states = {table.ref.name for table in tables if table.ref.kind == STATE}
+    return [
+        one
+        for one in tables
+        if one.ref.kind != CHANGES or one.ref.name in states or not one.is_untouched(recorded=False)
+    ]
 
 
 def _is_merged(table: DeltaTableState) -> bool:

@@ -7,8 +7,7 @@ it does anything else.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +30,7 @@ from txstorm.errors import (
     TableRefused,
     TxstormError,
 )
+from txstorm.lanes import THREADS, Lanes
 from txstorm.recovery.clone import written
 from txstorm.storage.rows.eviction import NO_BOUND
 from txstorm.storage.rows.schema import TXID, in_order
@@ -79,7 +79,8 @@ def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
     """
     if (until := table.until()) is not None:
         txid = min(txid, until)
-    if table.ref.kind == STATE:
+    left = table.log.app_version(table.ref.txid_app(table.owner)) is None and table.is_untouched(recorded=False)
+    if table.ref.kind == STATE and not left:  # an empty one of an earlier timeline is left by a fenced coordinator
         return _state(table, txid)
     spans = {file.path: rows.txids(file.path) for file in table.log.files()}
     removes = [path for path, (_, last) in spans.items() if last > txid]
@@ -237,7 +238,7 @@ def _unreadable(table: TransactionalTable, path: str, why: str) -> TableCorrupt:
 log = logging.getLogger("txstorm.rewind")
 
 
-def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[], float] = time.time) -> Rewind | None:
+def finish_rewind(where: Path | TableDirectory, books: Books, lanes: Lanes = THREADS) -> Rewind | None:
     """Complete a decided rewind, if there is one, and return it; call with the lease held, before checking the tables.
 
     Raises:
@@ -251,15 +252,13 @@ def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[]
     if rewind is None:
         return None
     log.warning("rolling the rewind to txid %s forward", rewind.txid)
-    carry_out(where, books, rewind, clock)
+    carry_out(where, books, rewind, lanes)
     return rewind
 
 
-def carry_out(
-    where: Path | TableDirectory, books: Books, rewind: Rewind, clock: Callable[[], float] = time.time
-) -> None:
+def carry_out(where: Path | TableDirectory, books: Books, rewind: Rewind, lanes: Lanes = THREADS) -> None:
     """Carry out a decided rewind: restore every table, then the history, then the ledger; every step is idempotent."""
-    place, now = placed(where), int(clock() * 1000)
+    place, now = placed(where, books.check_leads), lanes.now() // 1000
     for number, table in enumerate(rewind.tables, start=1):
         books.check_lease()
         restore_table(place, rewind, table, books.epoch, now)

@@ -249,7 +249,11 @@ def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
     refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
     found = {}
     for ref in [*refs, *(TableRef(SINK, name) for name in list_sinks(data_dir))]:
-        if fault := why_not(open_table(data_dir, ref), txid):
+        table = open_table(data_dir, ref)
+        half = ref.kind == CHANGES and not is_table(data_dir / TableRef(STATE, ref.name).uri)
+        if half and table.is_untouched(recorded=False):
+            found[TableRef(STATE, ref.name).uri] = "the start that was to create it was interrupted"
+        elif fault := why_not(table, txid):
             found[ref.uri if ref.kind == SINK else TableRef(STATE, ref.name).uri] = fault
     return found
 

@@ -29,8 +29,8 @@ from txstorm.books.requests import (
 from txstorm.coordinator import events as ev
 from txstorm.coordinator.machine import State
 from txstorm.errors import FencedError, InputError, TxstormError
+from txstorm.lanes import utc_time
 from txstorm.ledger import paths as names
-from txstorm.ledger.lease import utc_now
 from txstorm.ledger.port import Op
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.session import Session
@@ -89,7 +89,6 @@ class Control:
         feed: passes an event to the coordinator.
         stop: ends the run; if called with True, only after the transactions in flight have been committed.
         commands: name → handler; see `with_commands`.
-        clock: the wall clock.
 
     Attributes:
         session, state, feed, stop: the arguments of the same names, for command handlers.
@@ -104,12 +103,11 @@ class Control:
         feed: Callable[[ev.Event], None],
         stop: Callable[[bool], None],
         commands: Mapping[str, CommandHandler[Any]],
-        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.session, self.state, self.feed, self.stop = session, state, feed, stop
-        self._books, self._monitor, self._clock = session.books, monitor, clock
+        self._books, self._monitor = session.books, monitor
         self._handlers = commands
-        self._started_at = clock().isoformat()
+        self._started_at = self._clock().isoformat()
         self._active = True
         self._next: Topology | None = None
         self._deadline: float | None = None
@@ -139,7 +137,7 @@ class Control:
 
     def poll(self) -> None:
         """Perform the actions that are due: rebalance, end a killed run, answer a request, update the status."""
-        now = self.session.monotonic()
+        now = self.session.lanes.monotonic()
         if self._next is not None and self.state().drained:
             self._rebalance(self._next)
         if self._deadline is not None and now >= self._deadline:
@@ -151,6 +149,9 @@ class Control:
         if now >= self._tell_at:
             self._tell_at = now + TELL
             self.tell(self.mode)
+
+    def _clock(self) -> datetime:
+        return utc_time(self.session.lanes.now())
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -249,7 +250,7 @@ class Control:
         def act() -> None:
             self.killer = f"{request.asker} at {request.asked_at}"
             if wait > 0:
-                self._deadline = self.session.monotonic() + wait
+                self._deadline = self.session.lanes.monotonic() + wait
             self.stop(wait > 0)
 
         return Decision({**self.result(), "wait_seconds": wait}, act, {})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
 from txstorm.engine.task.error_rows import RAISED
 from txstorm.errors import EngineError, FailedException
+from txstorm.lanes import Flag
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
@@ -76,7 +76,7 @@ class Driver:
         self,
         session: Session,
         monitor: Monitor,
-        stopping: threading.Event,
+        stopping: Flag,
         ends: PhaseEnds | None = None,
         commands: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS,
     ) -> None:
@@ -86,11 +86,11 @@ class Driver:
         self._gate = session.gate
         self._system = session.system
         self._window = session.window
-        self._inbox = Inbox(session.monotonic)
+        self._inbox = Inbox(session.lanes)
         self._ready: dict[int, ProcessedBatch] = {}
         self._wake_set = False
         self._attempts = session.books.epoch << EPOCH_BITS
-        self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
+        self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.lanes)
         self._plan_after = 0.0
         self._failure: BaseException | None = None
         self.doom: BaseException | None = None
@@ -101,7 +101,7 @@ class Driver:
             self._commits.in_turn,
             self._inbox.put,
             self._fail,
-            session.monotonic,
+            session.lanes,
             session.retention,
         )
         self._waiters = Waiters(session.planning)
@@ -119,7 +119,7 @@ class Driver:
             self._make_pack,
             lambda job: self._inbox.put(lambda: self._job_done(job)),
             limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
-            monotonic=session.monotonic,
+            monotonic=session.lanes.monotonic,
             full=lambda: session.gate.full,
         )
 
@@ -193,7 +193,7 @@ class Driver:
     def pass_time(self) -> None:
         """Run the timers that are due, and cancel jobs and commits that exceed ``batch_timeout``."""
         self._inbox.timers.run_due()
-        self._expire(self._session.monotonic())
+        self._expire(self._session.lanes.monotonic())
 
     # -- stepping on the caller's thread ------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class Driver:
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
-        if self.doom is not None or self._session.monotonic() < self._plan_after:
+        if self.doom is not None or self._session.lanes.monotonic() < self._plan_after:
             return ev.NotReady(txid)
         if self._gate.past(txid) or self._input_ended(txid):
             return ev.NotReady(txid)
@@ -327,7 +327,7 @@ class Driver:
             self.doom = spout_failure(error, spout, txid)
             return
         log.warning("txid %s: %s; retrying (failure %s)", txid, row, decision.count)
-        self._plan_after = self._session.monotonic() + decision.delay
+        self._plan_after = self._session.lanes.monotonic() + decision.delay
         self._inbox.timers.later(decision.delay, self._woken)
 
     def _opens(self, txid: int) -> bool:
@@ -381,7 +381,7 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - a defect of txstorm: stop, with its traceback
             self._fail(error)
             return
-        seconds = self._session.monotonic() - job.started
+        seconds = self._session.lanes.monotonic() - job.started
         work = sum(self._session.program.work_of(outcome.busy) for outcome in outcomes)
         self._window.job_took(seconds, work, len(job.attempts))
         good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
@@ -510,7 +510,7 @@ class Driver:
         for done in outcome.committed:
             self._ready.pop(done.ready.attempt.txid, None)
             self._gate.release(done.ready.attempt.txid)
-        sweep_spilled(self._session.program.spill_dir, last.txid)
+        sweep_spilled(self._session.program.spill_dir, last.txid, self._session.books.epoch)
         self._planning.committed(last.txid)
         self._system.committed(outcome.committed[-1].timers)
         spout = self._session.program.spout

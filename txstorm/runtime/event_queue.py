@@ -11,6 +11,7 @@ from typing import Any
 
 from txstorm.coordinator.machine import State
 from txstorm.errors import StoppedError
+from txstorm.lanes import Call, Lanes
 from txstorm.runtime.batches.planning import Planning
 
 
@@ -67,9 +68,6 @@ class Waiters:
         self._waiting.clear()
 
 
-Call = Callable[[], None]
-
-
 class Timers:
     """Delayed calls, which run on the thread that calls `run_due`. Not thread-safe.
 
@@ -112,10 +110,10 @@ class Inbox:
         timers: delayed calls; use on the reading thread only.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self.timers = Timers(monotonic)
+    def __init__(self, lanes: Lanes) -> None:
+        self.timers = Timers(lanes.monotonic)
         self._patience = SHORTEST
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._calls = lanes.calls()
 
     def put(self, call: Call) -> None:
         """Queue `call` for the reading thread."""
@@ -151,7 +149,7 @@ class Inbox:
         count = 0
         while True:
             try:
-                call = self._calls.get_nowait()
+                call = self._calls.get(block=False)
             except queue.Empty:
                 return count
             call()

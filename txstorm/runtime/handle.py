@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import logging
 import threading
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from txstorm.books.savepoint import Savepoint
 from txstorm.display import Facts
 from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError
+from txstorm.lanes import Flag, Lanes
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress, windows_json
 from txstorm.operations.savepoints import create_savepoint
 from txstorm.plan.explain import explain
@@ -36,15 +36,15 @@ LOOK_UP = 0.5
 """Interval, in seconds, at which a thread waiting for the end of a run wakes up."""
 
 
-def waited(event: threading.Event, timeout: float | None = None) -> bool:
+def waited(event: Flag, lanes: Lanes, timeout: float | None = None) -> bool:
     """Wait up to `timeout` seconds for `event`, reacting to Ctrl-C within `LOOK_UP` seconds; return whether it is set.
 
     A signal that arrives just before the main thread blocks, or that the operating system delivers to another thread,
     does not wake the main thread. It therefore wakes up at intervals; otherwise it would block until the run ends.
     """
-    end = None if timeout is None else time.monotonic() + timeout
-    while not event.wait(LOOK_UP if end is None else max(0.0, min(LOOK_UP, end - time.monotonic()))):
-        if end is not None and time.monotonic() >= end:
+    end = None if timeout is None else lanes.monotonic() + timeout
+    while not event.wait(LOOK_UP if end is None else max(0.0, min(LOOK_UP, end - lanes.monotonic()))):
+        if end is not None and lanes.monotonic() >= end:
             return False
     return True
 
@@ -63,7 +63,7 @@ class RunHandle:
         topology: Topology,
         session: Session,
         monitor: Monitor,
-        stopping: threading.Event,
+        stopping: Flag,
         commands: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS,
     ) -> None:
         self._session = session
@@ -78,15 +78,16 @@ class RunHandle:
         self.runId = str(uuid.uuid4())
         self.data_dir: Path = session.data_dir
         # Not `Thread.join`: a Ctrl-C that interrupts it marks the thread as ended (CPython before 3.13).
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
+        self._done = session.lanes.event()
+        self._driver_thread = 0
 
     def start(self) -> None:
         """Start the driver thread. Called only once, by `launch`."""
         self._driver.control.starting()
-        self._thread.start()
+        self._session.lanes.start(self._body, f"txstorm-{self.name}")
 
     def _body(self) -> None:
+        self._driver_thread = threading.get_ident()
         try:
             self._session.engine.start(self._session.program)
             self._phase = "running"
@@ -180,7 +181,7 @@ class RunHandle:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait at most `timeout` seconds for the run to end; return whether it has. Raises the error that ended it."""
-        if not waited(self._done, timeout):
+        if not waited(self._done, self._session.lanes, timeout):
             return False
         self._raise()
         self._warn_of_letters()
@@ -194,7 +195,7 @@ class RunHandle:
         done = self._driver.wait_for_all()
         while True:
             try:
-                done.result(timeout=0.2)
+                self._session.lanes.result(done, 0.2)
                 self._warn_of_letters()
                 return
             except FutureTimeout:
@@ -211,8 +212,8 @@ class RunHandle:
         A listener may call this too; in that case it returns without waiting.
         """
         self._driver.stop(drain=drain)
-        if threading.current_thread() is not self._thread and not self._monitor.is_calling_listeners():
-            waited(self._done)
+        if threading.get_ident() != self._driver_thread and not self._monitor.is_calling_listeners():
+            waited(self._done, self._session.lanes)
             self._warn_of_letters()
 
     def exception(self) -> BaseException | None:

@@ -7,8 +7,6 @@ also runs at a clean stop.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -19,6 +17,7 @@ from txstorm.books.books import Books
 from txstorm.books.savepoint import kept_versions
 from txstorm.clients.delta.archive import Shortening
 from txstorm.errors import FencedError, TxstormError
+from txstorm.lanes import Lanes, Task
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STATE
@@ -27,7 +26,6 @@ from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, prune_changes, prune_history, retain_table
 from txstorm.storage.upkeep.schedule import UpkeepSchedule
 from txstorm.storage.upkeep.small_files import SmallFileCompaction
-from txstorm.threads import start_thread
 
 retention_log = logging.getLogger("txstorm.retention")
 
@@ -45,8 +43,7 @@ class Retention:
         books: the ledger's content.
         timeline: the current timeline.
         seconds: the setting `history_retention`, in seconds.
-        now: returns the current time in UTC microseconds.
-        monotonic: a clock in seconds.
+        lanes: give the clocks.
     """
 
     def __init__(
@@ -55,16 +52,15 @@ class Retention:
         books: Books,
         timeline: int,
         seconds: float,
-        now: Callable[[], int],
-        monotonic: Callable[[], float],
+        lanes: Lanes,
     ) -> None:
         self._schedule, self._books, self._timeline = schedule, books, timeline
-        self._seconds, self._now, self._monotonic = seconds, now, monotonic
-        self._begun = monotonic()
+        self._seconds, self._lanes = seconds, lanes
+        self._begun = lanes.monotonic()
 
     def is_due(self) -> bool:
         """Return whether the next retention pass is due; called by the driver thread."""
-        return self._monotonic() - self._begun >= max(LEAST_SECONDS, self._seconds / SHARE)
+        return self._lanes.monotonic() - self._begun >= max(LEAST_SECONDS, self._seconds / SHARE)
 
     def steps(self) -> Steps[None]:
         """Advance the start of the retained history, record it in the ledger, and remove older data.
@@ -76,9 +72,9 @@ class Retention:
             FencedError: another coordinator has taken over.
             TableCorrupt: a table log, or data needed by a savepoint, is damaged.
         """
-        self._begun = self._monotonic()
+        self._begun = self._lanes.monotonic()
         data_dir = self._schedule.data_dir
-        horizon = yield from find_horizon(data_dir, self._timeline, self._now() - int(self._seconds * 1_000_000))
+        horizon = yield from find_horizon(data_dir, self._timeline, self._lanes.now() - int(self._seconds * 1_000_000))
         if horizon is None:
             return
         faults.point("retain.before")
@@ -115,7 +111,7 @@ class Retention:
 
     @property
     def _millis(self) -> int:
-        return self._now() // 1000
+        return self._lanes.now() // 1000
 
 
 log = logging.getLogger("txstorm.upkeep")
@@ -134,7 +130,7 @@ class Upkeep:
         in_turn: queues a call for the publishing thread, where it runs between two groups.
         back: queues a call for the driver thread.
         fail: ends the run with an error.
-        monotonic: a clock in seconds.
+        lanes: run what writes files.
         retention: removes expired history; None: history is kept forever.
     """
 
@@ -144,25 +140,25 @@ class Upkeep:
         in_turn: Callable[[Callable[[], Any]], Future[Any]],
         back: Callable[[Callable[[], None]], None],
         fail: Callable[[BaseException], None],
-        monotonic: Callable[[], float],
+        lanes: Lanes,
         retention: Retention | None = None,
     ) -> None:
         self._schedule, self._in_turn, self._back, self._fail = schedule, in_turn, back, fail
-        self._monotonic, self._retention = monotonic, retention
+        self._lanes, self._retention = lanes, retention
         self._before: list[str] | None = None
         self._thinned_at = 0.0
         self._committed_at: float | None = None
         self._not_before = 0.0
-        self._opening_until = monotonic() + PAUSE  # at a start, committers read what they need: this comes first
+        self._opening_until = lanes.monotonic() + PAUSE  # at a start, committers read what they need: this comes first
         self._busy = self._tidying = False
-        self._stopping = threading.Event()
-        self._starting = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._stopping = lanes.event()
+        self._starting = lanes.lock()
+        self._tasks: list[Task] = []
 
     def committed(self) -> None:
         """Record that a group was committed, and start to checkpoint one table log that has grown too long, if any."""
         self._opening_until = 0.0
-        self._committed_at = self._monotonic()
+        self._committed_at = self._lanes.monotonic()
         table = None if self._tidying else self._schedule.long_log()
         if table is not None:
             self._tidying = True
@@ -202,7 +198,7 @@ class Upkeep:
 
         A run begins with it after its first commit, or after `PAUSE`.
         """
-        now = self._monotonic()
+        now = self._lanes.monotonic()
         if self._busy or now < max(self._not_before, self._opening_until):
             return
         uri, permanent = self._schedule.due(now), False
@@ -213,10 +209,10 @@ class Upkeep:
             uri, permanent = self._retain(self._retention), True
         if uri is not None:
             self._busy = True
-            self._ask(lambda: self._schedule.begin(uri, _millis(), stays=permanent), self._begun)
-        elif not self._busy and now - self._thinned_at > THIN_SECONDS and self._schedule.has_superseded(_millis()):
+            self._ask(lambda: self._schedule.begin(uri, self._millis(), stays=permanent), self._begun)
+        elif not self._busy and now - self._thinned_at > THIN_SECONDS and self._schedule.has_superseded(self._millis()):
             self._busy, self._thinned_at = True, now
-            self._step(self._schedule.thin(_millis()))
+            self._step(self._schedule.thin(self._millis()))
 
     def _retain(self, retention: Retention) -> str | None:
         """Start retention once every state has a permanent version, which is exempt from thinning.
@@ -268,16 +264,16 @@ class Upkeep:
         with self._starting:
             if self._stopping.is_set():
                 return False
-            thread = start_thread(work, name=name)
-            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
+            task = self._lanes.start(work, name)
+            self._tasks = [*(other for other in self._tasks if other.is_alive()), task]
         return True
 
     def end(self) -> None:
         """Stop the maintenance in progress after the current file; vacuum later removes the files it has written."""
         with self._starting:
             self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        for task in self._tasks:
+            task.join()
 
     def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `call` on the publishing thread, then call `then` with its result on the driver thread."""
@@ -290,7 +286,7 @@ class Upkeep:
 
     def _begun(self, work: Compaction | SmallFileCompaction | None) -> None:
         if work is None or self._stopping.is_set():
-            self._not_before = self._monotonic() + 1.0
+            self._not_before = self._lanes.monotonic() + 1.0
             self._ended(None)
             return
         if not self._start(lambda: self._write(work), "txstorm-upkeep"):
@@ -300,7 +296,7 @@ class Upkeep:
         try:
             if all(not self._stopping.is_set() for _ in work.steps()):
                 done = partial(self._schedule.finish, work)
-                self._back(lambda: self._ask(lambda: done(_millis()), lambda _: self._ended(None)))
+                self._back(lambda: self._ask(lambda: done(self._millis()), lambda _: self._ended(None)))
             else:
                 work.give_up()
         except Exception as error:  # noqa: BLE001 - handed to the driver thread
@@ -313,10 +309,9 @@ class Upkeep:
         self._busy = False
         if isinstance(error, TxstormError | OSError) and not isinstance(error, FencedError):
             log.warning("the upkeep of a table failed, and is retried later: %s", error)
-            self._not_before = self._monotonic() + PAUSE
+            self._not_before = self._lanes.monotonic() + PAUSE
         elif error is not None:
             self._fail(error)
 
-
-def _millis() -> int:
-    return int(time.time() * 1000)
+    def _millis(self) -> int:
+        return self._lanes.now() // 1000

@@ -7,10 +7,9 @@ is one module, as the steps of P0 depend on their order.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -22,11 +21,13 @@ from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
+from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.collector import Observe
 from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
+from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
-from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
+from txstorm.ledger.open import check_in_use, chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.zookeeper.location import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
@@ -108,29 +109,12 @@ class Patience:
         raise BlockedError(msg) from cause
 
 
-def now_micros() -> int:
-    """Return the wall-clock time in UTC microseconds since 1970."""
-    return time.time_ns() // 1000
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The wall clock and the monotonic clock of a run.
-
-    Attributes:
-        now: returns UTC microseconds since 1970, for the timestamps of transactions.
-        monotonic: returns seconds, for timers and timeouts.
-    """
-
-    now: Callable[[], int] = now_micros
-    monotonic: Callable[[], float] = time.monotonic
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """Options of one run; see `txstorm.run`.
 
     Attributes:
+        lanes: run the work of the run, and give its clocks.
         observe: called with everything that a task of the commit phase emitted.
         origin: location of the topology's code, recorded for replays.
         ledger: overrides the setting ``ledger``.
@@ -144,7 +128,7 @@ class RunOptions:
     available_now: bool = False
     until_txid: int | None = None
     journal: Path | None = None
-    clock: Clock = field(default_factory=Clock)
+    lanes: Lanes = THREADS
     observe: Observe | None = None
     origin: CodeOrigin | None = None
     ledger: str | None = None
@@ -223,7 +207,7 @@ def open_session(
         store, identity = _lead(start, books, writer)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
-        make_directory(data_dir / "spill", empty=True)
+        _empty_spill(data_dir / "spill", books)
         running = rebalanced_before(topology, books.parallelism())
         if running is not topology:
             program = program.with_plan(compile_plan(running))
@@ -236,6 +220,13 @@ def open_session(
         if end is not error:
             raise end from error
         raise
+
+
+def _empty_spill(directory: Path, books: Books) -> None:
+    """Remove what killed runs have spilled; files of a coordinator that has taken over meanwhile stay."""
+    books.check_leads()
+    make_directory(directory)
+    sweep_spilled(str(directory), None, books.epoch)
 
 
 def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
@@ -254,10 +245,12 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
         books = Books(ledger, data_dir / "intents")
-        if take_lease(books, topology.id, start.options.standby, make_ready):
+        if take_lease(books, topology.id, start.options.standby, make_ready, start.options.lanes):
             # Meanwhile another version of txstorm may have led, or the topology may have moved to another ledger.
             check_directory(data_dir)
             chosen_ledger(data_dir, str(chosen))
+        check_in_use(ledger, chosen)  # until the lease was acquired, another process could move the ledger
+        books.check_leads()
         record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
         if chosen.kind == ZOOKEEPER:
@@ -269,23 +262,28 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
 
 
 def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
-    """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked."""
+    """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked.
+
+    Nothing is created either before the ledger, asked with the new epoch, says that this run leads
+    (`Books.check_leads`).
+    """
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     known = books.identity()
     identity = known or Identity(topology.id, uuid.uuid4().hex)
     _check_same(topology, identity, data_dir)
-    if finish_rewind(data_dir, books) is not None:
+    if finish_rewind(data_dir, books, start.options.lanes) is not None:
         identity = known = books.identity() or identity
-    place = Directory(data_dir)
+    place = Directory(data_dir, books.check_leads)
     check(place, books, identity)
     check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
     check_roster(topology, books, drop)
-    write_format(data_dir, first=known is None)
     written = replace(identity, fingerprint=topology.fingerprint())
     if written != known:
         books.write_identity(written, known)
     waiting = take_over(place, books, identity)
+    books.check_leads()
+    write_format(data_dir, first=known is None)
     roster = check_roster(topology, books, drop)  # again: another start was not fenced before `take_over`
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     settings, recorded = topology.settings, books.tables()
@@ -306,12 +304,14 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
         settings=StoreSettings(
             Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
         ),
+        lanes=start.options.lanes,
         spark=writer,
         opened=place,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
-    if roster.tables:  # an older txstorm, which does not know of dropped tables, would still write to them
+    if roster.tables or books.dropped().tables:  # an older txstorm, which does not know of these, would write to them
+        books.check_leads()
         write_format(data_dir, VERSION, first=False)
     record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
@@ -344,7 +344,9 @@ def _lead_outside(
     """Take over the maps and outlets, and complete the decided groups in `waiting`, whose publication needs them."""
     live = [intent for intent, _ in waiting]
     first = len(store.tables) + 1
-    store.outside.lead(books.epoch, committed, books.tables(), live, number=first, known=patient)
+    store.outside.lead(
+        books.epoch, committed, books.tables(), live, number=first, known=patient, check_leads=books.check_leads
+    )
     for intent, versions in waiting:
         patient(partial(store.outside.roll_forward, intent, books.epoch))
         complete(books, intent, versions)
@@ -363,18 +365,26 @@ def _assemble(
         gate.blocked = cause is not None
         monitor.blocked(cause)
 
-    publisher = Publisher(store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep)
-    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None)
+    lanes = options.lanes
+    publisher = Publisher(
+        store,
+        books,
+        keep_intents=settings.keep_intents,
+        blocked=blocked,
+        sleep=start.sleep,
+        monotonic=lanes.monotonic,
+    )
+    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None, lanes=lanes)
     finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters),
         observe=options.observe,
-        monotonic=options.clock.monotonic,
+        lanes=lanes,
     )
     committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
-    retention, clock = None, options.clock
+    retention = None
     if (seconds := settings.history_retention) is not None:
-        retention = Retention(store.upkeep, books, identity.timeline, seconds, clock.now, clock.monotonic)
+        retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes)
     return Session(
         data_dir=Path(store.data_dir),
         coded=start.topology,
@@ -394,7 +404,7 @@ def _assemble(
         committer=committer,
         retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
         currtx=books.currtx(),
-        monotonic=options.clock.monotonic,
+        lanes=lanes,
         journal=_journal(options.journal),
         retention=retention,
     )
@@ -403,8 +413,8 @@ def _assemble(
 def _planning(topology: Topology, program: Program, books: Books, settings: Settings, options: RunOptions) -> Planning:
     source = planner(topology.spout.object, program.driver_context(program.spout))
     wrap = options.recorded or (lambda planner: planner)
-    pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout)
-    return Planning(books, source, options.clock.now, external=topology.external, pins=pins, wrap=wrap)
+    pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout, options.lanes)
+    return Planning(books, source, options.lanes.now, external=topology.external, pins=pins, wrap=wrap)
 
 
 def _system(
@@ -414,7 +424,7 @@ def _system(
         planning,
         gate,
         settings.heartbeat_interval,
-        options.clock.monotonic,
+        options.lanes.monotonic,
         timers=any(one.timers for one in topology.components) and not options.bounded,
         end=options.end_of_input,
     )
@@ -443,7 +453,7 @@ def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monito
 def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Admission:
     gate = Admission(
         source,
-        monotonic=options.clock.monotonic,
+        monotonic=options.lanes.monotonic,
         min_interval=settings.min_interval,
         until_txid=options.until_txid,
         max_bytes=settings.max_in_flight_bytes,

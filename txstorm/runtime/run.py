@@ -128,7 +128,7 @@ def launch(
     handlers = with_commands(commands)
     _stop_live(data_dir)
     monitor = Monitor(listeners)
-    stopping = threading.Event()
+    stopping = options.lanes.event()
     try:
         with closed_on_error(engine, standby=options.standby is not None):
             session = open_session(topology, engine, data_dir, options, monitor, stopping.wait)

@@ -15,6 +15,7 @@ from txstorm.books.records import Identity
 from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
+from txstorm.lanes import Lanes
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.plan.stages import compile_plan
@@ -27,7 +28,7 @@ from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.standby import real_end
 from txstorm.state.store import StateStore
-from txstorm.storage.tables.history import append_history
+from txstorm.storage.tables.directory import Directory
 from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 
@@ -48,7 +49,7 @@ class Session:
         system: plans system transactions.
         committer: finishes and concludes commit groups.
         currtx: the txid to commit next, as of the opening of the session.
-        monotonic: a clock in seconds, for timers and timeouts.
+        lanes: run its work, and give the clocks.
         journal: file in which events and commands are recorded; None: no journal.
         retention: removes data older than the retained history; None: history is kept forever.
     """
@@ -69,7 +70,7 @@ class Session:
     committer: GroupFinisher
     retry: RetryPolicy
     currtx: int
-    monotonic: Callable[[], float]
+    lanes: Lanes
     journal: TextIO | None = None
     retention: Retention | None = None
     _groups: int = 0
@@ -100,7 +101,8 @@ class Session:
         groups = self.books.history()
         if groups:
             faults.point("history.before")
-            append_history(self.data_dir, [row for rows in groups.values() for row in rows])
+            place = Directory(self.data_dir, self.books.check_leads)
+            place.append_history([row for rows in groups.values() for row in rows])
             faults.point("history.written")
             self.books.forget_history(list(groups))
             faults.point("history.after")
@@ -134,7 +136,7 @@ class Session:
             if compact():
                 self.books.check_lease()
                 self.flush_history()
-                clock, stays = lambda: self.monotonic() if compact() else math.inf, self.retention is not None
+                clock, stays = lambda: self.lanes.monotonic() if compact() else math.inf, self.retention is not None
                 self.store.upkeep.compact(COMPACT_SECONDS, clock=clock, stays=stays)
                 steps = iter(()) if self.retention is None else self.retention.steps()
                 while compact() and next(steps, self) is not self:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from txstorm.books.books import Books
 from txstorm.engine.port import Engine
 from txstorm.errors import FencedError, HeldError, InputError, KilledError, TxstormError
+from txstorm.lanes import THREADS, Lanes
 
 log = logging.getLogger("txstorm.standby")
 Tell = Callable[[str], None]
@@ -42,7 +42,7 @@ def take_lease(
     owner: str,
     tell: Tell | None,
     make_ready: Callable[[], None],
-    sleep: Callable[[float], object] = time.sleep,
+    lanes: Lanes = THREADS,
 ) -> bool:
     """Acquire the ledger's lease for `owner`; return whether this required waiting for another run.
 
@@ -51,7 +51,7 @@ def take_lease(
         owner: the topology's id.
         tell: called with a message about the lease holder, and again whenever the holder changes; None: do not wait.
         make_ready: called once before waiting, to prepare everything that does not require the lease.
-        sleep: blocks for the given number of seconds.
+        lanes: let time pass.
 
     Raises:
         HeldError: another run holds the lease, and `tell` is None.
@@ -66,18 +66,18 @@ def take_lease(
     else:
         return False
     make_ready()
-    _Watch(books, owner, tell, sleep).wait()
+    _Watch(books, owner, tell, lanes).wait()
     return True
 
 
 class _Watch:
     """A single wait for the lease, polling until it is acquired."""
 
-    def __init__(self, books: Books, owner: str, tell: Tell, sleep: Callable[[float], object]) -> None:
+    def __init__(self, books: Books, owner: str, tell: Tell, lanes: Lanes) -> None:
         self._books = books
         self._owner = owner
         self._tell = tell
-        self._sleep = sleep
+        self._lanes = lanes
         self._holders: list[str] = []
         self._said = ""
 
@@ -97,12 +97,12 @@ class _Watch:
                 return False
             ledger.acquire(self._owner)
         except HeldError:  # another run on standby acquired the lease first
-            self._sleep(PAUSE)
+            self._lanes.sleep(PAUSE)
         except (InputError, FencedError):
             raise
         except TxstormError as error:
             self._say(f"{self._owner}: standing by, but the ledger cannot be read; retrying: {error}")
-            self._sleep(PAUSE)
+            self._lanes.sleep(PAUSE)
         else:
             return True
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class Stepper:
         self._held: dict[int, _Held] = {}
         self._doom_raised = False
         self._driver = Driver(
-            session, monitor, threading.Event(), PhaseEnds(self._hold_processed, self._finish, self._discarded)
+            session, monitor, session.lanes.event(), PhaseEnds(self._hold_processed, self._finish, self._discarded)
         )
 
     @property
@@ -127,7 +126,7 @@ class Stepper:
 
     def _time_passed(self) -> None:
         self._driver.pass_time()
-        settings, now = self._session.settings, self._session.monotonic()
+        settings, now = self._session.settings, self._session.lanes.monotonic()
         while settings.enable_timeouts:
             late = [held for held in self._held.values() if now - held.since > settings.batch_timeout]
             if not late:
@@ -139,13 +138,13 @@ class Stepper:
     # -- the two delayed ends of phases -------------------------------------------------------------------------
 
     def _hold_processed(self, attempt: TransactionAttempt) -> None:
-        self._held[attempt.txid] = _Held(attempt, self._session.monotonic())
+        self._held[attempt.txid] = _Held(attempt, self._session.lanes.monotonic())
 
     def _finish(self, group: list[ProcessedBatch]) -> None:
         (ready,) = group
         finishing = _done(lambda: self._session.committer.finish(group))
         if finishing.exception() is None and finishing.result().outcome.failed is None:
-            self._held[ready.attempt.txid] = _Held(ready.attempt, self._session.monotonic(), finishing.result())
+            self._held[ready.attempt.txid] = _Held(ready.attempt, self._session.lanes.monotonic(), finishing.result())
             return
         # A failed committer does not wait for `ack` or `fail`. Reported later, since this is part of another event.
         ending = _done(lambda: finishing.result().outcome)

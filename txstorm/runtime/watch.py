@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from txstorm.lanes import THREADS
 from txstorm.monitor.live import Moment, Rate
 from txstorm.runtime.handle import RunHandle
 
@@ -19,7 +19,7 @@ class Watcher:
     """
 
     def __init__(
-        self, handle: RunHandle, since: float | None = None, monotonic: Callable[[], float] = time.monotonic
+        self, handle: RunHandle, since: float | None = None, monotonic: Callable[[], float] = THREADS.monotonic
     ) -> None:
         self._handle = handle
         self._monotonic = monotonic

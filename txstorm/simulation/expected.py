@@ -15,6 +15,8 @@ from txstorm.storage.tables.table_log import COMMITTED, COMPACTED, CREATED, REST
 if TYPE_CHECKING:
     from txstorm.simulation.delta.tables import Row, Stored
 
+SINCE_APP = TopologyIdentity("", INCARNATION).since_app
+
 
 class Violation(Exception):
     """An invariant of a simulated world does not hold."""
@@ -89,9 +91,11 @@ def newest_until(stored: Stored, txid: int, timeline: int) -> int:
     """Return the txid to which a rewind to `txid`, which created `timeline`, restores a state.
 
     It is the txid of the newest version before the rewind or, if that is ahead of `txid`, of the newest permanent
-    version that is not; `txid` itself if the state did not exist then.
+    version that is not; `txid` itself if the state did not exist then, or began later than it was created.
     """
     before = [one for one in stored.versions if txid_app(stored.ref, timeline) not in one.apps]
+    if txid < before[-1].apps[SINCE_APP]:
+        return txid
     for number, version in enumerate(reversed(before)):
         if number and not stays(version.info):
             continue

@@ -11,7 +11,7 @@ from txstorm.clients.delta.entry import Commit
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Entry
 from txstorm.simulation import expected as content
-from txstorm.simulation.expected import Violation
+from txstorm.simulation.expected import SINCE_APP, Violation
 from txstorm.simulation.outside import Extents, extents_of
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.spouts.facts import kind_of
@@ -29,7 +29,7 @@ THEIRS = f"{STAGED}/theirs.parquet"
 
 TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = TopologyIdentity("", INCARNATION).epoch_app
-SINCE_APP, UNTIL_APP = TopologyIdentity("", INCARNATION).since_app, TopologyIdentity("", INCARNATION).until_app
+UNTIL_APP = TopologyIdentity("", INCARNATION).until_app
 Decision = list[tuple[int, int, str]]
 """A decided group: txid, attempt id and digest of each of its transactions."""
 
@@ -183,6 +183,8 @@ class Judge:
         row = rewind["row"]
         ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in extents_of(row["extents"])]
         for stored in filter(lambda one: one.versions, self._world.tables.values()):
+            if self._is_left(stored):  # the next start takes it over, whatever it is as of
+                continue
             if self._app(stored) is None:
                 raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} has not reached its target")
             stored.check_durable(stored.published, f"a rewind to txid {txid} is over")
@@ -194,6 +196,11 @@ class Judge:
             self._check_content(stored, ends)
         if row is not None and self._world.history[-1] != row:
             raise Violation(6, f"a rewind to txid {txid} is over, the history does not end with it")
+
+    def _is_left(self, stored: Stored) -> bool:
+        """Whether a table is empty and named by no ledger and no intent, so that a fenced coordinator may create it."""
+        uri = TableRef(CHANGES, stored.ref.name).uri if stored.ref.kind == STATE else stored.uri
+        return uri not in self._lives and not any(version.files for version in stored.versions)
 
     def _all_published(self, below: int, what: str, txid: int) -> None:
         """Check that the tables contain what intents prescribe for txids below `below`."""
@@ -218,6 +225,14 @@ class Judge:
                     raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {planned}")
         elif txid >= currtx - 1 and not (self._opaque and txid >= self.currtx):
             raise Violation(6, f"metadata of txid {txid} is removed, currtx is {currtx}")
+
+    def before_creation(self, process: Process, what: str) -> None:
+        """Check that `process` has asked the ledger whether it leads before it creates a table or appends history.
+
+        It may pause after the answer: what it creates then has to be taken over.
+        """
+        if process.ledger.asked != names.EPOCH:
+            raise Violation(5, f"{process} creates {what} without asking whether it leads")
 
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
         """Check a commit that `process` is about to make to a table."""

@@ -78,10 +78,12 @@ class SimLedger:
         self._entries = world.entries
         self._at = world.entries.at
         self._notices = world.schedule.notices
+        self.asked = ""  # the path of the newest answer to `get`
 
     def get(self, path: str) -> Entry | None:
         """Return the entry at `path`; None if there is none."""
         self._world.reads(self._process, "ledger get", path)
+        self.asked = path
         return self._at.get(path)
 
     def children(self, path: str) -> list[str]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+import pyarrow as pa
+
 from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
@@ -161,7 +163,7 @@ class Process:
         self.ledger.acquire(self.name)
         known = self.books.identity()
         identity = known or Identity(TOPOLOGY, INCARNATION)
-        if finish_rewind(self.place, self.books, self.world.clock) is not None:
+        if finish_rewind(self.place, self.books, self.world.lanes) is not None:
             identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
         if starts:
@@ -190,9 +192,9 @@ class Process:
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
-            table.raise_epoch(self.books.epoch)
-            recorded_as = table.stored.uri.replace("state/", "changes/")
-            if recorded_as not in recorded and table.last_txid() != currtx - 1:
+            new = table.stored.uri.replace("state/", "changes/") not in recorded
+            table.raise_epoch(self.books.epoch, begins=currtx - 1 if new else None)
+            if new and not table.begins_after(currtx - 1):
                 table.begin(currtx - 1, self.books.epoch)
         self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
         if roster.tables and self.world.below(2):
@@ -201,7 +203,12 @@ class Process:
         source, external = SimPlanner(self.world), self.world.schedule.external
         self.planning = Planning(self.books, source, self.world.micros, external=external)
         self.concluder = Publisher(
-            self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
+            self,
+            self.books,
+            keep_intents=KEEP_INTENTS,
+            blocked=lambda cause: None,
+            sleep=lambda seconds: False,
+            monotonic=self.world.clock,
         )
         self.attempts = self.books.epoch << EPOCH_BITS
         self.state = initial(self.world.config)
@@ -209,9 +216,9 @@ class Process:
         self.look()
 
     def _opened(self, stored: Stored, after: int) -> SimTable:
-        if stored.versions:
-            return self.place.table(self.owner, stored.ref)
-        return self.place.create(self.owner, stored.ref, after)
+        if not self.place.has(stored.ref):
+            self.place.create(self.owner, stored.ref, pa.schema([]), after, {})
+        return self.place.table(self.owner, stored.ref)
 
     # -- the machine ---------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from random import Random
+from typing import Any, Self
 
 TOPOLOGY, INCARNATION = "sim", "sim"
 CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
@@ -18,12 +19,12 @@ SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering"
 THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
-HEARTBEAT = "heartbeat"
+HEARTBEAT, CREATING = "heartbeat", "paused_before_creation"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, THINNING, REPLAYED, LIE, DAMAGE, INACTIVE),
-    *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT),
+    *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT, CREATING),
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
@@ -73,6 +74,19 @@ class Schedule:
     external: bool
     spark: bool
     strikes: tuple[Strike, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all choices of the schedule, from which `from_json` builds it again."""
+        return asdict(self) | {"strikes": [[one.step, one.kind] for one in self.strikes]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Build a schedule from the choices that `to_json` returned.
+
+        Raises:
+            TypeError: a choice is missing or unknown, for example one of an earlier version.
+        """
+        return cls(**{**document, "strikes": tuple(Strike(*one) for one in document["strikes"])})
 
 
 def random_of(seed: int, index: int) -> Random:

@@ -75,7 +75,7 @@ def rewind_to_share(process: Process, share: float, *, asleep: bool) -> bool:
     timeline = identity.timeline + 1
     decided = Rewind(TOPOLOGY, INCARNATION, timeline, process.books.epoch, txid, row, tables)
     process.books.decide_rewind(decided)
-    carry_out(process.place, process.books, decided, process.world.clock)
+    carry_out(process.place, process.books, decided, process.world.lanes)
     return True
 
 
@@ -178,9 +178,12 @@ def deploy(world: World) -> None:
         elif len(world.tables) < MOST_TABLES:
             world.add()
             world.count(kinds.ADDED, f"the code has {world.code[-1]}")
+            world.late_creation = not world.schedule.external and world.below(2) == 0
         if world.below(2):
             world.arm(TAKING_OVER)
-        if world.start() not in world.processes and world.below(2):
+        started = world.start()
+        world.late_creation = False
+        if started not in world.processes and world.below(2):
             _roll_back(world, *before)
         if world.below(2):
             _commit_more(world)

@@ -9,6 +9,7 @@ from typing import Any
 
 from txstorm.coordinator.machine import FIRST_TXID, Config
 from txstorm.errors import TableCorrupt, TxstormError
+from txstorm.lanes import Inline
 from txstorm.ledger.paths import EPOCH
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
@@ -46,6 +47,7 @@ class World:
         counts: number of occurrences of each kind of fault.
         trace: descriptions of the events; None if not requested.
         code: the tables that the topology's code has now; `drop`: those that starts may drop.
+        late_creation: whether the next process that creates a table is paused between the ledger's answer and that.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class World:
         self.away: set[int] = set()
         self.news = 0  # number of changes to the source
         self.now = 1_000_000
+        self.lanes = Inline(self.micros, self.clock)
         self.tables: dict[str, Stored] = {}
         for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
             self._add(ref, number)
@@ -82,13 +85,16 @@ class World:
         self._strikes = list(reversed(schedule.strikes))
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
         self._names, self._uniques, self._paused = 0, 0, 0
+        self.late_creation = False
         self._healing = False
 
     def add(self) -> None:
-        """Add a sink to the code."""
+        """Add a sink or a state to the code."""
         number = len(self.tables)
-        self._add(TableRef(SINK, f"new{number}"), number)
-        self.code = (*self.code, TableRef(SINK, f"new{number}").uri)
+        for kind in (CHANGES, STATE) if self.below(2) else (SINK,):
+            ref = TableRef(kind, f"new{number}")
+            self._add(ref, number)
+            self.code = (*self.code, ref.uri)
 
     def _add(self, ref: TableRef, number: int) -> None:
         stored = Stored(ref, number)
@@ -169,15 +175,25 @@ class World:
             return None
         return kind
 
-    def pause(self, process: Process) -> None:
-        """Pause `process` in the middle of a step while others continue, usually a new leader; then wake it up."""
+    def creates(self, process: Process, uri: str) -> None:
+        """Pause `process` before it creates a table, if that is due: usually, it is fenced when it wakes up."""
+        if self.late_creation:
+            self.late_creation = False
+            self.count(kinds.CREATING, f"{process} is about to create {uri}")
+            self.pause(process, rewinds=2)
+
+    def pause(self, process: Process, rewinds: int = 6) -> None:
+        """Pause `process` in the middle of a step while others continue, usually a new leader; then wake it up.
+
+        In one of `rewinds` cases, an operator rewinds the topology first.
+        """
         if self._paused >= DEEP:
             return
         self._paused += 1
         if self.below(2) or all(one.busy for one in self.processes):
             if self.below(3) == 0:
                 self.arm(TAKING_OVER, kinds.CRASH)
-            if self.below(6 if process.books.epoch else 2) == 0:  # no fence covers yet what it has read so far
+            if self.below(rewinds if process.books.epoch else 2) == 0:  # no fence covers yet what it has read so far
                 rewind(self)
             self.start()
         for _ in range(self.below(8)):

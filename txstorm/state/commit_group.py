@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +14,9 @@ import pyarrow as pa
 from txstorm.api.names import near
 from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 from txstorm.errors import StateError
+from txstorm.lanes import THREADS, Lanes
 from txstorm.state.collections import TaskCollection
 from txstorm.state.keyed import StateGroup
-from txstorm.state.parallel import together
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import TaskHandle, Unpublished, UnpublishedState
@@ -38,6 +37,7 @@ class CommitTables:
         members: all targets that groups write to, in the order in which they are published.
         letters: the unpublished rows of the dead-letter table, if there is one.
         managed: the states and hooks of stateful bolts outside of the tables, and join stores, by component.
+        lanes: stage rows concurrently, and give the locks of handles.
     """
 
     states: Declared
@@ -45,6 +45,7 @@ class CommitTables:
     members: Sequence[PendingTable]
     letters: SinkGroup | None = None
     managed: Mapping[str, Unpublished[Any]] = field(default_factory=dict)
+    lanes: Lanes = THREADS
 
     def begin(self, txid: int, stamp: int) -> None:
         """Begin the turn of `txid`, which was planned at `stamp` (UTC microseconds)."""
@@ -61,7 +62,7 @@ class CommitHandles:
         self._handles: list[TaskHandle] = []
         self._active = False
         self._closed = False
-        self._lock = RLock()
+        self._lock = tables.lanes.lock()
 
     def state(self, component: str, task: int, name: str) -> StateHandle:
         """Return the handle of the state or map `name`; raise `StateError` unless `component` declares it."""
@@ -224,7 +225,7 @@ class CommitGroup:
     def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
         """Stage the rows of `txids` durably for all tables, in parallel; return the tables' entries for the intent."""
         staging = (member.staging(txids, epoch) for member in self._tables.members)
-        return together([one for one in staging if one is not None])
+        return self._tables.lanes.together([one for one in staging if one is not None])
 
     def apply(self, last: int) -> None:
         """Move the rows of the published txids up to `last` into the index."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from txstorm import faults
 from txstorm.api.external import MapState, Outlet
 from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.errors import TableCorrupt
+from txstorm.lanes import THREADS, Lanes
 from txstorm.state.collections import state_group
 from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.registry import ExternalStores
@@ -22,13 +22,11 @@ from txstorm.state.external.targets import ExternalTarget
 from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
-from txstorm.state.parallel import together
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
 from txstorm.storage.tables.directory import Directory
-from txstorm.storage.tables.history import describe_history
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties
 from txstorm.storage.tables.identity import recorded as recorded_properties
 from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, MAP, OUTLET, OUTSIDE, STATE, STORE, Intent, IntentTable
@@ -70,6 +68,10 @@ class RecordedTables:
     committed: int = 0
     tables: Collection[str] | None = None
 
+    def lacks(self, ref: TableRef) -> bool:
+        """Whether the ledger is known not to record the table `ref`."""
+        return self.tables is not None and not self.has(ref)
+
     def has(self, ref: TableRef) -> bool:
         """Whether the ledger records the table `ref` or, for a state table, the state's changes table."""
         known = self.tables or ()
@@ -106,26 +108,30 @@ class StateStore:
 
     def __init__(
         self,
-        data_dir: Path,
+        place: Directory,
         owner: TopologyIdentity,
         declared: Sequence[DeclaredTable],
         tables: Mapping[TableRef, DeltaTableState],
         outside: ExternalStores,
         settings: StoreSettings,
         spark: SparkWriter | None,
+        lanes: Lanes,
     ) -> None:
-        self.data_dir, self.owner, self.outside = data_dir, owner, outside
+        self.data_dir, self.owner, self.outside = place.path, owner, outside
         self.upkeep = UpkeepSchedule(
-            data_dir,
+            place.path,
             tables,
             settings.max_lag,
             self.load,
+            lanes,
             applied=lambda uri: self._members[uri].applied,
             unpublished=lambda uri: self._members[uri].unpublished() if uri in self._members else set(),
         )
+        self._place = place
         self._declared, self._delta, self._settings, self._spark = declared, tables, settings, spark
         self._tables: CommitTables | None = None
-        self._loading = threading.Lock()
+        self._lanes = lanes
+        self._loading = lanes.lock()
         self._members: dict[str, PendingTable] = {}
         self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
@@ -143,6 +149,7 @@ class StateStore:
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
         opened: Directory | None = None,
+        lanes: Lanes = THREADS,
     ) -> StateStore:
         """Open the tables of a topology: check them against the declarations, then create those that are missing.
 
@@ -156,7 +163,9 @@ class StateStore:
             recorded: the ledger's record of the tables.
             settings: settings of the tables and their indexes; None: the defaults.
             spark: the writer for tables declared with ``writer="spark"``; required if there are any.
-            opened: the directory with the tables that are open already; None: none is.
+            opened: the directory with the tables that are open already, which checks that this run leads before a table
+                is created; None: no other process uses the directory.
+            lanes: publish tables concurrently, and write their indexes.
 
         Raises:
             StateError: a declaration is invalid, or differs from its table.
@@ -177,51 +186,55 @@ class StateStore:
         for number, (one, ref) in enumerate(missing, start=1):
             promised = one.promised(ref, settings.log_retention, settings.max_lag)
             about = {**one.about(ref), **recorded_properties(promised)}
-            found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), recorded.committed, about)
+            place.create(owner, ref, one.schema(ref), recorded.committed, about)
+            found[ref] = place.table(owner, ref)
+            one.check_fit([found[ref]], recorded=not recorded.lacks(one.refs[0]))
             faults.point(f"p0.{number}.created")
         for one in declared:
             if spark is not None and one.table.writer == SPARK:
                 found[one.refs[0]].use(spark)
         managed = resources.managed(data_dir, owner)
         outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets, managed)
-        made = cls(data_dir, owner, declared, found, outside, settings, spark)
+        made = cls(place, owner, declared, found, outside, settings, spark, lanes)
         if recorded.tables is not None:
-            uris = {one.refs[0].uri for one in declared}
-            made._late = dict.fromkeys(uris - set(recorded.tables), recorded.committed)
+            late = (one.refs[0] for one in declared if recorded.lacks(one.refs[0]))
+            made._late = dict.fromkeys((ref.uri for ref in late), recorded.committed)
         return made
 
     def raise_epoch(self, epoch: int) -> None:
         """Raise the epoch of every table and set missing properties; called in P0 (take over), after `open`.
 
         Since other coordinators are fenced from here on, a table to which no transaction was ever committed may be
-        changed: it gets the columns that are declared now, and a new table begins after the last committed txid.
+        changed: it gets the columns that are declared now, and a new table begins after the last committed txid. That
+        includes empty tables of an earlier timeline, which only a fenced coordinator can have created.
 
         Raises:
             FencedError: a newer coordinator has taken over.
             StateError: a declaration differs from its table.
         """
-        for number, table in enumerate(self._delta.values(), start=1):
-            table.raise_epoch(epoch)
+        begins = {ref: self._late.get(one.refs[0].uri) for one in self._declared for ref in one.refs}
+        for number, (ref, table) in enumerate(self._delta.items(), start=1):
+            table.raise_epoch(epoch, begins=begins[ref])
             faults.point(f"p0.{number}.raised")
         self.upkeep.epoch = epoch
         number = 0
         for one in self._declared:
             tables = [self._delta[ref] for ref in one.refs]
-            one.check_fit(tables)
             txid = self._late.get(one.refs[0].uri)
-            untouched = all(table.is_untouched() for table in tables) and not one.letters
+            one.check_fit(tables, recorded=txid is None)
+            untouched = all(table.is_untouched(recorded=txid is None) for table in tables) and not one.letters
             for at, table in enumerate(tables, start=number + 1) if untouched else ():
                 if one.differs(table):
                     table.redefine(one.schema(table.ref), one.about(table.ref), epoch)
                     faults.point(f"p0.{at}.redefined")
-                if txid is not None and table.last_txid() != txid:
+                if txid is not None and not table.begins_after(txid):
                     table.begin(txid, epoch)
                     faults.point(f"p0.{at}.begun")
             number += len(tables)
             for table in tables:
                 promised = one.promised(table.ref, self._settings.log_retention, self._settings.max_lag)
                 table.set_properties(promised, epoch)
-        describe_history(self.data_dir, log_properties(self._settings.log_retention))
+        self._place.describe_history(log_properties(self._settings.log_retention))
 
     def load(self) -> None:
         """Load all states into their indexes, unless they are loaded; call after live intents have been rolled forward.
@@ -254,7 +267,7 @@ class StateStore:
         managed = dict(
             [*self.outside.of_kind(CHECKPOINT, outside).values(), *self.outside.of_kind(STORE, outside).values()]
         )
-        return CommitTables(states, sinks, list(self._members.values()), letters, managed)
+        return CommitTables(states, sinks, list(self._members.values()), letters, managed, self._lanes)
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
@@ -292,7 +305,7 @@ class StateStore:
         outside = [(number, one) for number, one in numbered if one.kind in OUTSIDE]
         for _, one in tables:  # while nothing is published, a decided group can still be abandoned
             self._delta[TableRef(one.kind, one.name)].check_there()
-        made = together([partial(self._publish_table, *one, intent, epoch) for one in tables])
+        made = self._lanes.together([partial(self._publish_table, *one, intent, epoch) for one in tables])
         # Sequentially, on this thread: a user's connections need not be thread-safe.
         for number, one in outside:
             self.outside.publish(number, one, intent, epoch)
@@ -350,7 +363,8 @@ class StateStore:
 
     def _load_state(self, one: DeclaredTable, state: KeyedState) -> Unpublished[Any]:
         published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
-        index = opened_index(self.data_dir, state, kept, None if one.merged else published, self._settings.bounds)
+        changes, bounds = None if one.merged else published, self._settings.bounds
+        index = opened_index(self.data_dir, state, kept, changes, bounds, self._lanes)
         group = state_group(state, index)
         self._indexes[state.name] = index
         due = [Expiring(kept.handle).is_due] if one.merged and state.ttl is not None else []
@@ -372,8 +386,8 @@ def _opened(
     """Open the existing tables of a declaration and check them against it."""
     found = {ref: place.table(owner, ref) for ref in one.refs if place.has(ref)}
     tables = list(found.values())
-    one.check_fit(tables)
-    if not recorded.first and recorded.tables is not None and one.refs[0].uri not in recorded.tables:
+    one.check_fit(tables, recorded=not recorded.lacks(one.refs[0]))
+    if not recorded.first and recorded.lacks(one.refs[0]):
         one.check_unrecorded(tables, recorded.committed)
     for ref, table in found.items():
         if not recorded.has(ref):

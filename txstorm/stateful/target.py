@@ -119,13 +119,13 @@ class StatefulTarget(ExternalTarget):
             TableCorrupt: a state has more or less than the ledger says.
             BlockedError: a store cannot be reached.
         """
+        decided = {one.txid for intent in live for one in intent.txids if _touches(intent, self.ref.uri)}
         if self.managed.decides:
             self.make_directory()
         if self.has_states:
-            self._check_parallelism()
+            self._check_parallelism(fresh=recorded is None and not decided)
         self.last = committed
         self._epoch = epoch
-        decided = {one.txid for intent in live for one in intent.txids if _touches(intent, self.ref.uri)}
         for task in range(self._tasks if self.has_states else 0):
             self._open(task)
             state = self._states[task]
@@ -139,10 +139,14 @@ class StatefulTarget(ExternalTarget):
                 self._recover([task], (prepared, PREPARING))
         self._raise_failure()
 
-    def _check_parallelism(self) -> None:
-        """Raise `StateError` unless the number of states is that of the first run, which this records."""
+    def _check_parallelism(self, *, fresh: bool) -> None:
+        """Raise `StateError` unless the number of states is that of the first run, which this records.
+
+        While it is `fresh`, the ledger does not record the bolt: a file that exists is of a start that was killed or
+        fenced.
+        """
         path, tasks = self.path / STATES_FILE, None if self.managed.shared else self._tasks
-        if not path.exists():
+        if fresh or not path.exists():
             write_durably(path, json.dumps({"format": FORMAT, "version": VERSION, "tasks": tasks}).encode() + b"\n")
         try:
             found = json.loads(read_whole(path))

@@ -18,10 +18,11 @@ from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.errors import InputError
+from txstorm.lanes import Inline
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Monitor
 from txstorm.results.views import SinkView, StateView, read_directory_history
-from txstorm.runtime.opening import Clock, RunOptions, open_session
+from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
 from txstorm.runtime.stepping import ONE_AT_A_TIME, Stepper
 from txstorm.testing.clock import ManualClock
@@ -117,7 +118,8 @@ class TopologyTestDriver:
 
     def _open(self, topology: Topology) -> None:
         self.topology = self._prepared(topology)
-        options = RunOptions(clock=Clock(self.clock.now, self.clock.monotonic), observe=self._emissions.observe)
+        lanes = Inline(self.clock.now, self.clock.monotonic)
+        options = RunOptions(lanes=lanes, observe=self._emissions.observe)
         engine, monitor = InlineEngine(self._emissions), Monitor()
         session = open_session(self.topology, engine, self.data_dir, options, monitor, lambda _: True)
         self._session = session

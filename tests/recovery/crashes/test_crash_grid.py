@@ -8,12 +8,11 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Callable
 from itertools import cycle, islice
 
 import pytest
 from crash_cells import POINTS
-from recovery_cases import KILLED, Content, Forks, check, content, finish, start
+from recovery_cases import KILLED, fails, finish, killed, power_off, ran, stands, start
 from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import faults
@@ -59,123 +58,91 @@ def passages(point: str, tables: int) -> tuple[int, ...]:
     """Return the passages of a point at which to crash: the first, and a later one if every run reaches it."""
     if point.startswith(ONCE) or (point.startswith("compact.") and tables == 1):
         return (1,)
-    if tables == 3 and point in {name for name, *_ in POINTS.values()}:
-        return ()  # those of three tables are cells of test_crash_cells.py
+    if tables == 3 and point in CELLS:
+        return ()
     return (1, 2) if point.startswith(("p1.", "compact.")) else (1, 3)
 
 
-def grid() -> list[tuple[int, str, str]]:
-    """Return (tables, fault, spout) for every point and passage, with 1 and 3 tables and alternating spouts."""
-    kinds = cycle(SPOUTS)
-    return [
-        (tables, f"{point}:kill:{nth}", next(kinds))
-        for tables in (1, 3)
-        for point in points(tables)
-        for nth in passages(point, tables)
-    ]
+CELLS = {name for name, *_ in POINTS.values()}
+"""Points at which test_crash_cells.py crashes runs with three tables."""
+GRID = [
+    (tables, f"{point}:kill:{nth}", spout)
+    for (tables, point, nth), spout in zip(
+        [(tables, point, nth) for tables in (1, 3) for point in points(tables) for nth in passages(point, tables)],
+        cycle(SPOUTS),
+    )
+]
+"""(tables, fault, spout): every point and passage, with 1 and 3 tables and alternating spouts."""
 
 
-@pytest.fixture(scope="module")
-def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Content]:
-    """Return a function that gives the content of an undisturbed run with the given options; results are cached."""
-    known: dict[tuple[object, ...], Content] = {}
-
-    def get(*options: object) -> Content:
-        if options not in known:
-            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-            status, output = forks.run([data_dir, *options])
-            assert status == 0, output
-            known[options] = content(data_dir)
-        return known[options]
-
-    return get
-
-
-def killed(forks: Forks, argv: list[object], fault: str) -> None:
-    status, output = forks.run(argv, fault)
-    assert status == KILLED, f"{fault} was not reached: {output}"
-
-
-def ends_well(forks: Forks, argv: list[object], txids: int = TXIDS) -> None:
-    status, output = forks.run(argv)
-    assert status == 0, output
-    assert f'"committed": {txids},' in output
-
-
-def part(number: int) -> list[tuple[int, str, str]]:
-    """Return every second cell of each point, from its first or second on; 0 and 1 are the whole grid."""
+def chosen() -> list[tuple[int, str, str]]:
+    """Return one cell of each point that is not one of test_crash_cells.py: the first and the last one alternate."""
     by_point: dict[str, list[tuple[int, str, str]]] = {}
-    for cell in grid():
+    for cell in GRID:
         by_point.setdefault(cell[1].partition(":")[0], []).append(cell)
-    return [cell for turn, some in enumerate(by_point.values()) for cell in _half(some, (turn + number) % 2, number)]
+    left = [some for point, some in by_point.items() if point not in CELLS]
+    return [some[-(turn % 2)] for turn, some in enumerate(left)]
 
 
-def _half(some: list[tuple[int, str, str]], first: int, number: int) -> list[tuple[int, str, str]]:
-    return some[first::2] if len(some) > 1 else some[number:]
+CHOSEN = chosen()
 
 
-@pytest.mark.parametrize(("tables", "fault", "spout"), part(0))
-def test_killed_and_restarted(forks, undisturbed, place, tables, fault, spout):
+@pytest.mark.parametrize(("tables", "fault", "spout"), CHOSEN)
+def test_killed_and_restarted(ends_as_undisturbed, place, tables, fault, spout):
     """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19)."""
-    kill_and_restart(forks, undisturbed, place, tables, fault, spout)
+    kill_and_restart(ends_as_undisturbed, place, tables, fault, spout)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("tables", "fault", "spout"), part(1))
-def test_killed_and_restarted_with_other_tables_and_later(forks, undisturbed, place, tables, fault, spout):
-    """The other half of the grid: each point again with the other number of tables, or at another passage."""
-    kill_and_restart(forks, undisturbed, place, tables, fault, spout)
+@pytest.mark.parametrize(("tables", "fault", "spout"), [cell for cell in GRID if cell not in CHOSEN])
+def test_killed_and_restarted_with_other_tables_and_later(ends_as_undisturbed, place, tables, fault, spout):
+    """The rest of the grid: each point with the other number of tables, or at another passage (60 processor seconds)."""
+    kill_and_restart(ends_as_undisturbed, place, tables, fault, spout)
 
 
-def kill_and_restart(forks, undisturbed, place, tables, fault, spout):
-    options = ["--spout", spout, "--tables", tables]
-    killed(forks, [place / "data", *options], fault)
-
-    ends_well(forks, [place / "data", *options])
-
-    assert content(place / "data") == undisturbed(*options)
+def kill_and_restart(ends_as_undisturbed, place, tables, fault, spout):
+    argv = [place / "data", "--spout", spout, "--tables", tables]
+    killed(fault, *argv)
     # A compaction runs beside commits: if the last group was then decided but not complete, the restart completes it,
     # and its intent is removed with the next group only.
-    check(place / "data", TXIDS, intents=4 if fault.startswith("compact.") else 3)
+    ends_as_undisturbed(*argv, intents=4 if fault.startswith("compact.") else 3)
 
 
 RECOVERY = [point for point in points(3) if point.startswith(("p0.", "p7.", "p8.")) and "created" not in point]
+ALIKE = {
+    *(f"p0.{table}.raised" for table in (1, 2, 4, 5)),
+    *("p7.1.written", "p7.1.after", "p7.2.before", "p7.2.after", "p7.3.before", "p7.3.written"),
+}
+"""Points of the recovery that differ from others in the number of the table only."""
 
 
-@pytest.mark.parametrize(("fault", "spout"), list(zip([f"{point}:kill:1" for point in RECOVERY], cycle(SPOUTS))))
-def test_killed_again_while_it_rolls_a_decided_group_forward(forks, undisturbed, place, fault, spout):
+@pytest.mark.parametrize(
+    ("fault", "spout"),
+    [
+        pytest.param(f"{point}:kill:1", spout, marks=pytest.mark.long if point in ALIKE else ())
+        for point, spout in zip(RECOVERY, cycle(SPOUTS))
+    ],
+)
+def test_killed_again_while_it_rolls_a_decided_group_forward(ends_as_undisturbed, place, fault, spout):
     argv = [place / "data", "--spout", spout]
-    killed(forks, argv, "p6.after:kill:2")
-    killed(forks, argv, fault)
-
-    ends_well(forks, argv)
-
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", TXIDS)
+    killed("p6.after:kill:2", *argv)
+    killed(fault, *argv)
+    ends_as_undisturbed(*argv)
 
 
-def test_a_run_that_is_killed_at_every_start_still_finishes(forks, undisturbed, place):
+def test_a_run_that_is_killed_at_every_start_still_finishes(ends_as_undisturbed, place):
     """A run that is killed after every start still finishes, as each start publishes at least one more group."""
-    argv = [place / "data", "--set", "max_group_txids=1"]
+    alone = ["--set", "max_group_txids=1"]
     for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):
-        killed(forks, argv, fault)
-
-    ends_well(forks, argv)
-
-    assert content(place / "data") == undisturbed()
-    check(place / "data", TXIDS, intents=TXIDS)  # only a commit drops old ones
+        killed(fault, place / "data", *alone)
+    ends_as_undisturbed(place / "data", extra=alone, intents=TXIDS)  # only a commit drops old ones
 
 
 @pytest.mark.parametrize("point", CHECKPOINTS)
-def test_killed_while_a_log_is_shortened(forks, undisturbed, place, point):
-    txids = LONG
-    argv = [place / "data", "--txids", txids, "--set", "max_group_txids=1"]
-    killed(forks, argv, f"{point}:kill:1")
-
-    ends_well(forks, argv, txids)
-
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", txids)
+def test_killed_while_a_log_is_shortened(ends_as_undisturbed, place, point):
+    argv, alone = [place / "data", "--txids", LONG], ["--set", "max_group_txids=1"]
+    killed(f"{point}:kill:1", *argv, *alone)
+    ends_as_undisturbed(*argv, extra=alone, txids=LONG)
 
 
 def test_every_point_is_passed_in_its_order_by_an_undisturbed_run(place):
@@ -218,27 +185,17 @@ def test_every_step_has_a_point_before_and_after():
         *("p0.before", "p0.raised", "p0.after", "history.written", "sweep.after"),
     ],
 )
-def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(forks, undisturbed, place, fault):
+def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(ends_as_undisturbed, place, fault):
     argv = [place / "data", "--spout", "opaque"]
-    status, output = forks.run(argv, f"{fault}:raise:1")
-    assert status == 1, output
-    assert f"injected at {fault}" in output
-
-    ends_well(forks, argv)
-
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", TXIDS)
+    fails(*argv, fault=f"{fault}:raise:1")
+    ends_as_undisturbed(*argv)
 
 
 @pytest.mark.parametrize("point", ["p0.raised", "p5.staged.after"])
-def test_a_run_that_hangs_is_killed_from_outside(forks, undisturbed, place, point):
+def test_a_run_that_hangs_is_killed_from_outside(ends_as_undisturbed, place, point):
     argv = [place / "data", "--spout", "file"]
-    assert forks.stand_still(argv, f"{point}:hang:1", "words").kill() == KILLED
-
-    ends_well(forks, argv)
-
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", TXIDS)
+    power_off(stands(f"{point}:hang:1", *argv))
+    ends_as_undisturbed(*argv)
 
 
 LEFT_OUT = (
@@ -252,30 +209,32 @@ LEFT_OUT = (
 )
 
 
-@pytest.mark.parametrize(("fault", "spout"), list(zip(LEFT_OUT, cycle(SPOUTS))))
-def test_killed_while_dead_letters_are_skipped(forks, undisturbed, place, fault, spout):
+@pytest.mark.parametrize(
+    ("fault", "spout"),
+    [
+        pytest.param(fault, spout, marks=pytest.mark.long if fault in ("p4.after:1", "p6.before:1") else ())
+        for fault, spout in zip(LEFT_OUT, cycle(SPOUTS))
+    ],
+)
+def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed, place, fault, spout):
     """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""
     options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
-    killed(forks, [place / "data", *options], fault.replace(":", ":kill:"))
-
-    ends_well(forks, [place / "data", *options])
-
-    found = content(place / "data")
-    assert found == undisturbed(*options)
-    assert found.letters.total() > 0
-    assert set(found.letters.values()) == {1}
-    check(place / "data", TXIDS)
+    killed(fault.replace(":", ":kill:"), place / "data", *options)
+    ends_as_undisturbed(place / "data", *options)
+    assert set(undisturbed(*options).letters.values()) == {1}
 
 
-@pytest.mark.parametrize("spout", SPOUTS)
-def test_killed_at_any_moment_again_and_again(forks, undisturbed, place, spout):
+@pytest.mark.parametrize(
+    "spout", ["opaque", *(pytest.param(one, marks=pytest.mark.long) for one in ("memory", "file"))]
+)
+def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
     argv = [place / "data", "--spout", spout, "--txids", 30]
     statuses, latest = [], 0.8
     for _ in range(15):
-        status, output = forks.run(argv, kill_after=chance.uniform(0, latest))
+        status, output = ran(*argv, kill_after=chance.uniform(0, latest))
         statuses.append(status)
         assert status in (0, KILLED), output
         if status == 0 and KILLED in statuses:
@@ -283,8 +242,5 @@ def test_killed_at_any_moment_again_and_again(forks, undisturbed, place, spout):
         if status == 0:  # it was over before it was killed
             shutil.rmtree(place / "data")
             latest /= 2
-    ends_well(forks, argv, 30)
-
     assert KILLED in statuses
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", 30, intents=30)
+    ends_as_undisturbed(*argv, txids=30, intents=30)

@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from recovery_cases import KILLED, Forks, check, content, open_books
+from recovery_cases import check, content, ends, fails, killed, open_books
 from scenarios.words import SPOUTS, TXIDS
 
 from txstorm.errors import DataDirectoryError, HeldError, InputError
@@ -26,71 +26,57 @@ LEDGER = [f"ledger.{step}:kill:{nth}" for nth in (1, 3, 6, 12) for step in ("bef
 OTHERS = ["p0.raised:kill:1", "p6.after:kill:2"]
 
 
-def ends_well(forks: Forks, argv: list[object]) -> None:
-    status, output = forks.run(argv)
-    assert status == 0, output
-
-
 @pytest.mark.parametrize(("fault", "spout"), list(zip([*LEDGER, *OTHERS], cycle(SPOUTS))))
-def test_killed_and_restarted(forks, undisturbed, place, fault, spout):
-    argv = [place / "data", "--spout", spout, "--set", f"ledger=delta:{place}/control"]
-    status, output = forks.run(argv, fault)
-    assert status == KILLED, output
-
-    ends_well(forks, argv)
-
-    assert content(place / "data") == undisturbed(spout)
-    check(place / "data", TXIDS)
+def test_killed_and_restarted(ends_as_undisturbed, place, fault, spout):
+    argv, ledger = [place / "data", "--spout", spout], ["--set", f"ledger=delta:{place}/control"]
+    killed(fault, *argv, *ledger)
+    ends_as_undisturbed(*argv, extra=ledger)
     assert not (place / "data/ledger.db").exists()
 
 
-def test_the_directory_remembers_the_ledger(forks, undisturbed, place):
+def test_the_directory_remembers_the_ledger(undisturbed, place):
     data_dir = place / "data"
     argv = [data_dir, "--set", f"ledger=delta:{data_dir}/control"]
-    assert forks.run(argv, "p8.after:kill:2")[0] == KILLED
+    killed("p8.after:kill:2", *argv)
     data_dir.rename(place / "moved")
-    ends_well(forks, [place / "moved"])
-    assert content(place / "moved") == undisturbed("memory")
+    ends(place / "moved")
+    assert content(place / "moved") == undisturbed()
     assert read_status(place / "moved")["ledger"] == f"delta:{place}/moved/control"
-    status, output = forks.run([place / "moved", "--set", f"ledger=sqlite:{place}/x.db"])
-    assert status == 1
+    output = fails(place / "moved", "--set", f"ledger=sqlite:{place}/x.db")
     assert f"uses the ledger delta:{place}/moved/control, not sqlite:{place}/x.db" in output
 
 
 # -- moving -----------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_topology_is_moved_to_and_fro(forks, undisturbed, place):
+def test_a_stopped_topology_is_moved_to_and_fro(ends_as_undisturbed, place):
     data_dir = place / "data"
-    assert forks.run([data_dir, "--spout", "file"], "p6.after:kill:2")[0] == KILLED
+    killed("p6.after:kill:2", data_dir, "--spout", "file")
     found = copy_ledger(str(data_dir), f"delta:{place}/control")
     assert (found["topology"], found["target"]) == ("crash", f"delta:{place}/control")
-    assert forks.run([data_dir, "--spout", "file"], "p6.after:kill:1")[0] == KILLED
+    killed("p6.after:kill:1", data_dir, "--spout", "file")
     copy_ledger(str(data_dir), f"sqlite:{data_dir}/ledger.db")  # where the old one stands, which was moved away
-    ends_well(forks, [data_dir, "--spout", "file"])
-    assert content(data_dir) == undisturbed("file")
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(data_dir, "--spout", "file")
 
 
-def test_a_moved_topology_cannot_be_started_at_its_old_place(forks, place):
+def test_a_moved_topology_cannot_be_started_at_its_old_place(place):
     data_dir = place / "data"
-    assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
+    killed("p8.after:kill:2", data_dir)
     old, new = f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control"
     copy_ledger(old, new)  # the directory was not named and does not know
     for argv in ([data_dir], [data_dir, "--set", f"ledger={old}"]):
-        status, output = forks.run(argv)
-        assert status == 1
+        output = fails(*argv)
         assert f"ledger {old} was moved to {new}" in output
     with pytest.raises(DataDirectoryError, match="was moved to"):
         read_status(data_dir)
-    ends_well(forks, [data_dir, "--set", f"ledger={new}"])
-    ends_well(forks, [data_dir])  # it knows now
+    ends(data_dir, "--set", f"ledger={new}")
+    ends(data_dir)  # it knows now
     check(data_dir, TXIDS)
 
 
-def test_what_runs_is_not_moved(forks, place):
+def test_what_runs_is_not_moved(place):
     data_dir = place / "data"
-    assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
+    killed("p8.after:kill:2", data_dir)
     holder = open_ledger(data_dir, create=False)
     holder.acquire("crash")
     try:
@@ -101,22 +87,22 @@ def test_what_runs_is_not_moved(forks, place):
     assert not (place / "control").exists()
 
 
-def test_where_something_stands_nothing_is_copied_to(forks, place):
+def test_where_something_stands_nothing_is_copied_to(place):
     for name in ("data", "other"):
-        assert forks.run([place / name], "p8.after:kill:2")[0] == KILLED
+        killed("p8.after:kill:2", place / name)
     with pytest.raises(InputError, match="expected a new one, got one that is not empty"):
         copy_ledger(str(place / "data"), str(place / "other"))
     with pytest.raises(InputError, match="both source and target"):
         copy_ledger(str(place / "data"), f"sqlite:{place}/data/ledger.db")
     with pytest.raises(DataDirectoryError, match="does not exist"):
         copy_ledger(str(place / "dat"), f"delta:{place}/control")
-    ends_well(forks, [place / "data"])
+    ends(place / "data")
 
 
 @pytest.mark.parametrize("nth", [3, 4])
-def test_an_interrupted_copy_starts_over(forks, undisturbed, place, monkeypatch, nth):
+def test_an_interrupted_copy_starts_over(undisturbed, place, monkeypatch, nth):
     data_dir, commits = place / "data", []
-    assert forks.run([data_dir], "p6.after:kill:2")[0] == KILLED
+    killed("p6.after:kill:2", data_dir)
     written = DeltaLedger._append
 
     def fail(ledger, *arguments, **options):
@@ -134,49 +120,43 @@ def test_an_interrupted_copy_starts_over(forks, undisturbed, place, monkeypatch,
 
     copy_ledger(str(data_dir), f"delta:{place}/control")
 
-    ends_well(forks, [data_dir])
-    assert content(data_dir) == undisturbed("memory")
+    ends(data_dir)
+    assert content(data_dir) == undisturbed()
     with open_books(data_dir) as books:
         assert isinstance(books.ledger, DeltaLedger)
 
 
-def test_an_interrupted_ledger_move_is_completed_by_the_same_command(forks, place):
+def test_an_interrupted_ledger_move_is_completed_by_the_same_command(place):
     """If a move is killed while the directory still names the old ledger, repeating the command completes it."""
     data_dir = place / "data"
-    assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
+    killed("p8.after:kill:2", data_dir)
     copy_ledger(f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control")
     copy_ledger(str(data_dir), f"delta:{place}/control")
-    ends_well(forks, [data_dir])
+    ends(data_dir)
     check(data_dir, TXIDS)
 
 
 # -- rebuilding -------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_in_memory_is_rebuilt_elsewhere(forks, undisturbed, place: Path):
+def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, place: Path):
     data_dir = place / "data"
-    assert forks.run([data_dir, "--set", "ledger=memory"], "p7.2.before:kill:2")[0] == KILLED
-    status, output = forks.run([data_dir])
-    assert status == 1
+    killed("p7.2.before:kill:2", data_dir, "--set", "ledger=memory")
+    output = fails(data_dir)
     assert "has no ledger (memory)" in output
     recover(data_dir, f"delta:{data_dir}/control")
     assert json.loads((data_dir / "ledger.json").read_text())["ledger"] == "delta:./control"
-    ends_well(forks, [data_dir])
-    assert content(data_dir) == undisturbed("memory")
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(data_dir)
 
 
-def test_moved_to_zookeeper_lost_there_and_rebuilt(forks, undisturbed, place, zookeeper_server):
+def test_moved_to_zookeeper_lost_there_and_rebuilt(ends_as_undisturbed, place, zookeeper_server):
     data_dir, ledger = place / "data", f"zookeeper:{zookeeper_server.new_chroot()}/crash"
-    assert forks.run([data_dir, "--spout", "file"], "p6.after:kill:2")[0] == KILLED
+    killed("p6.after:kill:2", data_dir, "--spout", "file")
     assert copy_ledger(str(data_dir), ledger)["target"] == ledger
     lost = f"zookeeper:{zookeeper_server.new_chroot()}/other"
     assert read_status(data_dir)["ledger"] == ledger
     record_ledger(data_dir, parse_ledger(lost))  # nothing was ever there
-    status, output = forks.run([data_dir, "--spout", "file"])
-    assert status == 1
+    output = fails(data_dir, "--spout", "file")
     assert f"has no ledger ({lost})" in output
     recover(data_dir)
-    ends_well(forks, [data_dir, "--spout", "file"])
-    assert content(data_dir) == undisturbed("file")
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(data_dir, "--spout", "file")

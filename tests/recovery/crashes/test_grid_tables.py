@@ -14,16 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from crash_cells import expected
 from grid_tables import verify
-from recovery_cases import Forks
+from recovery_cases import ends
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def undamaged(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_dir = tmp_path_factory.mktemp("undamaged") / "data"
-    status, output = forks.run([data_dir, "same", "before", 1], scenario="grid")
-    assert status == 0, output
+    ends(data_dir, "same", "before", 1, scenario="grid")
     return data_dir
 
 

@@ -1,7 +1,7 @@
 """Runs with collections and times to live: each txid matches the model after kills, replays and ledger moves."""
 
 import pytest
-from recovery_cases import KILLED, check, finish, start
+from recovery_cases import check, ends, killed
 from scenarios.shelf import KINDS, batches, expected, made, topology
 from watched import Shelf
 
@@ -28,25 +28,23 @@ def shelf(place):
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        ("p5.staged.before:kill:13", "partitioned"),
+        pytest.param("p5.staged.before:kill:13", "partitioned", marks=pytest.mark.long),
         ("p5.staged.after:kill:11", "planned"),
         ("p6.before:kill:4", "partitioned"),
         ("p6.after:kill:4", "planned"),
         ("p7.2.written:kill:4", "partitioned"),
-        ("p7.5.written:kill:4", "planned"),
+        pytest.param("p7.5.written:kill:4", "planned", marks=pytest.mark.long),
     ],
 )
 def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
     numbers = list(range(1, 2 * TXIDS + 1))
     shelf.write([*numbers[:6], 66, 67, *numbers[8:]])
-    argv = ["keyed", place / "data", shelf.path, kind, TXIDS]
-    status, output = finish(start(*argv, fault=fault))
-    assert status == KILLED, output
+    argv = [place / "data", shelf.path, kind, TXIDS]
+    killed(fault, *argv, scenario="keyed")
     decided = fault.startswith(("p6.after", "p7"))
 
     shelf.write([*numbers[:6], 66, 67, *numbers[8:]] if decided else numbers)
-    status, output = finish(start(*argv))
-    assert status == 0, output
+    ends(*argv, scenario="keyed")
     check(place / "data", TXIDS)
     found = batches(place / "data", TXIDS)
     assert [n for _, _, part in found for n in part] == ([*numbers[:6], 66, 67, *numbers[8:]] if decided else numbers)

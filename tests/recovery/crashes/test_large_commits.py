@@ -12,8 +12,8 @@ from itertools import cycle
 import large_net
 import pytest
 from large_net import Keep, Key, Merged, SparkWritten, Telling, over, tables, topology
-from recovery_cases import KILLED, check, check_tiling, content, eventually, lose, one_published
-from scenarios.words import SPOUTS, TXIDS
+from recovery_cases import check, check_tiling, eventually, killed, lose, one_published
+from scenarios.words import SPOUTS
 from table_ranges import table_ranges
 from watched import Diary, Shelf, ShelfSpout
 
@@ -31,6 +31,7 @@ from txstorm.storage.tables.intent import STAGED
 
 LARGE = {"large_commit_rows": 8}
 DRIVER = {"large_commit_rows": None, "large_commit_bytes": None}
+SMALL = ("--set", "large_commit_rows=8")
 POINTS = ("p5.staged.after", "p6.before", "p6.after", "p7.1.written")
 
 
@@ -133,27 +134,20 @@ def staged_by(data_dir, name="seen"):
 
 
 @pytest.mark.parametrize(("point", "spout"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_restarted(forks, undisturbed, place, point, spout):
-    argv = [place / "data", "--spout", spout, "--set", "large_commit_rows=8"]
-    assert forks.run(argv, f"{point}:kill:4")[0] == KILLED
-    status, output = forks.run(argv)
-    assert status == 0, output
-    check(place / "data", TXIDS)
-    assert content(place / "data") == undisturbed(spout)
+def test_killed_and_restarted(ends_as_undisturbed, place, point, spout):
+    argv = [place / "data", "--spout", spout]
+    killed(f"{point}:kill:4", *argv, *SMALL)
+    ends_as_undisturbed(*argv, extra=SMALL)
     assert set().union(*staged_by(place / "data", "counts").values()) == {"0", "1"}
     assert set().union(*staged_by(place / "data", "totals").values()) == {"all"}  # not grouped by its key
 
 
 @pytest.mark.parametrize("fault", [one_published(3), "p7.1.before:hang:3,p7.3.before:hang:3,p7.2.after:kill:3"])
-def test_its_ledger_is_lost_while_one_table_holds_it(forks, undisturbed, place, fault):
-    argv = [place / "data", "--set", "large_commit_rows=8"]
-    assert forks.run(argv, fault)[0] == KILLED
+def test_its_ledger_is_lost_while_one_table_holds_it(ends_as_undisturbed, place, fault):
+    killed(fault, place / "data", *SMALL)
     lose(place / "data")
     assert recover(place / "data")["rolled_forward"] is not None
-    status, output = forks.run(argv)
-    assert status == 0, output
-    check(place / "data", TXIDS)
-    assert content(place / "data") == undisturbed("memory")
+    ends_as_undisturbed(place / "data", extra=SMALL)
 
 
 @pytest.mark.spark

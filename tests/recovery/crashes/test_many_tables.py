@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recovery_cases import KILLED, check, content, open_books
+from recovery_cases import check, content, ends, killed, open_books
 from scenarios.words import TXIDS, lines
 from table_ranges import table_ranges
 
@@ -20,11 +20,10 @@ KILLED_BETWEEN = [
 
 
 @pytest.fixture(scope="module")
-def whole(forks, tmp_path_factory):
+def whole(tmp_path_factory):
     """Return the content of an undisturbed run."""
     made = tmp_path_factory.mktemp("whole") / "data"
-    status, output = forks.run([made, "--tables", TABLES])
-    assert status == 0, output
+    ends(made, "--tables", TABLES)
     return content(made)
 
 
@@ -50,26 +49,24 @@ def check_cuts(data_dir, txids) -> None:
         assert cut.sink("lines").to_arrow().num_rows == 4 * txid
 
 
-def test_ten_tables_under_one_txid(forks, place):
+def test_ten_tables_under_one_txid(place):
     argv = [place / "data", "--tables", TABLES, "--set", "max_group_txids=1"]
-    assert forks.run(argv)[0] == 0
+    ends(*argv)
     check(place / "data", TXIDS)
     check_cuts(place / "data", [1, TXIDS // 2, TXIDS])
 
 
 @pytest.mark.parametrize("fault", KILLED_BETWEEN)
-def test_killed_with_some_of_ten_tables_published(forks, whole, place, fault):
+def test_killed_with_some_of_ten_tables_published(whole, place, fault):
     argv = [place / "data", "--tables", TABLES]
-    status, output = forks.run(argv, fault)
-    assert status == KILLED, output
+    killed(fault, *argv)
     with open_books(place / "data") as books:
         (live,) = books.live_intents()
     lasts = {uri: ranges[-1].last if ranges else 0 for uri, ranges in table_ranges(place / "data").items()}
     there = {table.uri: lasts[table.uri] == live.last for table in live.tables}
     assert set(there.values()) == {True, False}, there  # some are, some are not
 
-    status, output = forks.run(argv)
-    assert status == 0, output
+    ends(*argv)
     assert content(place / "data") == whole
     check(place / "data", TXIDS)
     check_cuts(place / "data", [live.first - 1, live.first, live.last])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from map_cases import counted, of_spout
-from recovery_cases import KILLED, Content, check, content, eventually, finish, open_books, start
+from recovery_cases import Content, check, content, ends, eventually, finish, killed, open_books, start
 from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import MapState
@@ -22,13 +22,11 @@ pytestmark = pytest.mark.integration
 PUTS = ["p7.2.before", "p7.2.written", "p7.3.before", "p7.3.written"]
 
 
-def killed_and_started_again(forks, place: Path, spout: str, url: str, *crashes: str) -> Content:
+def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -> Content:
     argv = [place / "data", "--spout", spout, "--tables", 1, "--maps", url]
     for fault in crashes:
-        status, output = forks.run(argv, fault)
-        assert status == KILLED, f"{fault} was not reached: {output}"
-    status, output = forks.run(argv)
-    assert status == 0, output
+        killed(fault, *argv)
+    ends(*argv)
     check(place / "data", TXIDS)
     for name in ("words", "lengths"):
         assert len(list((place / "data/maps" / name / STAGED).iterdir())) <= 3  # those of the kept intents
@@ -39,45 +37,43 @@ def killed_and_started_again(forks, place: Path, spout: str, url: str, *crashes:
     ("fault", "spout"),
     list(zip(["p0.3.raised", "p5.staged.after", "p6.before", "p6.after", *PUTS, "p8.before"], cycle(SPOUTS))),
 )
-def test_killed_around_the_puts_and_started_again(forks, place, fault, spout):
+def test_killed_around_the_puts_and_started_again(place, fault, spout):
     url = f"sqlite:///{place / 'own.db'}"
     nth = 1 if fault.startswith("p0") else 2
-    killed_and_started_again(forks, place, spout, url, f"{fault}:kill:{nth}")
+    killed_and_started_again(place, spout, url, f"{fault}:kill:{nth}")
     assert counted(url) == of_spout(spout)
 
 
 @pytest.mark.parametrize("fault", ["p0.4.raised", "p7.2.written", "p7.3.before", "p8.before"])
-def test_killed_again_while_maps_are_rolled_forward(forks, place, fault):
+def test_killed_again_while_maps_are_rolled_forward(place, fault):
     url = f"sqlite:///{place / 'own.db'}"
-    killed_and_started_again(forks, place, "opaque", url, "p6.after:kill:2", f"{fault}:kill:1")
+    killed_and_started_again(place, "opaque", url, "p6.after:kill:2", f"{fault}:kill:1")
     assert counted(url) == of_spout("opaque")
 
 
-def test_killed_between_two_maps_every_time(forks, place):
+def test_killed_between_two_maps_every_time(place):
     url = f"sqlite:///{place / 'own.db'}"
-    killed_and_started_again(forks, place, "memory", url, *["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1")
+    killed_and_started_again(place, "memory", url, *["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1")
     assert counted(url) == of_spout("memory")
 
 
 @pytest.mark.parametrize("crashes", [["p7.2.written:kill:2"], ["p7.3.before:kill:1", "p7.3.written:kill:1"]])
-def test_killed_around_the_puts_into_postgres(forks, place, postgres, crashes):
+def test_killed_around_the_puts_into_postgres(place, postgres, crashes):
     schema = "_".join(one.partition(":")[0].replace(".", "_") for one in crashes)
     postgres.sql(f"CREATE SCHEMA {schema}")
     url = f"{postgres.url}?options=-csearch_path%3D{schema}"
-    killed_and_started_again(forks, place, "opaque", url, *crashes)
+    killed_and_started_again(place, "opaque", url, *crashes)
     assert counted(url) == of_spout("opaque")
 
 
-def test_a_decided_group_is_rolled_forward_before_anything_is_planned(forks, place):
+def test_a_decided_group_is_rolled_forward_before_anything_is_planned(place):
     url = f"sqlite:///{place / 'own.db'}"
     argv = [place / "data", "--tables", 1, "--maps", url]
-    status, output = forks.run(argv, "p7.2.before:kill:1")
-    assert status == KILLED, output
+    killed("p7.2.before:kill:1", *argv)
     with open_books(place / "data") as books:
         (intent,) = books.live_intents()
     assert counted(url) == {"words": {}, "lengths": {}}
-    status, output = forks.run(argv, "p1.before:kill:1")
-    assert status == KILLED, output
+    killed("p1.before:kill:1", *argv)
     with open_books(place / "data") as books:
         assert books.live_intents() == []
         assert books.currtx() == intent.last + 1
@@ -88,10 +84,9 @@ def test_a_decided_group_is_rolled_forward_before_anything_is_planned(forks, pla
     assert sum(counted(url)["words"].values()) > 0
 
 
-def test_no_intent_and_no_staged_file_holds_the_url(forks, place):
+def test_no_intent_and_no_staged_file_holds_the_url(place):
     url = f"sqlite:///{place / 'hunter2.db'}"
-    status, output = forks.run([place / "data", "--tables", 1, "--maps", url])
-    assert status == 0, output
+    ends(place / "data", "--tables", 1, "--maps", url)
     written = [path for path in (place / "data").rglob("*") if path.is_file()]
     assert written
     assert [path for path in written if b"hunter2" in path.read_bytes()] == []

@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable
-from recovery_cases import KILLED, check, content
+from recovery_cases import check, content, ends, killed
 from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
@@ -20,7 +20,7 @@ MERGE = ("--layout", "merge")
 POINTS = ("p5.staged.after", "p6.after", "p7.1.before", "merge.staged", "p7.1.written", "p7.1.after", "p8.before")
 
 
-def ends(data_dir):
+def last_txids(data_dir):
     """Return the last txids of the groups in the table."""
     infos = [entry.info for entry in DeltaHandle.open(data_dir / "state/counts").history()]
     return sorted(info["last"] for info in infos if info["kind"] == "commit")
@@ -36,19 +36,18 @@ def words(data_dir, txid=None):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(forks, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     """Return the content of an undisturbed run in the other layout, which must be equal, and the counts by txid."""
     data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-    assert forks.run([data_dir])[0] == 0
+    ends(data_dir)
     return content(data_dir), {txid: words(data_dir, txid) for txid in range(TXIDS + 1)}
 
 
 @pytest.mark.parametrize(("point", "kind"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_restarted(forks, undisturbed, place, point, kind):
+def test_killed_and_restarted(undisturbed, place, point, kind):
     argv = [place / "data", "--spout", kind, *MERGE]
-    assert forks.run(argv, f"{point}:kill:2")[0] == KILLED
-    status, output = forks.run(argv)
-    assert status == 0, output
+    killed(f"{point}:kill:2", *argv)
+    ends(*argv)
     check(place / "data", TXIDS)
     assert content(place / "data").states == undisturbed[0].states
     assert plain(place / "data") == undisturbed[1][TXIDS]
@@ -66,7 +65,7 @@ def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, c
     data_dir = place / "data"
     go_on(data_dir, until_txid=5)
     handle = go_on(data_dir, available_now=True)
-    after, known = undisturbed[1], ends(data_dir)
+    after, known = undisturbed[1], last_txids(data_dir)
     inside = next(txid for txid in range(1, TXIDS) if txid not in known)
     end = next(txid for txid in known if 1 < txid < TXIDS)
 

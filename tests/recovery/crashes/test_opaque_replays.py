@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from recovery_cases import KILLED, check, eventually, finish, open_books, start, sums
+from recovery_cases import check, ends, eventually, killed, open_books, sums
 from scenarios.shelf import KINDS
 from watched import Diary, Shelf, watched_topology
 
@@ -46,16 +46,14 @@ def staged(data_dir: Path) -> set[str]:
 @pytest.mark.parametrize("fault", ["p6.before:kill:2", "p5.staged.after:kill:4", "p5.staged.after:kill:5"])
 def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, fault):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = ["shelf", place / "data", shelf.path, diary.path, kind, 3]
-    status, output = finish(start(*argv, fault=fault))
-    assert status == KILLED, output
+    argv = [place / "data", shelf.path, diary.path, kind, 3]
+    killed(fault, *argv, scenario="shelf")
     assert [numbers for txid, numbers in diary.of("commit") if txid == 2] == [[2, 666]]
     before = staged(place / "data")
     assert any("-2-" in path for path in before)
 
     shelf.write([1, 2, 3, 4, 5, 6])
-    status, output = finish(start(*argv))
-    assert status == 0, output
+    ends(*argv, scenario="shelf")
 
     assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
     assert sums(place / "data") == dict.fromkeys(range(1, 7), 1)
@@ -71,13 +69,11 @@ def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, 
 @pytest.mark.integration
 def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(place, shelf, diary, kind):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = ["shelf", place / "data", shelf.path, diary.path, kind, 3]
-    status, output = finish(start(*argv, fault="p6.after:kill:2"))
-    assert status == KILLED, output
+    argv = [place / "data", shelf.path, diary.path, kind, 3]
+    killed("p6.after:kill:2", *argv, scenario="shelf")
 
     shelf.write([1, 2, 3, 4, 5, 6])
-    status, output = finish(start(*argv))
-    assert status == 0, output
+    ends(*argv, scenario="shelf")
 
     # The third goes on where the decided second one ended.
     assert rows_by_txid(place / "data") == {1: [1, 2], 2: [2, 666], 3: [5, 6]}
@@ -108,15 +104,13 @@ def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine
 @pytest.mark.integration
 def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_decided_txid(place, shelf, diary, kind):
     shelf.write(list(range(12)), take=3)
-    argv = ["shelf", place / "data", shelf.path, diary.path, kind, 5]
-    status, output = finish(start(*argv, fault="p5.before:kill:2"))
-    assert status == KILLED, output
+    argv = [place / "data", shelf.path, diary.path, kind, 5]
+    killed("p5.before:kill:2", *argv, scenario="shelf")
     with open_books(place / "data") as books:
         assert max(books.metas()) > 2  # later ones were planned, with the old size
 
     shelf.write(list(range(12)), take=2)
-    status, output = finish(start(*argv))
-    assert status == 0, output
+    ends(*argv, scenario="shelf")
     assert rows_by_txid(place / "data") == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
 
 

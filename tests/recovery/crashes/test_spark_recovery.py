@@ -7,14 +7,15 @@ import signal
 
 import pytest
 from recovery_cases import (
-    KILLED,
     check,
     check_tiling,
     command,
-    content,
     descendants,
+    ends,
     eventually,
+    fails,
     finish,
+    killed,
     open_books,
     start,
     sums,
@@ -25,19 +26,6 @@ from watched import Diary, Endless, watched_topology
 from txstorm import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(forks, tmp_path_factory):
-    """Return the content of an undisturbed run on the local engine; Spark must produce the same."""
-
-    def get(*options):
-        data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-        status, output = forks.run([data_dir, *options])
-        assert status == 0, output
-        return content(data_dir)
-
-    return get
 
 
 @pytest.mark.parametrize(
@@ -55,34 +43,21 @@ def undisturbed(forks, tmp_path_factory):
         pytest.param("p8.before:kill:3", "file", "local", marks=pytest.mark.long),
     ],
 )
-def test_killed_on_spark_and_started_again(forks, undisturbed, place, fault, spout, again):
+def test_killed_on_spark_and_started_again(ends_as_undisturbed, place, fault, spout, again):
     argv = [place / "data", "--spout", spout]
-    status, output = finish(start("words", *argv, "--engine", "spark", fault=fault))
-    assert status == KILLED, output
+    killed(fault, *argv, "--engine", "spark")
 
-    if again == "spark":
-        status, output = finish(start("words", *argv, "--engine", "spark"))
-    else:
-        status, output = forks.run(argv)
-    assert status == 0, output
-
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", TXIDS)
+    ends_as_undisturbed(*argv, extra=["--engine", again])
 
 
 @pytest.mark.long
-def test_repeated_worker_deaths_end_the_run_and_the_next_start_continues(forks, undisturbed, place):
+def test_repeated_worker_deaths_end_the_run_and_the_next_start_continues(ends_as_undisturbed, place):
     """If every Python worker dies at the same fault point, the run ends; the next start recovers and continues."""
     argv = [place / "data", "--spout", "file"]
-    status, output = finish(start("words", *argv, "--engine", "spark", fault="p3.after:kill:1"))
-    assert status == 1
+    output = fails(*argv, "--engine", "spark", fault="p3.after:kill:1")
     assert "txid 1" in output
     assert "worker" in output
-
-    status, output = forks.run(argv)
-    assert status == 0, output
-    assert content(place / "data") == undisturbed(*argv[1:])
-    check(place / "data", TXIDS)
+    ends_as_undisturbed(*argv)
 
 
 def go_on(data_dir, diary):
@@ -125,14 +100,12 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
 
 
 @pytest.mark.long
-def test_files_written_by_workers_of_a_killed_driver_are_swept(forks, place):
+def test_files_written_by_workers_of_a_killed_driver_are_swept(place):
     """Committer input files written by workers after their driver was killed are removed as unreferenced."""
     argv = [place / "data", "--set", "spill_bytes=0"]
-    status, output = finish(start("words", *argv, "--engine", "spark", fault="p5.before:kill:2"))
-    assert status == KILLED, output
+    killed("p5.before:kill:2", *argv, "--engine", "spark")
     assert list((place / "data" / "spill").iterdir())
     (place / "data" / "spill" / "late.arrow").write_bytes(b"half a file")
 
-    status, output = forks.run(argv)
-    assert status == 0, output
+    ends(*argv)
     check(place / "data", TXIDS)  # which says that nothing is left there

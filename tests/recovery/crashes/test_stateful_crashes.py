@@ -6,7 +6,6 @@ import json
 from collections import Counter
 
 import pytest
-from recovery_cases import KILLED
 from scenarios.stateful import TXIDS, SqliteStateProvider
 from scenarios.words import lines
 from stateful_cases import STORES, cells
@@ -49,9 +48,22 @@ def words(txids=TXIDS) -> Counter[str]:
     return Counter(" ".join(lines(TXIDS)[: 4 * txids]).split())
 
 
-@pytest.mark.parametrize(("point", "fault", "store", "spout"), cells(POINTS))
+CHOSEN, OTHERS = cells(POINTS)
+
+
+@pytest.mark.parametrize(("point", "fault", "store", "spout"), CHOSEN)
 def test_killed_at_any_step_and_in_hooks_and_started_again(runs, point, fault, store, spout):
-    some = runs(store)
+    strike_and_run_again(runs(store), point, fault, store, spout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("point", "fault", "store", "spout"), OTHERS)
+def test_killed_with_other_stores_and_spouts(runs, point, fault, store, spout):
+    """The rest of the cells (25 processor seconds)."""
+    strike_and_run_again(runs(store), point, fault, store, spout)
+
+
+def strike_and_run_again(some, point, fault, store, spout):
     some.strike(spout, point, fault)
     last, live = some.decided()
     assert set(some.hooks()["pre_commit"]) <= set(range(1, last + 1))
@@ -67,7 +79,7 @@ def test_killed_at_any_step_and_in_hooks_and_started_again(runs, point, fault, s
 def test_a_hook_that_hangs_is_abandoned_and_its_transaction_replayed(runs, store):
     some = runs(store)
     argv = ["--hook", "pre_prepare:hang:2", "--set", "batch_timeout=0.4", "--set", "on_error=retry(5)"]
-    status, output = some.run("transactional", "", *argv)
+    status, output = some.run("transactional", *argv)
     assert status == 0, output
     assert counts(some, store) == words()
 
@@ -76,8 +88,7 @@ def test_a_hook_that_hangs_is_abandoned_and_its_transaction_replayed(runs, store
 def test_what_is_prepared_and_not_decided_is_rolled_back_by_the_next_start(runs, store):
     some = runs(store)
     for fault in ("p6.before:kill:2", "p0.after:kill:1"):
-        status, output = some.run("transactional", fault)
-        assert status == KILLED, output
+        some.killed(fault, "transactional")
         assert counts(some, store) == words(1)
     if store == "redis":  # the provider on SQLite does not say what is prepared
         assert some.hooks()["pre_rollback"] == [0, 0]
@@ -87,8 +98,7 @@ def test_what_is_prepared_and_not_decided_is_rolled_back_by_the_next_start(runs,
 def test_what_is_decided_is_committed_by_the_next_start_before_anything_is_planned(runs, store):
     some = runs(store)
     for fault, committed in (("p6.after:kill:2", 1), ("p1.before:kill:1", 2)):
-        status, output = some.run("opaque", fault)
-        assert status == KILLED, output
+        some.killed(fault, "opaque")
         assert counts(some, store) == words(committed)
     assert some.hooks()["pre_commit"] == [1, 1, 2, 2]
 

@@ -37,9 +37,22 @@ POINTS = (
 )
 
 
-@pytest.mark.parametrize(("point", "fault", "store", "spout"), cells(POINTS))
+CHOSEN, OTHERS = cells(POINTS)
+
+
+@pytest.mark.parametrize(("point", "fault", "store", "spout"), CHOSEN)
 def test_every_window_fires_once_whatever_is_killed(stateful_runs, point, fault, store, spout):
-    runs = stateful_runs("windows", store)
+    strike_and_run_again(stateful_runs("windows", store), point, fault, store, spout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("point", "fault", "store", "spout"), OTHERS)
+def test_every_window_fires_once_with_other_stores_and_spouts(stateful_runs, point, fault, store, spout):
+    """The rest of the cells (50 processor seconds)."""
+    strike_and_run_again(stateful_runs("windows", store), point, fault, store, spout)
+
+
+def strike_and_run_again(runs, point, fault, store, spout):
     runs.strike(spout, point, fault)
     last, live = runs.decided()
     runs.again(spout)
@@ -144,11 +157,11 @@ class KillsRedis(Sums):
 )
 @pytest.mark.parametrize("spout", SPOUTS)
 @pytest.mark.parametrize("method", ["pre_prepare", "pre_commit"])
-def test_every_window_fires_once_if_redis_is_killed_and_restarted(forks, place, tmp_path, method, spout):
+def test_every_window_fires_once_if_redis_is_killed_and_restarted(place, tmp_path, method, spout):
     server = start_redis(tmp_path)
     try:
         SERVERS[:] = [server]
-        runs = StatefulRuns(forks, place, "windows", "redis", server.conf(timeout=500))
+        runs = StatefulRuns(place, "windows", "redis", server.conf(timeout=500))
         bolt = KillsRedis(place / "hooks", f"{method}::0")
         settings = {"state_provider": "redis", "state_provider_config": json.dumps(runs.conf), "retry_backoff_max": 0.2}
         made = topology(spout, 2, bolt)

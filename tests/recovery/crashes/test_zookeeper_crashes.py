@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from recovery_cases import KILLED, Content, Forks, check, content
-from scenarios.words import SPOUTS, TXIDS
+from recovery_cases import killed
+from scenarios.words import SPOUTS
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from servers.zookeeper import is_write
@@ -66,20 +66,16 @@ def root_of(ledger: str) -> str:
 
 @pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
 def test_killed_and_restarted(
-    forks: Forks, undisturbed: Callable[[str], Content], place: Path, ledger: str, fault: str, spout: str
+    ends_as_undisturbed: Callable[..., None], place: Path, ledger: str, fault: str, spout: str
 ) -> None:
     data_dir = place / "data"
-    argv = [data_dir, "--spout", spout, "--set", f"ledger={ledger}"]
-    status, output = forks.run([*argv, "--set", f"zookeeper_session_timeout={SESSION}"], fault)
-    assert status == KILLED, output
+    argv = [data_dir, "--spout", spout]
+    killed(fault, *argv, "--set", f"ledger={ledger}", "--set", f"zookeeper_session_timeout={SESSION}")
     # Nobody could tell ZooKeeper; its lease ends with the session.
     watch = open_ledger(data_dir, create=False, read_only=True)
     assert watch.wait_free(PATIENCE)
     watch.close()
-    status, output = forks.run(argv)
-    assert status == 0, output
-    assert content(data_dir) == undisturbed(spout)
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(*argv, extra=["--set", f"ledger={ledger}"])
     assert not (data_dir / "ledger.db").exists()
     assert read_status(data_dir)["ledger"] == ledger
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from recovery_cases import check, committed_versions, content, finish, start
+from recovery_cases import check, committed_versions, content, ends
 from scenarios.disk import FROM, NUMBERS, topology
 
 from txstorm import run
@@ -23,8 +23,7 @@ def test_syncs_that_fail_end_the_run_and_nothing_is_lost(place):
     (place / "well").mkdir()
     go_on(place / "well")
     expected, txids = content(place / "well" / "data"), len(NUMBERS) // 2
-    status, output = finish(start("broken-disk", place, *POINTS))
-    assert status == 0, output
+    output = ends(place, *POINTS, scenario="broken-disk")
     told = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert sorted(one["point"] for one in told) == sorted(POINTS), output
     for one in told:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
-from recovery_cases import finish, start
+from recovery_cases import killed
 from scenarios.dropped import WORDS, Keep, topology
 
 from txstorm import CompositeSpout, TransactionalTopologyBuilder, run
@@ -195,8 +194,7 @@ def test_dead_letters_stay_recorded_when_nothing_is_left_out_any_more(tmp_path):
 def test_a_table_created_by_a_killed_start_begins_after_the_last_commit(tmp_path):
     """A start that adds a table is killed in P0; older code commits more txids; the table begins after those."""
     go(tmp_path, topology(Keep("counts")), 3)
-    status, output = finish(start("dropped", tmp_path, "--late", fault="p0.1.created:kill:1"))
-    assert status == -signal.SIGKILL, output
+    killed("p0.1.created:kill:1", tmp_path, "--late", scenario="dropped")
     go(tmp_path, topology(Keep("counts")), 6)  # no table of its own is recorded, so nothing is missed
     go(tmp_path, topology(Keep("counts"), Keep(sink="late")), 8)
     assert set(snapshot(tmp_path, 5).left_out) == {"sinks/late"}
@@ -280,8 +278,7 @@ DROPPING = [
 @pytest.mark.parametrize("point", DROPPING)
 def test_killed_while_it_drops_and_started_again(tmp_path, point):
     go(tmp_path, topology(Keep("counts"), Keep("old", "out")), 4)
-    status, output = finish(start("dropped", tmp_path, "--drop", fault=f"{point}:kill:1"))
-    assert status == -signal.SIGKILL, output
+    killed(f"{point}:kill:1", tmp_path, "--drop", scenario="dropped")
     told = books_of(tmp_path).dropped().tables
     assert told == ({} if point in DROPPING[:3] else {"changes/old": 4, "sinks/out": 4})
     if not told:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import deltalake
 import pytest
-from recovery_cases import finish, start
+from recovery_cases import killed
 from scenarios.redefined import Keep, tables, topology
 
 from txstorm import KeyedState, TransactionalTopologyBuilder, run
@@ -74,8 +73,7 @@ def test_there_and_back_again_and_then_fixed(tmp_path, layout):
 
 def test_rows_in_the_change_table_fix_the_columns_of_both(tmp_path):
     """The state table is still empty, as it lags, but its change table has rows: both keep their columns."""
-    status, output = finish(start("redefined", tmp_path, "old", 2, fault="p8.after:kill:1"))
-    assert status == -signal.SIGKILL, output
+    killed("p8.after:kill:1", tmp_path, "old", 2, scenario="redefined")
     assert deltalake.DeltaTable(str(tmp_path / "state/kept")).to_pyarrow_table().num_rows == 0
     with pytest.raises(StateError, match="'n' is declared as string"):
         go(tmp_path, topology("typed"), 4)
@@ -84,8 +82,7 @@ def test_rows_in_the_change_table_fix_the_columns_of_both(tmp_path):
 def test_a_decided_group_is_a_commit(tmp_path):
     """A decided group that is not published yet is rolled forward with the old columns, which are kept."""
     begun(tmp_path)
-    status, output = finish(start("redefined", tmp_path, "old", 1, fault="p6.after:kill:1"))
-    assert status == -signal.SIGKILL, output
+    killed("p6.after:kill:1", tmp_path, "old", 1, scenario="redefined")
     with pytest.raises(StateError, match="'n' is declared as string"):
         go(tmp_path, topology("typed"), 4)
     assert len(SinkView(tmp_path, "out").to_pylist()) == 1
@@ -121,15 +118,20 @@ def test_after_a_rewind_to_the_beginning_nothing_is_committed(tmp_path):
     is_new(tmp_path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "point", ["p0.before", "p0.raised", "p0.1.redefined", "p0.2.redefined", "p0.recorded", "p0.after"]
+    ("point", "then", "layout"),
+    [
+        pytest.param(point, then, layout, marks=() if (i + j + k) % 2 else pytest.mark.long)
+        for i, point in enumerate(
+            ("p0.before", "p0.raised", "p0.1.redefined", "p0.2.redefined", "p0.recorded", "p0.after")
+        )
+        for j, then in enumerate(("old", "new"))
+        for k, layout in enumerate(LAYOUTS)
+    ],
 )
-@pytest.mark.parametrize("then", ["old", "new"])
 def test_killed_at_every_step_and_started_with_either_code(tmp_path, layout, point, then):
     begun(tmp_path, layout)
-    status, output = finish(start("redefined", tmp_path, f"{layout}new", 2, fault=f"{point}:kill:1"))
-    assert status == -signal.SIGKILL, output
+    killed(f"{point}:kill:1", tmp_path, f"{layout}new", 2, scenario="redefined")
     go(tmp_path, topology(f"{layout}{then}"))
     if then == "new":
         is_new(tmp_path)

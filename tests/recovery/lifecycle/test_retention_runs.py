@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from recovery_cases import KILLED, content, eventually, open_books
+from recovery_cases import content, ends, eventually, killed, open_books
 from scenarios.words import TXIDS, lines, spout, topology
 
 import txstorm
@@ -19,15 +19,14 @@ SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 1}
 
 
 @pytest.mark.parametrize("point", ["retain.announced", "retain.pruned", "retain.files", "retain.history"])
-def test_killed_during_removal_and_restarted(forks, undisturbed, place, point):
+def test_killed_during_removal_and_restarted(undisturbed, place, point):
     argv = [place / "data", "--layout", "merge" if point == "retain.files" else "changes", *SHORT]
     if point != "retain.announced":  # the first time there is nothing yet to begin from
-        assert forks.run([*argv, "--txids", 4])[0] == 0
-    assert forks.run(argv, f"{point}:kill:1")[0] == KILLED
-    status, output = forks.run(argv)
-    assert status == 0, output
+        ends(*argv, "--txids", 4)
+    killed(f"{point}:kill:1", *argv)
+    ends(*argv)
     found = content(place / "data")
-    assert (found.states, found.sinks) == (undisturbed("memory").states, undisturbed("memory").sinks)
+    assert (found.states, found.sinks) == (undisturbed().states, undisturbed().sinks)
 
 
 def go_on(data_dir, until, **settings):

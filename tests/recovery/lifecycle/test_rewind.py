@@ -6,7 +6,7 @@ import shutil
 from itertools import cycle
 
 import pytest
-from recovery_cases import KILLED, content, open_books
+from recovery_cases import content, ends, killed, open_books
 from scenarios.words import SPOUTS, TXIDS
 from watched import Diary, Shelf, ShelfSpout, watched_topology
 
@@ -23,27 +23,26 @@ TABLES = 5
 
 
 @pytest.fixture(scope="module")
-def finished(forks, tmp_path_factory):
+def finished(tmp_path_factory):
     """Return data directories of completed runs, by spout; computed once, to be copied."""
     known = {}
 
     def get(spout, *options):
         if (spout, *options) not in known:
             known[spout, *options] = tmp_path_factory.mktemp("finished") / "data"
-            status, output = forks.run([known[spout, *options], "--spout", spout, *options])
-            assert status == 0, output
+            ends(known[spout, *options], "--spout", spout, *options)
         return known[spout, *options]
 
     return get
 
 
 @pytest.fixture
-def copied(finished, forks, place):
+def copied(finished, place):
     """Return a function that copies the data directory of a completed run, and returns the copy and its content."""
 
     def copy(spout="memory", *options):
         if spout == "file":  # which remembers the path of the file
-            assert forks.run([place / "data", "--spout", spout, *options])[0] == 0
+            ends(place / "data", "--spout", spout, *options)
             return place / "data", content(place / "data")
         source = finished(spout, *options)
         shutil.copytree(source.parent, place, dirs_exist_ok=True)
@@ -52,10 +51,9 @@ def copied(finished, forks, place):
     return copy
 
 
-def ends_like(forks, data_dir, spout, expected, *options):
+def ends_like(data_dir, spout, expected, *options):
     """Start again; check that the tables are byte for byte as they were before the rewind."""
-    status, output = forks.run([data_dir, "--spout", spout, *options])
-    assert status == 0, output
+    ends(data_dir, "--spout", spout, *options)
     found = content(data_dir)
     assert (found.states, found.sinks, found.letters) == (expected.states, expected.sinks, expected.letters)
     latest = dict(found.batches)  # rows come by timeline: of a txid that was committed twice the later one stays
@@ -73,14 +71,14 @@ def timeline(data_dir):
 
 
 @pytest.mark.parametrize(("txid", "spout"), list(zip((0, 3, 4, 6, 7), cycle(SPOUTS))))
-def test_to_any_txid(forks, copied, txid, spout):
+def test_to_any_txid(copied, txid, spout):
     """A rewind can go to any txid, within a group or between groups, with every kind of spout."""
     data_dir, expected = copied(spout)
     then = cut(data_dir, txid)
     found = rewind(data_dir, to_txid=txid)
     assert (found["taken_back"], found["timeline"], found["kept"]) == ([txid + 1, TXIDS], 1, [])
     assert cut(data_dir) == then
-    ends_like(forks, data_dir, spout, expected)
+    ends_like(data_dir, spout, expected)
     assert cut(data_dir, txid) == then
     assert timeline(data_dir) == 1
 
@@ -93,46 +91,55 @@ def steps():
             )
 
 
-@pytest.mark.parametrize(("point", "spout", "again"), list(zip(steps(), cycle(SPOUTS), cycle([False, True]))))
-def test_killed_at_every_step(forks, copied, point, spout, again):
+ALIKE = {*(f"rewind.{table}.staged" for table in (2, 3, 5)), *(f"rewind.{table}.restored" for table in (1, 3, 4))}
+"""Steps that differ from others in the number of the table only."""
+
+
+@pytest.mark.parametrize(
+    ("point", "spout", "again"),
+    [
+        pytest.param(point, spout, again, marks=pytest.mark.long if point in ALIKE else ())
+        for point, spout, again in zip(steps(), cycle(SPOUTS), cycle([False, True]))
+    ],
+)
+def test_killed_at_every_step(copied, point, spout, again):
     """A rewind killed at any step is completed by a normal start, or by another rewind to an earlier txid."""
     data_dir, expected = copied(spout)
     then = {txid: cut(data_dir, txid) for txid in (2, 5)}
-    assert forks.run([data_dir, "--rewind", 5], f"{point}:kill:1")[0] == KILLED
+    killed(f"{point}:kill:1", data_dir, "--rewind", 5)
     decided = point.endswith(("decided", "restored", "history", "after"))
     assert txstorm.snapshot(data_dir).txid == read_status(data_dir)["committed_txid"] == (5 if decided else TXIDS)
     assert cut(data_dir, 5) == then[5]  # also in the middle of it
     if again:
-        status, output = forks.run([data_dir, "--rewind", 2])
-        assert status == 0, output
+        ends(data_dir, "--rewind", 2)
         assert cut(data_dir) == then[2]
-    ends_like(forks, data_dir, spout, expected)
+    ends_like(data_dir, spout, expected)
     assert timeline(data_dir) == decided + again
 
 
 @pytest.mark.parametrize("point", ["rewind.2.restored", "rewind.history"])
-def test_killed_again_while_the_next_start_carries_it_out(forks, copied, point):
+def test_killed_again_while_the_next_start_carries_it_out(copied, point):
     data_dir, expected = copied()
-    assert forks.run([data_dir, "--rewind", 3], "rewind.decided:kill:1")[0] == KILLED
-    assert forks.run([data_dir], f"{point}:kill:1")[0] == KILLED
-    ends_like(forks, data_dir, "memory", expected)
+    killed("rewind.decided:kill:1", data_dir, "--rewind", 3)
+    killed(f"{point}:kill:1", data_dir)
+    ends_like(data_dir, "memory", expected)
 
 
-def test_decided_groups_are_published_first(forks, copied, place):
+def test_decided_groups_are_published_first(copied, place):
     data_dir, expected = copied()
     shutil.rmtree(data_dir)
-    assert forks.run([data_dir, "--set", "max_group_txids=1"], "p6.after:kill:4")[0] == KILLED
+    killed("p6.after:kill:4", data_dir, "--set", "max_group_txids=1")
     assert rewind(data_dir, to_txid=3)["taken_back"] == [4, 4]
-    ends_like(forks, data_dir, "memory", expected)
+    ends_like(data_dir, "memory", expected)
 
 
-def test_a_rewind_includes_tables_created_by_a_killed_start(forks, place):
+def test_a_rewind_includes_tables_created_by_a_killed_start(place):
     """A rewind includes tables that a killed start has created but not yet recorded in the ledger."""
     data_dir = place / "data"
-    assert forks.run([data_dir, "--tables", 1])[0] == 0
-    assert forks.run([data_dir, "--tables", 3], "p0.2.created:kill:1")[0] == KILLED
+    ends(data_dir, "--tables", 1)
+    killed("p0.2.created:kill:1", data_dir, "--tables", 3)
     assert "changes/totals" in rewind(data_dir, to_txid=3)["tables"]
-    assert forks.run([data_dir, "--tables", 3])[0] == 0
+    ends(data_dir, "--tables", 3)
     assert [row["txid"] for row in cut(data_dir)["state/totals"]] == [TXIDS]
     assert {row["_txid"] for row in cut(data_dir)["sinks/words"]} == set(range(4, TXIDS + 1))
 
@@ -162,16 +169,16 @@ def test_random_rewinds_of_a_changing_opaque_source(place):
         rows = rows[: 2 * back] + [chance.randrange(10) for _ in range(2 * chance.randrange(1, 5))]
 
 
-def test_a_rewound_directory_whose_ledger_is_lost_can_be_recovered(forks, copied):
+def test_a_rewound_directory_whose_ledger_is_lost_can_be_recovered(copied):
     data_dir, expected = copied("file")
     rewind(data_dir, to_txid=5)
     (data_dir / "ledger.db").unlink()
     found = recover(data_dir)
     assert (found["committed_txid"], found["values"]["identity"]["timeline"]) == (5, 1)
-    ends_like(forks, data_dir, "file", expected)
+    ends_like(data_dir, "file", expected)
 
 
-def test_savepoints_of_what_was_taken_back_stay(forks, copied, place):
+def test_savepoints_of_what_was_taken_back_stay(copied, place):
     data_dir, expected = copied()
     then = cut(data_dir, 6)
     txstorm.create_savepoint(data_dir, "six", txid=6)
@@ -179,17 +186,17 @@ def test_savepoints_of_what_was_taken_back_stay(forks, copied, place):
     with pytest.raises(StateError, match="txid 3 is not committed; the last one is 2"):
         txstorm.create_savepoint(data_dir, "three", txid=3)
     assert txstorm.create_savepoint(data_dir, "one", txid=1).timeline == 1
-    ends_like(forks, data_dir, "memory", expected)
+    ends_like(data_dir, "memory", expected)
     txstorm.restore_savepoint(data_dir, "six", place / "copy")
     assert cut(place / "copy") == then
     ends = txstorm.restore_savepoint(data_dir, "one", place / "other")
     assert (ends["txid"], cut(place / "other")) == (1, cut(data_dir, 1))
 
 
-def test_maps_must_be_kept_by_name(forks, copied, place):
+def test_maps_must_be_kept_by_name(copied, place):
     maps = ["--maps", f"sqlite:///{place / 'own.db'}"]
     data_dir = place / "data"
-    assert forks.run([data_dir, *maps])[0] == 0
+    ends(data_dir, *maps)
     expected = content(data_dir)
     for keep in ([], ["words"]):
         with pytest.raises(InputError, match=r"maps/lengths.* cannot be taken back, being in another system"):
@@ -198,8 +205,8 @@ def test_maps_must_be_kept_by_name(forks, copied, place):
         rewind(data_dir, 4, ["word"])
     assert timeline(data_dir) == 0
     assert rewind(data_dir, 4, ["words", "lengths"])["kept"] == ["maps/lengths", "maps/words"]
-    ends_like(forks, data_dir, "memory", expected, *maps)
-    assert forks.run([data_dir, *maps, "--txids", TXIDS + 2])[0] == 0
+    ends_like(data_dir, "memory", expected, *maps)
+    ends(data_dir, *maps, "--txids", TXIDS + 2)
 
 
 def test_what_is_refused(copied, place):
@@ -218,11 +225,11 @@ def test_what_is_refused(copied, place):
     assert timeline(data_dir) == timeline(place / "copy") == 0
 
 
-def test_a_pending_rewind_is_shown(forks, copied, capsys):
+def test_a_pending_rewind_is_shown(copied, capsys):
     data_dir, _ = copied()
     assert execute(["inspect", str(data_dir), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rewind"] is None
-    assert forks.run([data_dir, "--rewind", 5], "rewind.2.restored:kill:1")[0] == KILLED
+    killed("rewind.2.restored:kill:1", data_dir, "--rewind", 5)
     assert execute(["inspect", str(data_dir), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rewind"]
     assert (found["txid"], found["timeline"]) == (5, 1)
@@ -231,9 +238,9 @@ def test_a_pending_rewind_is_shown(forks, copied, capsys):
     assert "is not restored yet" in capsys.readouterr().out
 
 
-def test_the_form_in_the_ledger(forks, copied):
+def test_the_form_in_the_ledger(copied):
     data_dir, _ = copied()
-    assert forks.run([data_dir, "--rewind", 5], "rewind.decided:kill:1")[0] == KILLED
+    killed("rewind.decided:kill:1", data_dir, "--rewind", 5)
     with open_books(data_dir, write=True) as books:
         decided = books.rewind()
         document = json.loads(json.dumps(decided.to_json()))

@@ -1,8 +1,9 @@
 """Scenarios: programs that tests run, kill, freeze or fence: ``python -m scenarios NAME ARGUMENT…``.
 
 Each scenario is a function of its arguments, which are text as on a command line; what it returns is printed as a line of
-JSON. A process loads only the module of its own scenario. `recovery_cases.start` starts one, `recovery_cases.Forks`
-forks one from a process that has it loaded.
+JSON. A process loads only the module of its own scenario, unless it is forked from one that has those of most crash
+tests loaded (`programs.loaded`). `recovery_cases.start` starts one; `killed`, `ends`, `fails` and `stands` beside it
+say how it has to go.
 
 Topologies for ``txstorm run`` are in the modules of their scenarios, such as ``scenarios.grid:from_source(…)``.
 """

@@ -190,10 +190,12 @@ class Kinds(BatchBolt, Committer):
 
 
 def kinds(**settings: Any) -> Any:
-    """Build a topology that counts the even and the odd numbers of an endless source."""
+    """Build a topology that counts the even and the odd numbers of an endless source, 50 transactions per second."""
     builder = TransactionalTopologyBuilder("lag", "numbers", Endless())
     builder.set_committer_bolt("counts", Kinds()).global_grouping("numbers")
-    return builder.build_topology().with_settings({"max_group_txids": 2, "max_spout_pending": 8, **settings})
+    return builder.build_topology().with_settings(
+        {"max_group_txids": 2, "max_spout_pending": 8, "min_interval": 0.02, **settings}
+    )
 
 
 def seen(data_dir: Path) -> int:

@@ -16,7 +16,7 @@ from txstorm.spouts import FileSpout
 
 CAPS = {"left": 4, "right": 2}
 """Source → the rows that it may contribute to a transaction."""
-ROWS = {"left": 20, "right": 30}
+ROWS = {"left": 15, "right": 18}
 
 
 def lines(side: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from map_cases import counted, of_spout
-from recovery_cases import KILLED, Forks, check, content, lose, one_published, open_books
+from recovery_cases import check, ends, fails, killed, lose, one_published, open_books
 from scenarios.words import SPOUTS, TXIDS, lines
 from servers.kafka_reading import committed_records
 
@@ -27,49 +27,37 @@ FAULTS = (
 )
 
 
-def killed(forks: Forks, data_dir: Path, spout: str, fault: str, *options: object) -> None:
-    status, output = forks.run([data_dir, "--spout", spout, *options], fault)
-    assert status == KILLED, f"{fault} was not reached: {output}"
-
-
 @pytest.mark.parametrize(("fault", "spout"), list(zip(FAULTS, cycle(SPOUTS))))
-def test_killed_and_its_ledger_is_lost(forks, undisturbed, place, fault, spout):
+def test_killed_and_its_ledger_is_lost(ends_as_undisturbed, place, fault, spout):
     data_dir = place / "data"
-    killed(forks, data_dir, spout, fault.replace(":", ":kill:"))
+    killed(fault.replace(":", ":kill:"), data_dir, "--spout", spout)
     lose(data_dir)
-    status, output = forks.run([data_dir, "--spout", spout])
-    assert status == 1, output
+    output = fails(data_dir, "--spout", spout)
     assert "has no ledger (ledger.db)" in output
     assert f"txstorm recover {data_dir}" in output
 
     recover(data_dir)
 
-    status, output = forks.run([data_dir, "--spout", spout])
-    assert status == 0, output
-    assert content(data_dir) == undisturbed(spout)
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(data_dir, "--spout", spout)
 
 
-def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
+def test_lost_again_after_it_was_rebuilt(ends_as_undisturbed, place):
     """The ledger is rebuilt with a group published to only some tables, and lost again before its roll-forward."""
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", "p7.3.before:hang:2,p7.2.after:kill:2")
+    killed("p7.3.before:hang:2,p7.2.after:kill:2", data_dir)
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
         lose(data_dir)
         found = recover(data_dir)
-        killed(forks, data_dir, "memory", fault)
+        killed(fault, data_dir)
     assert found["rolled_forward"] is not None
     lose(data_dir)
     recover(data_dir)
-    status, output = forks.run([data_dir])
-    assert status == 0, output
-    assert content(data_dir) == undisturbed("memory")
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(data_dir)
 
 
-def test_a_dry_run_writes_nothing_and_shows_what_it_would(forks, place):
+def test_a_dry_run_writes_nothing_and_shows_what_it_would(place):
     data_dir = place / "data"
-    killed(forks, data_dir, "file", one_published(2))
+    killed(one_published(2), data_dir, "--spout", "file")
     lose(data_dir)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
 
@@ -88,16 +76,13 @@ def test_a_dry_run_writes_nothing_and_shows_what_it_would(forks, place):
     json.dumps(shown)
 
 
-def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(forks, undisturbed, place):
+def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(ends_as_undisturbed, place):
     data_dir = place / "data"
-    assert forks.run([data_dir, "--spout", "file"])[0] == 0
+    ends(data_dir, "--spout", "file")
     lose(data_dir)
     found = recover(data_dir)
     assert (found["committed_txid"], found["rolled_forward"], found["history"]) == (TXIDS, None, 0)
-    status, output = forks.run([data_dir, "--spout", "file"])
-    assert status == 0, output
-    assert content(data_dir) == undisturbed("file")
-    check(data_dir, TXIDS)
+    ends_as_undisturbed(data_dir, "--spout", "file")
 
 
 # -- maps and outlets -------------------------------------------------------------------------------------------
@@ -114,40 +99,39 @@ def maps(place: Path) -> str:
     return f"sqlite:///{place / 'own.db'}"
 
 
-def ends_with_maps(forks: Forks, data_dir: Path, spout: str, maps: str) -> None:
-    status, output = forks.run([data_dir, "--spout", spout, "--tables", 1, "--maps", maps])
-    assert status == 0, output
+def ends_with_maps(data_dir: Path, spout: str, maps: str) -> None:
+    ends(data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
     assert counted(maps) == of_spout(spout)
     check(data_dir, TXIDS)
 
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip(MAP_FAULTS, cycle(SPOUTS))))
-def test_killed_around_the_puts_into_maps_and_its_ledger_is_lost(forks, place, maps, fault, spout):
+def test_killed_around_the_puts_into_maps_and_its_ledger_is_lost(place, maps, fault, spout):
     data_dir = place / "data"
-    killed(forks, data_dir, spout, fault.replace(":", ":kill:"), "--tables", 1, "--maps", maps)
+    killed(fault.replace(":", ":kill:"), data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
     lose(data_dir)
     recover(data_dir)
-    ends_with_maps(forks, data_dir, spout, maps)
+    ends_with_maps(data_dir, spout, maps)
 
 
-def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(forks, place, maps):
+def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(place, maps):
     data_dir = place / "data"
     options = ["--tables", 1, "--maps", maps]
-    killed(forks, data_dir, "opaque", "p7.2.before:kill:2", *options)
+    killed("p7.2.before:kill:2", data_dir, "--spout", "opaque", *options)
     for fault in ("p0.before:kill:1", "p7.2.written:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
         lose(data_dir)
         assert recover(data_dir)["rolled_forward"] is not None
-        killed(forks, data_dir, "opaque", fault, *options)
+        killed(fault, data_dir, "--spout", "opaque", *options)
     lose(data_dir)
     recover(data_dir)
-    ends_with_maps(forks, data_dir, "opaque", maps)
+    ends_with_maps(data_dir, "opaque", maps)
 
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.3.before:kill:2"])
-def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(forks, place, maps, fault):
+def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(place, maps, fault):
     """If no staged file records a map's position, recovery reads it from the commit mark in the database."""
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", fault, "--tables", 1, "--maps", maps)
+    killed(fault, data_dir, "--tables", 1, "--maps", maps)
     lose(data_dir)
     last = recover(data_dir, dry_run=True)["rolled_forward"][1]
     old = [file for file in data_dir.glob(f"maps/*/{STAGED}/*") if int(file.name.split("-")[1]) < last]
@@ -155,18 +139,17 @@ def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(forks,
     for file in old:
         file.unlink()
     recover(data_dir)
-    ends_with_maps(forks, data_dir, "memory", maps)
+    ends_with_maps(data_dir, "memory", maps)
 
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.2.written:kill:2"])
-def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(forks, place, kafka_broker, fault):
+def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(place, kafka_broker, fault):
     data_dir, topic = place / "data", kafka_broker.make_topic(partitions=2)
     options = ["--tables", 1, "--kafka", kafka_broker.bootstrap, topic]
-    killed(forks, data_dir, "memory", fault, *options)
+    killed(fault, data_dir, *options)
     lose(data_dir)
     recover(data_dir)
-    status, output = forks.run([data_dir, "--spout", "memory", *options])
-    assert status == 0, output
+    ends(data_dir, "--spout", "memory", *options)
     sent = Counter(record.key for record in committed_records(kafka_broker.bootstrap, topic))
     assert sent == Counter(word for line in lines(TXIDS) for word in line.split())
 
@@ -175,9 +158,9 @@ def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lo
 
 
 @pytest.fixture
-def ended(forks: Forks, place: Path) -> Path:
+def ended(place: Path) -> Path:
     """Return a data directory, including its ledger, whose run was killed after a few groups."""
-    killed(forks, place / "data", "memory", "p8.after:kill:3")
+    killed("p8.after:kill:3", place / "data")
     return place / "data"
 
 
@@ -202,8 +185,8 @@ def restore_older(data_dir: Path, uri: str, version: int) -> None:
             entry.unlink()
 
 
-def test_tables_of_two_topologies(forks, ended, place):
-    assert forks.run([place / "other", "--tables", 1])[0] == 0
+def test_tables_of_two_topologies(ended, place):
+    ends(place / "other", "--tables", 1)
     lose(ended)
     for folder in ("changes", "state"):
         shutil.rmtree(ended / folder / "counts")
@@ -219,12 +202,12 @@ def test_tables_of_which_one_lacks_its_other_half(ended):
         recover(ended)
 
 
-def test_tables_with_different_attempts_of_a_txid_are_refused(forks, ended, place):
+def test_tables_with_different_attempts_of_a_txid_are_refused(ended, place):
     """Two copies of a directory continue with equal txids but other attempts; a table is swapped between them."""
     shutil.copytree(ended, place / "twin")
     for data_dir, fault in ((ended, one_published(1)), (place / "twin", "p5.after:kill:1")):
-        killed(forks, data_dir, "memory", fault)
-    killed(forks, place / "twin", "memory", "p8.after:kill:1")
+        killed(fault, data_dir)
+    killed("p8.after:kill:1", place / "twin")
     lose(ended)
     shutil.rmtree(ended / "sinks/words")
     shutil.copytree(place / "twin/sinks/words", ended / "sinks/words")
@@ -232,18 +215,18 @@ def test_tables_with_different_attempts_of_a_txid_are_refused(forks, ended, plac
         recover(ended)
 
 
-def test_a_table_from_an_older_copy(forks, place):
+def test_a_table_from_an_older_copy(place):
     data_dir = place / "data"
-    assert forks.run([data_dir])[0] == 0
+    ends(data_dir)
     lose(data_dir)
     restore_older(data_dir, "sinks/words", 3)
     with pytest.raises(TableCorrupt, match=r"table sinks/words: the history knows it at version \d+, found it at"):
         recover(data_dir)
 
 
-def test_a_damaged_staged_file_of_the_last_group(forks, place):
+def test_a_damaged_staged_file_of_the_last_group(place):
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", one_published(2))
+    killed(one_published(2), data_dir)
     lose(data_dir)
     found = recover(data_dir, dry_run=True)
     last = found["rolled_forward"][1]

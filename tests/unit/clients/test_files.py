@@ -55,10 +55,14 @@ def test_a_file_whose_sync_fails_is_discarded(tmp_path, fail):
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
 
 
-def test_a_file_is_renamed_again_before_its_directory_is_synced_again(tmp_path, fail):
-    synced = fail(tmp_path.name)
+def test_a_file_is_renamed_again_before_its_directory_is_synced_again(tmp_path, fail, monkeypatch):
+    synced, events = fail(tmp_path.name), []
+    rename, fsync = Path.rename, os.fsync
+    monkeypatch.setattr(Path, "rename", lambda path, target: (events.append("rename"), rename(path, target)))
+    monkeypatch.setattr(os, "fsync", lambda handle: (events.append("sync"), fsync(handle)))
     write_durably(tmp_path / "a", b"new")
     assert synced.count(str(tmp_path)) == 2
+    assert events == ["sync", "sync", "rename", "rename", "sync"]
     assert [one.name for one in tmp_path.iterdir()] == ["a"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.ledger import credentials
 from txstorm.ledger.location import PLACE_FILE, LedgerSpec, parse_ledger, record_ledger, recorded_ledger
 from txstorm.ledger.open import chosen_ledger, local_directory, open_ledger
 from txstorm.ledger.zookeeper.location import checked_hosts
@@ -130,3 +131,15 @@ def test_an_in_memory_ledger_is_shared_per_process_and_directory(tmp_path):
     first.acquire("words")
     assert "'words'" in open_ledger(tmp_path, create=False, ledger=memory).holder()
     first.close()
+
+
+@pytest.mark.parametrize(("named", "is_sent"), [("", False), ("a", True), ("a:2181,b:2181", True), ("b", False)])
+def test_a_password_goes_to_hosts_that_the_operator_names_only(monkeypatch, tmp_path, named, is_sent):
+    monkeypatch.setattr(credentials, "_named_hosts", set())
+    monkeypatch.setenv(credentials.AUTH, "user:password")
+    monkeypatch.setenv(credentials.AUTH_HOSTS, named)
+    if is_sent:
+        credentials.check_named(parse_ledger("zookeeper:a:2181/words"), tmp_path, None)
+    else:
+        with pytest.raises(credentials.SecretRefused, match=r"is not sent to a:2181, which only .*ledger.json names"):
+            credentials.check_named(parse_ledger("zookeeper:a:2181/words"), tmp_path, None)

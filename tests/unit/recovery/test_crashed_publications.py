@@ -1,7 +1,7 @@
 """SIGKILL at every point of staging, publishing and compaction: the next coordinator recovers to the same result."""
 
 import pytest
-from recovery_cases import KILLED, finish, start
+from recovery_cases import killed, ran
 from store_cases import OUT, JsonLedger, run, staged_files
 from table_ranges import table_ranges
 
@@ -32,8 +32,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", POINTS)
 def test_killed_and_restarted(tmp_path, undisturbed, fault):
-    status, output = finish(start("tables", tmp_path, fault=fault))
-    assert status == KILLED, output
+    killed(fault, tmp_path, scenario="tables")
 
     store = run(tmp_path)
 
@@ -54,7 +53,7 @@ def test_killed_and_restarted(tmp_path, undisturbed, fault):
 @pytest.mark.integration
 def test_a_file_that_was_staged_but_never_decided_is_swept_and_leaves_no_trace(tmp_path, undisturbed):
     fault = "p7.2.before:hang:1,p7.3.before:hang:1,p7.1.before:kill:1"  # tables are published concurrently
-    finish(start("tables", tmp_path, fault=fault))
+    ran(tmp_path, fault=fault, scenario="tables")
     decided = staged_files(tmp_path)
     assert len(decided) == 3
     ledger = JsonLedger(tmp_path / "ledger.json")

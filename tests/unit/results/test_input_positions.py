@@ -9,8 +9,11 @@ import pytest
 
 from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.errors import StateError
+from txstorm.results.joins import store_parts_in
 from txstorm.results.positions import InputPosition, input_positions, timed_components
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.windows.records import ComponentRecord
 
 
 class Recorded(BatchBolt, Committer):
@@ -76,6 +79,23 @@ def test_a_state_of_the_user_with_such_a_name_has_no_positions(tmp_path):
     with TopologyTestDriver(topology(Recorded("c", ("key", "value"))), data_dir=tmp_path / "data") as driver:
         driver.commit(driver.feed({"s": [("component", "{}")]}))
     assert input_positions(tmp_path / "data", "c") == []
+
+
+@pytest.mark.parametrize(("about", "expected"), [({"retain": 5}, ["c"]), ({"inputs": []}, [])])
+def test_a_feed_is_told_from_other_components_by_its_record(tmp_path, about, expected):
+    with TopologyTestDriver(topology(Recorded("c")), data_dir=tmp_path / "data") as driver:
+        driver.commit(driver.feed({"s": [("component", ComponentRecord(about=about).text())]}))
+    assert store_parts_in(tmp_path / "data") == expected
+
+
+def test_dropped_components_are_not_listed(tmp_path, monkeypatch):
+    with TopologyTestDriver(topology(Recorded("c"), Recorded("d")), data_dir=tmp_path / "data") as driver:
+        driver.commit(driver.feed({"s": [("component", "{}")]}))
+    until = {"changes/c-progress": None, "changes/d-progress": 1}
+    monkeypatch.setattr(
+        DeltaTableState, "until", lambda table: until[table.handle.path.relative_to(tmp_path / "data").as_posix()]
+    )
+    assert timed_components(tmp_path / "data") == ["c"]
 
 
 def test_words():

@@ -12,6 +12,7 @@ from table_ranges import TableRange, check_tiling, table_ranges
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
+from txstorm.storage.tables.table import DeltaTableState
 
 
 def test_every_type_survives_a_round_trip_in_key_and_value(tmp_path):
@@ -148,12 +149,13 @@ def test_names(tmp_path):
     assert list_states(tmp_path / "nowhere") == []
 
 
-def test_a_state_missing_one_of_its_tables_is_corrupt(tmp_path):
+@pytest.mark.parametrize("lost", ["state/counts", "changes/counts"])
+def test_a_state_missing_one_of_its_tables_is_corrupt(tmp_path, lost):
     import shutil
 
     open_store(tmp_path, create=True)
-    shutil.rmtree(tmp_path / "state/counts")
-    with pytest.raises(TableCorrupt, match="state/counts"):
+    shutil.rmtree(tmp_path / lost)
+    with pytest.raises(TableCorrupt, match=lost):
         read_state(tmp_path, "counts")
 
 
@@ -168,6 +170,14 @@ def test_ranges_of_changes_and_sinks(tmp_path):
         (2, "a", 3, {"n": 1}),
         (3, "a", 6, {"n": 3}),
     ]
+
+
+def test_changes_that_are_no_longer_kept_are_refused(tmp_path, monkeypatch):
+    commit(open_store(tmp_path, create=True), 1, {"a": 1}, {"a": 2}, {"a": 3})
+    monkeypatch.setattr(DeltaTableState, "floor", lambda table: 2)
+    assert read_changes(tmp_path, "counts", 3, 3).num_rows == 1
+    with pytest.raises(StateError, match="the rows up to txid 2 are no longer kept"):
+        read_changes(tmp_path, "counts", 2, 3)
 
 
 def test_reading_while_a_run_writes(tmp_path):

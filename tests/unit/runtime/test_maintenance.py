@@ -10,6 +10,7 @@ from txstorm import TransactionalTopologyBuilder, faults, run
 from txstorm.bolts import CountByKey
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
+from txstorm.lanes import Threads
 from txstorm.results.read import read_state
 from txstorm.runtime import maintenance as upkeep
 from txstorm.spouts import MemoryTransactionalSpout
@@ -64,14 +65,20 @@ class Schedule:
         self.done.append(work)
 
 
+class Clocked(Threads):
+    """Threads whose monotonic clock the test moves."""
+
+    def __init__(self, bench):
+        super().__init__()
+        self.monotonic = lambda: bench.now
+
+
 class Bench:
     """Test harness: an `Upkeep` whose driver thread is the test's own thread."""
 
     def __init__(self, *works, committed=True):
         self.schedule, self.inbox, self.failures, self.now, self.turns = Schedule(*works), [], [], 0.0, 0
-        self.upkeep = upkeep.Upkeep(
-            self.schedule, self.in_turn, self.inbox.append, self.failures.append, lambda: self.now
-        )
+        self.upkeep = upkeep.Upkeep(self.schedule, self.in_turn, self.inbox.append, self.failures.append, Clocked(self))
         if committed:
             self.upkeep.committed()
 
@@ -97,7 +104,7 @@ class Bench:
                 self.join()
 
     def join(self):
-        for thread in self.upkeep._threads:
+        for thread in self.upkeep._tasks:
             thread.join()
 
 
@@ -217,7 +224,7 @@ def test_retention_runs_after_compaction_one_step_per_turn():
     assert kept.done == [0, 1, 2]
     kept.due, kept.done = True, []
     bench.upkeep.end()
-    bench.upkeep._threads.clear()
+    bench.upkeep._tasks.clear()
     bench.turn(1)
     assert (kept.done, bench.failures) == ([], [])
 

@@ -6,9 +6,12 @@ import pytest
 from spouts_recording import Bench, Recorder, flat
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.composite import CompositeSpout
 from txstorm.api.context import TaskContext
 from txstorm.api.spout import (
     NOT_READY,
+    CommitterEmitter,
+    CommitterTransactionalSpout,
     Emitter,
     OpaquePartitionedCoordinator,
     OpaquePartitionedEmitter,
@@ -20,7 +23,7 @@ from txstorm.api.spout import (
     TransactionalSpout,
 )
 from txstorm.errors import FailedException, MetadataError, SpoutError
-from txstorm.spouts.executors import check_spout, planner, spout_task
+from txstorm.spouts.executors import check_spout, planner, spout_committer, spout_task
 from txstorm.spouts.user_calls import storable
 
 
@@ -159,6 +162,66 @@ def test_an_added_partition_is_read_only_from_the_next_created_txid_on():  # sto
     assert values(bench.rows(1)) == ["0-0", "0-1"]
     assert values(bench.rows(1)) == ["0-0", "0-1"]
     assert values(bench.rows(2)) == ["0-2", "0-3", "new"]
+
+
+def test_sources_whose_names_begin_alike_have_their_own_partitions():
+    bench = LocalBench(CompositeSpout({"a": Partitioned(Numbers(3)), "ab": Partitioned(Numbers(1, 1))}))
+    bench.rows(1)
+    parts = {name: one["parts"] for name, one in bench.documents[1]["sources"].items()}
+    assert parts == {"a": {"0": {"batch": [0, 2]}}, "ab": {"0": {"batch": [0, 1]}, "1": {"batch": [0, 1]}}}
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_partition_that_disappeared_is_missed_also_after_a_skipped_transaction(skipped):
+    bench = LocalBench(Partitioned(Numbers(1, 1)))
+    bench.rows(1)
+    if skipped:
+        bench.documents[2] = bench.planner.skip(bench.documents[1])
+    bench.spout.source.partitions.pop()
+    with pytest.raises(SpoutError, match=r"partition 1 disappeared: num_partitions\(\) gave 1, expected at least 2"):
+        bench.plan(2 + skipped)
+
+
+def test_notices_are_given_once_and_a_skipped_transaction_changes_none():
+    bench = LocalBench(Opaque(Numbers(1, 1)))
+    bench.rows(1)
+    planner = bench.planner
+    parts = {"0": {"kept": [0, 1]}, "1": {"kept": [0, 1], "away": True}}
+    planner.finish({"parts": None}, parts)
+    (notice,) = planner.notices()
+    assert "away: partition 1" in notice
+    kept = {number: {"kept": [0, 1]} for number in parts}
+    planner.finish(planner.skip(None), kept)
+    assert planner.notices() == []
+    planner.finish({"parts": None}, kept)
+    assert ["back: partition 1" in one for one in planner.notices()] == [True]
+
+
+class Spoiling(CommitterTransactionalSpout):
+    """Its emitters change the metadata of their commits."""
+
+    fields = ("n",)
+
+    def coordinator(self, context):
+        return SpoutCoordinator()
+
+    def emitter(self, context):
+        return _SpoilingEmitter()
+
+
+class _SpoilingEmitter(CommitterEmitter):
+    def emit_batch(self, attempt, metadata, collector):
+        return ["row"]
+
+    def commit(self, attempt, metadata):
+        metadata.clear()
+
+
+def test_the_commit_of_an_emitter_cannot_change_what_is_stored():
+    parts = {"0": ["row"]}
+    context = TaskContext(topology="t", component="lines", task=0, parallelism=1)
+    spout_committer(Spoiling(), context).commit(TransactionAttempt(1, 1), 0, parts)
+    assert parts == {"0": ["row"]}
 
 
 def test_partition_without_batch_in_known_extents_emits_nothing_on_every_replay():  # storm.md 51

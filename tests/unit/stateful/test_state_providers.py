@@ -19,6 +19,29 @@ def test_states_in_memory_keep_all_rules():  # W32
     check_state_provider(MemoryStateProvider)
 
 
+def test_what_another_object_has_prepared_is_not_committed():
+    provider = MemoryStateProvider()
+    one, other = (provider.new_state("counts") for _ in range(2))
+    one.prepare_commit(2)
+    other.rollback()
+    other.put("a", 1)
+    other.prepare_commit(3)
+    with pytest.raises(StateError, match="txid 2 cannot be committed"):
+        one.commit(2)
+    other.commit(3)
+    assert (other.last_committed(), other.get("a")) == (3, 1)
+
+
+def test_a_rollback_forgets_what_was_read():
+    provider = MemoryStateProvider()
+    one, other = (provider.new_state("counts") for _ in range(2))
+    assert one.get("a") is None
+    other.put("a", 1)
+    other.commit()
+    one.rollback()
+    assert one.get("a") == 1
+
+
 class Wrapped(MemoryStateProvider):
     """Provider whose states are of another class."""
 

@@ -1,10 +1,14 @@
 """Timestamps out of columns, and what holds a watermark back."""
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from txstorm.windows.intake import _newest
+from txstorm.windows.newest import NewestTimes
 from txstorm.windows.rules.event_time import (
     END,
     Facts,
@@ -18,6 +22,25 @@ from txstorm.windows.rules.event_time import (
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 MICROS = (MOMENT - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("time", [-(10**15), 10**15])
+def test_columns_of_ints_outside_the_range_of_times_are_refused(time):
+    with pytest.raises(TimestampError, match="outside the years 1 to 9999") as caught:
+        times_of_column(pa.array([5, time]))
+    assert caught.value.row == 1
+
+
+def test_newest_times_of_partitions_may_be_before_1970():
+    assert _newest(np.array([-7, -5, 3]), pa.array(["a", "a", "b"])) == {"a": -5, "b": 3}
+
+
+def test_a_later_batch_moves_no_newest_time_back():
+    stage = NewestTimes.__new__(NewestTimes)
+    stage._newest = {}
+    for newest in ({"a": 5}, {"a": 3, "b": 1}, {"a": 4}):
+        stage._add(SimpleNamespace(newest=newest))
+    assert stage._newest == {"a": 5, "b": 1}
 
 
 @pytest.mark.parametrize(

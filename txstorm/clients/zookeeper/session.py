@@ -23,7 +23,7 @@ from txstorm.clients.zookeeper.operations import (
 )
 from txstorm.clients.zookeeper.options import ZooKeeperOptions
 from txstorm.errors import InputError, MissingDependency, TxstormError
-from txstorm.threads import start_thread
+from txstorm.lanes import start_thread
 
 try:
     from kazoo import exceptions as errors

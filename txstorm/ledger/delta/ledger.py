@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from txstorm.clients.delta.control_log import ControlTable
 from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
+from txstorm.lanes import start_thread
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
 from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent, steady
 from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
@@ -28,7 +29,6 @@ from txstorm.ledger.lease import (
     utc_now,
 )
 from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
-from txstorm.threads import start_thread
 
 log = logging.getLogger("txstorm.ledger")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from txstorm.api.context import Kind, PlanFacts
 from txstorm.engine.program import Program
+from txstorm.lanes import THREADS, Lanes
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.planning import Planning
 from txstorm.spouts.user_calls import storable
-from txstorm.threads import on_thread
 
 log = logging.getLogger("txstorm.pins")
 
@@ -115,12 +115,14 @@ class Pins:
         program: the topology; an object of each component that pins is created for the driver.
         names: the components that define ``pin``.
         timeout: seconds that a component has to answer.
+        lanes: run the calls of `pin`.
     """
 
-    def __init__(self, program: Program, names: Iterable[str], timeout: float) -> None:
+    def __init__(self, program: Program, names: Iterable[str], timeout: float, lanes: Lanes = THREADS) -> None:
         self._program = program
         self._objects = {name: program.components[name].fresh() for name in names}
         self._timeout = timeout
+        self._lanes = lanes
         self._asked: dict[str, Future[Any]] = {}
         self._failed: set[str] = set()
 
@@ -135,10 +137,10 @@ class Pins:
         try:
             if hanging is not None and not hanging.done():
                 raise LateError
-            answer = self._asked[name] = on_thread(
+            answer = self._asked[name] = self._lanes.call(
                 lambda: self._objects[name].pin(context, previous), f"txstorm-pin-{name}"
             )
-            value = storable(answer.result(self._timeout), f"component {name!r}, pin() for txid {txid}")
+            value = storable(self._lanes.result(answer, self._timeout), f"component {name!r}, pin() for txid {txid}")
         except LateError:
             self._warn(name, f"pin() did not return within pin_timeout={self._timeout} s", previous)
             return previous

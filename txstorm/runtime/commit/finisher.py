@@ -7,7 +7,6 @@ another thread, so committers can finish the following txids while a group is be
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from txstorm.engine.task.commit_phase import CommitFailed, CommitRun, warm_up
 from txstorm.engine.task.dead_letters import Letters, letters_table
 from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import TxstormError
+from txstorm.lanes import THREADS, Lanes
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.outcome import CommittedTxid, GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping, Publisher, timed
@@ -107,13 +107,13 @@ class FinishOptions:
         ahead: whether committers may finish a group while the previous one is still undecided.
         letter_limit: maximum number of dead letters of the run.
         observe: called with everything that a task of the commit phase emitted.
-        monotonic: a clock in seconds.
+        lanes: give the clock, and the locks of turns.
     """
 
     ahead: bool = False
     letter_limit: LetterLimit = field(default_factory=lambda: LetterLimit(None))
     observe: Observe | None = None
-    monotonic: Callable[[], float] = time.monotonic
+    lanes: Lanes = THREADS
 
 
 class GroupFinisher:
@@ -146,14 +146,13 @@ class GroupFinisher:
         large: CommitJobs,
         options: FinishOptions,
     ) -> None:
-        monotonic = options.monotonic
+        self._lanes = lanes = options.lanes
         self.letter_limit = options.letter_limit
         self._large = large
         self.turn: CommitTurn | None = None
         self._ahead = EarlyFinish(
-            lambda txid: CommitTurn(store.group(txid), GroupOutcome(), monotonic, ahead=True), allowed=options.ahead
+            lambda txid: CommitTurn(store.group(txid), GroupOutcome(), lanes, ahead=True), allowed=options.ahead
         )
-        self._monotonic = monotonic
         self._program = program
         self._observe = options.observe
         self._spout = _spout_committer(program)
@@ -191,7 +190,7 @@ class GroupFinisher:
         if self._large.of(ready):
             return
         tables = self._store.group(ready.attempt.txid)
-        turn = self.turn = CommitTurn(tables, GroupOutcome(), self._monotonic, ahead=True, executes=True)
+        turn = self.turn = CommitTurn(tables, GroupOutcome(), self._lanes, ahead=True, executes=True)
         turn.enter(ready.attempt)
         try:
             run = self._run(ready, tables.resources, turn)
@@ -209,7 +208,7 @@ class GroupFinisher:
         turn = None if self._large.of(ready) else self._ahead.turn_of(ready.attempt)
         if turn is not None:
             self.turn = turn
-            with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
+            with seldom_collected(), timed(turn.outcome.milliseconds, "finish", self._lanes.monotonic):
                 self._finish([ready], turn)
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
@@ -244,9 +243,9 @@ class GroupFinisher:
         if self.letter_limit.limit is not None:
             self.letter_limit.settled(group[0].attempt.txid - 1)
         turn = self.turn = self._ahead.take(group) or CommitTurn(
-            self._store.group(group[0].attempt.txid), GroupOutcome(), self._monotonic
+            self._store.group(group[0].attempt.txid), GroupOutcome(), self._lanes
         )
-        with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
+        with seldom_collected(), timed(turn.outcome.milliseconds, "finish", self._lanes.monotonic):
             faults.point("p5.before")
             self._finish(group[len(turn.outcome.committed) :], turn)
             faults.point("p5.after")
@@ -272,7 +271,7 @@ class GroupFinisher:
             return outcome
         with seldom_collected():
             records = [_record(done) for done in outcome.committed]
-            with timed(outcome.milliseconds, "stage"):
+            with timed(outcome.milliseconds, "stage", self._lanes.monotonic):
                 intent = self._intent(records, turn.tables.stage(records, self._books.epoch))
             tuples = {done.ready.attempt.txid: sum(done.counts.values()) for done in outcome.committed}
             self._publisher.conclude(

@@ -25,6 +25,7 @@ from txstorm.engine.program import Program
 from txstorm.engine.spill import spill, unspill
 from txstorm.engine.task.commit_phase import CommitFailed
 from txstorm.errors import EngineError, StateError
+from txstorm.lanes import THREADS, Lanes
 from txstorm.runtime.commit.outcome import ProcessedBatch
 from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.state.commit_job import given_rows, input_keys, write_given
@@ -60,14 +61,18 @@ class CommitJobs:
         data_dir: directory of the tables; workers must see it under the same path.
         epoch: the coordinator's epoch.
         allowed: False: no commit may run as a job.
+        lanes: wait for the jobs.
     """
 
-    def __init__(self, program: Program, engine: Engine, data_dir: Path, epoch: int, *, allowed: bool) -> None:
+    def __init__(
+        self, program: Program, engine: Engine, data_dir: Path, epoch: int, *, allowed: bool, lanes: Lanes = THREADS
+    ) -> None:
         self._program = program
         self._engine = engine
         self._data_dir = data_dir
         self._epoch = epoch
         self._allowed = allowed
+        self._lanes = lanes
         self._running: Future[list[ShareDone]] | None = None
 
     def use(self, program: Program) -> None:
@@ -141,7 +146,7 @@ class CommitJobs:
     def _answers(self, work: LargeCommit) -> list[ShareDone]:
         self._running = running = self._engine.commit(work)
         try:
-            answers = running.result()
+            answers = self._lanes.result(running)
         except EngineError as error:
             raise CommitFailed(ErrorRow("the worker", 0, "lost", "EngineError", str(error), "", "")) from error
         finally:

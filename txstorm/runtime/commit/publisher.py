@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -32,15 +31,16 @@ class PublishTarget(Protocol):
 class timed:  # noqa: N801 - a context manager, used like a function
     """Context manager that measures a step and adds its duration to the step's entry in `milliseconds`."""
 
-    def __init__(self, milliseconds: dict[str, float], step: str) -> None:
+    def __init__(self, milliseconds: dict[str, float], step: str, monotonic: Callable[[], float]) -> None:
         self._milliseconds = milliseconds
         self._step = step
+        self._monotonic = monotonic
 
     def __enter__(self) -> None:
-        self._started = time.perf_counter()
+        self._started = self._monotonic()
 
     def __exit__(self, *exc: object) -> None:
-        took, before = (time.perf_counter() - self._started) * 1000, self._milliseconds.get(self._step, 0.0)
+        took, before = (self._monotonic() - self._started) * 1000, self._milliseconds.get(self._step, 0.0)
         self._milliseconds[self._step] = before + took
 
 
@@ -58,6 +58,7 @@ class Publisher:
         keep_intents: number of completed intents to keep in the ledger.
         blocked: called with the cause while a decided group cannot be published, and with None once it can be.
         sleep: waits some seconds between attempts; returns True if the run is to stop.
+        monotonic: a clock in seconds, for the durations of the steps.
     """
 
     TRIES = 8
@@ -71,12 +72,14 @@ class Publisher:
         keep_intents: int,
         blocked: Callable[[str | None], None],
         sleep: Callable[[float], bool],
+        monotonic: Callable[[], float],
     ) -> None:
         self._store = store
         self._books = books
         self._keep = keep_intents
         self._blocked = blocked
         self._sleep = sleep
+        self._monotonic = monotonic
         self._tables = dict(store.last_txids())
         self._kept = books.kept_intents()
 
@@ -107,7 +110,7 @@ class Publisher:
         published(last)
         touched = [table.uri for table in intent.tables if table.uri in self._tables]
         self._tables.update(dict.fromkeys(touched, last))
-        with timed(milliseconds, "complete"):
+        with self._timed(milliseconds, "complete"):
             ops = [*housekeeping(last), *self._old_intents(intent)]
             self._books.complete(last, self._tables, history_rows(intent, versions, tuples), ops)
             self._store.forget(before=self._kept[0] if self._kept else last)
@@ -116,10 +119,13 @@ class Publisher:
         """Run P6 (decide) and P7 (publish); a group that changes no table skips both and is committed by P8 alone."""
         if not intent.tables:
             return {}
-        with timed(milliseconds, "decide"):
+        with self._timed(milliseconds, "decide"):
             self._books.decide(intent)
-        with timed(milliseconds, "publish"):
+        with self._timed(milliseconds, "publish"):
             return self._publish(intent)
+
+    def _timed(self, milliseconds: dict[str, float], step: str) -> timed:
+        return timed(milliseconds, step, self._monotonic)
 
     def _publish(self, intent: Intent) -> dict[str, int]:
         """Publish a decided intent, which can no longer be rolled back; retry, up to `TRIES` attempts."""

@@ -13,11 +13,11 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow
 from txstorm.engine.task.commit_phase import CommitFailed
+from txstorm.lanes import Lane, Lanes
 from txstorm.runtime.commit.finisher import GroupFinisher
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping
 from txstorm.runtime.commit.turn import Abandoned, CommitTurn
-from txstorm.threads import Worker
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
@@ -31,7 +31,7 @@ class CommitThread:
         committer: finishes and concludes the groups.
         done: called with the completed future of a group's outcome, on the thread that completed it.
         failed_ahead: called, on any thread, with an attempt that failed before its turn, and the error.
-        monotonic: a clock in seconds.
+        lanes: run the committers, and the publishing.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class CommitThread:
         committer: GroupFinisher,
         done: Callable[[Future[GroupOutcome]], None],
         failed_ahead: Callable[[TransactionAttempt, BaseException], None],
-        monotonic: Callable[[], float],
+        lanes: Lanes,
     ) -> None:
         self._failed_ahead = failed_ahead
         self._ahead: Future[None] | None = None
         self._tried: set[TransactionAttempt] = set()
         self._behind: set[TransactionAttempt] = set()
         self._committer = committer
-        self._monotonic = monotonic
+        self._lanes = lanes
         self._stopped_at: float | None = None
         self._done = done
-        self._worker = Worker("txstorm-commit")
-        self._publisher = Worker("txstorm-publish")
+        self._worker: Lane = lanes.lane("txstorm-commit")
+        self._publisher = lanes.lane("txstorm-publish")
         self._current: Future[GroupOutcome] | None = None
         self._housekeeping: Housekeeping | None = None
 
@@ -126,8 +126,8 @@ class CommitThread:
         txids fail. A stopping run waits at most `STOP_SECONDS`, and does not count this as a failure of the txid.
         """
         if stopping:
-            self._stopped_at = self._stopped_at or self._monotonic()
-            if self._monotonic() - self._stopped_at > STOP_SECONDS:
+            self._stopped_at = self._stopped_at or self._lanes.monotonic()
+            if self._lanes.monotonic() - self._stopped_at > STOP_SECONDS:
                 self._take_away(0, "did not come to an end when the run was stopped", counts=False)
         if timeout is not None:
             self._take_away(timeout, f"did not come to an end within batch_timeout={timeout} s", counts=True)
@@ -139,7 +139,7 @@ class CommitThread:
             return
         attempt, (component, task) = taken
         log.warning("txid %s: %s[%s] %s; its thread is abandoned", attempt, component, task, cause)
-        waiting, self._worker = self._worker.leave(), Worker("txstorm-commit")
+        waiting, self._worker = self._worker.leave(), self._lanes.lane("txstorm-commit")
         row = ErrorRow(component, task, "lost", "Timeout", cause, "", "") if counts else None
         if turn.ahead:
             self._ahead = self.run(lambda: self._committer.leave(turn, attempt, row))
@@ -149,7 +149,8 @@ class CommitThread:
             housekeeping = self._housekeeping
             assert housekeeping is not None
             self._submit(lambda: self._committer.leave(turn, attempt, row), housekeeping)
-        self._worker.take_over(waiting)
+        for call in waiting:
+            self._worker.queue(call)
 
     def close(self) -> None:
         """Wait for the work in progress to end, but not for user code that hangs."""

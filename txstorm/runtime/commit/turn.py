@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.lanes import Lanes
 from txstorm.runtime.commit.outcome import GroupOutcome
 from txstorm.state.commit_group import CommitGroup
 
@@ -23,7 +21,7 @@ class CommitTurn:
     Args:
         tables: the rows that the group writes.
         outcome: the group's outcome so far.
-        monotonic: a clock in seconds.
+        lanes: gives the clock, and the lock between the two threads.
         ahead: whether this work is done before the group's turn.
         executes: whether the committers only execute their input and do not finish the batch.
     """
@@ -32,7 +30,7 @@ class CommitTurn:
         self,
         tables: CommitGroup,
         outcome: GroupOutcome,
-        monotonic: Callable[[], float],
+        lanes: Lanes,
         *,
         ahead: bool = False,
         executes: bool = False,
@@ -41,8 +39,8 @@ class CommitTurn:
         self.executes = executes
         self.tables = tables
         self.outcome = outcome
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
+        self._monotonic = lanes.monotonic
+        self._lock = lanes.lock()
         self._since: float | None = None
         self._attempt: TransactionAttempt | None = None
         self._place = ("", 0)

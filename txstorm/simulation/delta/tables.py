@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
 from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import THEIRS
 from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
+from txstorm.storage.tables.directory import TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import IntentTable, Staged
 from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable, identity_info
@@ -254,10 +257,11 @@ def check_staged(stored: Stored, staged: Staged) -> None:
         raise TableCorrupt(f"table {stored.uri}: the staged file {staged.path} is missing")
 
 
-class SimPlace:
+class SimPlace(TableDirectory):
     """Data directory of a world, with all its tables, as one process sees it."""
 
     def __init__(self, world: World, process: Process) -> None:
+        super().__init__(process.books.check_leads)
         self._world, self._process = world, process
 
     def __str__(self) -> str:
@@ -273,18 +277,30 @@ class SimPlace:
         self._world.reads(self._process, "table open", uri)
         return SimTable(self._world, self._process, owner, self._world.tables[uri])
 
-    def create(self, owner: TopologyIdentity, ref: TableRef, txid: int) -> SimTable:
+    def create_table(
+        self, owner: TopologyIdentity, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
+    ) -> None:
         """Create an empty table whose range starts after `txid`."""
         stored = self._world.tables[ref.uri]
+        self._world.judge.before_creation(self._process, ref.uri)
         kind = self._world.passes(self._process, "table create", stored.uri)
-        if kind == FAILED or stored.versions:
+        self._world.creates(self._process, stored.uri)
+        if kind == FAILED:
             raise self._process.injected(TableCorrupt("the table cannot be created"))
+        if stored.versions:
+            raise TableCorrupt("there is a table already")
         stored.properties = owner.properties()
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
         stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
-        if kind in (CRASH_AFTER, LOST):
+        if kind == CRASH_AFTER:
             self._process.dies()
-        return SimTable(self._world, self._process, owner, stored)
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
+        if kind == LOST:
+            raise TableCorrupt("the answer to the creation is lost")
+
+    def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
+        """Do nothing: the names of simulated directories are durable."""
 
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file `staged` for the table `uri` exists."""
@@ -293,8 +309,9 @@ class SimPlace:
     def check_history(self) -> None:
         """Do nothing: the history table is never damaged in simulated worlds; its log is tested elsewhere."""
 
-    def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append the rows that the history does not contain yet."""
+        self._world.judge.before_creation(self._process, "history")
         kind = self._world.passes(self._process, "history append", "history")
         if kind == FAILED:
             raise self._process.injected(TableCorrupt("the history refused the commit"))

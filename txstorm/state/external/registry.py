@@ -13,6 +13,7 @@ from txstorm.errors import StateError
 from txstorm.state.external.targets import ExternalTarget, StoredMap, StoredOutlet
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.unpublished import Unpublished
+from txstorm.storage.tables.directory import unshared
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHECKPOINT, MAP, OUTLET, OUTSIDE, STORE, Intent, IntentTable
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
@@ -58,6 +59,7 @@ class ExternalStores:
         *,
         number: int = 1,
         known: Patient = call,
+        check_leads: Callable[[], None] = unshared,
     ) -> None:
         """Take over all maps and outlets; see `MarkedTarget.lead`.
 
@@ -69,10 +71,12 @@ class ExternalStores:
             number: the number of the first fault point; each target adds 1.
             known: makes the call for targets that were led before, whose address is therefore known to be correct; may
                 retry it.
+            check_leads: raises `FencedError` unless this coordinator leads; called before a target creates files.
         """
         decided = {table.uri for intent in live for table in intent.tables}
         for place, one in enumerate(self._stored.values(), start=number):
             uri = one.ref.uri
+            check_leads()
             lead = partial(one.lead, epoch, committed, recorded.get(uri), live)
             (known if uri in recorded or uri in decided else call)(lead)
             faults.point(f"p0.{place}.raised")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ import pyarrow as pa
 from txstorm.api.state import KeyedState
 from txstorm.clients.rocksdb import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
+from txstorm.lanes import THREADS
 from txstorm.state.index.row_codec import FORMAT, RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED, UPDATED, changes_schema
@@ -90,12 +90,12 @@ class RowStore:
         its last call, and can throttle the writing by blocking.
         """
         items = iter(rows.items())
-        began = time.monotonic()
+        began = THREADS.monotonic()
         while chunk := list(islice(items, _CHUNK)):
             self._put([(key, row) for key, row in chunk if row[0] is not None])
             self._delete([key for key, row in chunk if row[0] is None])
-            rest(time.monotonic() - began)
-            began = time.monotonic()
+            rest(THREADS.monotonic() - began)
+            began = THREADS.monotonic()
 
     def put_table(self, table: pa.Table) -> None:
         """Write rows of a state table, or later change rows in txid order; raise `KeyStoreError` on failure.

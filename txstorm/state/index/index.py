@@ -7,7 +7,6 @@ since the cache, the rows that wait and the store change together.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
+from txstorm.lanes import THREADS
 from txstorm.state.index.newest_rows import GatheredRows, newest_rows
 from txstorm.state.index.packed_cache import PackedCache
 from txstorm.state.index.row_cache import Cache, RowCache, WholeCache
@@ -138,7 +138,7 @@ class StateIndex:
         refill: Callable[[Fillable], None] = lambda disk: None,
         bounds: Bounds | None = None,
         behind: Callable[[Callable[[], None]], None] = lambda call: call(),
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = THREADS.monotonic,
     ) -> None:
         self._name = state.name
         self._keys, self._values = KeyForm(state), ValueForm(state)

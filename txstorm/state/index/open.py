@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import TableCorrupt
+from txstorm.lanes import Call, Lanes
 from txstorm.state.index.collection_index import CollectionIndex, RowForm, memory_share
 from txstorm.state.index.disk import RowStore, RowStores, belonging
 from txstorm.state.index.index import Bounds, Fillable, StateIndex
@@ -15,7 +15,6 @@ from txstorm.state.index.row_groups import Opened, TableFiles
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
-from txstorm.threads import start_thread
 
 log = logging.getLogger("txstorm.index")
 
@@ -23,7 +22,12 @@ INDEX = "index"
 
 
 def opened_index(
-    data_dir: Path, state: KeyedState, kept: DeltaTableState, changes: DeltaTableState | None, bounds: Bounds
+    data_dir: Path,
+    state: KeyedState,
+    kept: DeltaTableState,
+    changes: DeltaTableState | None,
+    bounds: Bounds,
+    lanes: Lanes,
 ) -> StateIndex | CollectionIndex:
     """Open the index of `state` as of the last txid in its tables.
 
@@ -38,6 +42,7 @@ def opened_index(
         kept: its table ``state/…``.
         changes: its table ``changes/…``; None with the layout ``merge``.
         bounds: limits of the index.
+        lanes: run the writing to disk.
 
     Raises:
         TableCorrupt: a table cannot be read, or the two tables are not consistent.
@@ -54,7 +59,11 @@ def opened_index(
     def refill(disk: Fillable) -> None:
         _refill(disk, data_dir, kept, changes)
 
-    index = StateIndex(state, stores.make, refill, bounds, _in_background)
+    def in_background(call: Call) -> None:
+        # Not a daemon: a thread that is still writing when the interpreter exits would crash the process.
+        lanes.start(call, "txstorm-index", daemon=False)
+
+    index = StateIndex(state, stores.make, refill, bounds, in_background, lanes.monotonic)
     found = _nearer(stores.find(last), kept, changes, as_of)
     if found is not None:
         index.resume(found)
@@ -118,8 +127,3 @@ def _check_not_ahead(kept: DeltaTableState, changes: DeltaTableState, as_of: int
             "restore both from the same copy"
         )
         raise TableCorrupt(msg)
-
-
-def _in_background(call: Callable[[], None]) -> None:
-    # Not a daemon: a thread that is still writing when the interpreter exits would crash the process.
-    start_thread(call, name="txstorm-index", daemon=False)

@@ -92,18 +92,18 @@ class DeclaredTable:
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
-    def check_fit(self, found: Sequence[DeltaTableState]) -> None:
+    def check_fit(self, found: Sequence[DeltaTableState], *, recorded: bool = True) -> None:
         """Raise `StateError` unless the existing tables `found` match the declaration or can still be altered to.
 
         The layout is fixed when the tables are created; columns and types are fixed by the first commit
-        (`TransactionalTable.is_untouched`).
+        (`TransactionalTable.is_untouched`). `recorded`: whether the ledger records the tables.
         """
         for table in found:
             if table.until() is not None:
                 raise dropped(self.label, table.until())
             if isinstance(self.table, KeyedState):
                 self._check_layout(table)
-        if not all(table.is_untouched() for table in found):
+        if not all(table.is_untouched(recorded=recorded) for table in found):
             for table in found:
                 self.checked(table)
 
@@ -119,7 +119,7 @@ class DeclaredTable:
     def check_unrecorded(self, found: Sequence[DeltaTableState], committed: int) -> None:
         """Raise `StateError` if tables that the ledger does not record hold some, but not all, txids to `committed`."""
         for table in found if not self.letters else ():
-            written = not all(other.is_untouched() for other in found)
+            written = not all(other.is_untouched(recorded=False) for other in found)
             if table.ref == self.refs[0] and written and table.last_txid() < committed:
                 msg = (
                     f"{self.label}: the table {table.ref.uri} is at txid {table.last_txid()}, and the ledger does not "

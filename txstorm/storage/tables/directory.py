@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import pyarrow as pa
 
 from txstorm.clients.delta.handle import is_table
 from txstorm.errors import TableCorrupt
-from txstorm.storage.tables.history import append_history, check_history
+from txstorm.storage.tables.history import append_history, check_history, describe_history
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STATE, Staged
 from txstorm.storage.tables.staging import checked_bytes
@@ -16,12 +19,56 @@ from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import TransactionalTable
 
 
-class TableDirectory(Protocol):
-    """Port: the tables, staged files and history table of one topology. Its `str()` names the directory in messages."""
+def unshared() -> None:
+    """Check nothing: for readers, and for a directory that no other process uses yet."""
 
+
+class TableDirectory(ABC):
+    """Port: the tables, staged files and history table of one topology. Its `str()` names the directory in messages.
+
+    Everything that a coordinator creates here, apart from staged files and log entries, passes `check_leads` first.
+    That is no guarantee, since a process may pause in between. So what a fenced coordinator may have created
+    nevertheless is opened instead of created, and an empty table that the ledger does not record is taken over
+    (`TransactionalTable.raise_epoch`).
+
+    Args:
+        check_leads: raises `FencedError` unless the ledger, asked now, says that the caller leads.
+    """
+
+    def __init__(self, check_leads: Callable[[], None] = unshared) -> None:
+        self._check_leads = check_leads
+
+    def create(
+        self, owner: TopologyIdentity, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
+    ) -> None:
+        """Create the table `ref`, empty and as of `txid`, unless another coordinator has just created it.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+            TableCorrupt: the table cannot be created.
+        """
+        self._check_leads()
+        try:
+            self.create_table(owner, ref, schema, txid, about)
+        except TableCorrupt:
+            if not self.has(ref):
+                raise
+            self.secure_names(owner, ref)
+
+    def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append those of the `rows` that the history table does not contain yet; idempotent.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+        """
+        self._check_leads()
+        self.add_history(rows)
+
+    @abstractmethod
     def has(self, ref: TableRef) -> bool:
         """Whether the table `ref` exists, even if it cannot be read."""
 
+    @abstractmethod
     def table(self, owner: TopologyIdentity, ref: TableRef) -> TransactionalTable:
         """Open the table `ref` at its newest version.
 
@@ -30,24 +77,38 @@ class TableDirectory(Protocol):
             DataDirectoryError: the table does not belong to `owner`.
         """
 
+    @abstractmethod
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file staged for the table `uri` exists and is unchanged."""
 
+    @abstractmethod
     def check_history(self) -> None:
         """Raise `TableCorrupt` if the history table is damaged, `DataDirectoryError` if its format is too new."""
 
-    def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append those of the `rows` that the history table does not contain yet; idempotent."""
+    @abstractmethod
+    def create_table(
+        self, owner: TopologyIdentity, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
+    ) -> None:
+        """Create the table `ref`; raise `TableCorrupt` if it exists. Called by `create` only."""
+
+    @abstractmethod
+    def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
+        """Make durable the directory names of a table that another coordinator has created."""
+
+    @abstractmethod
+    def add_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append `rows` to the history table, which is created if it is missing. Called by `append_history` only."""
 
 
-class Directory:
+class Directory(TableDirectory):
     """Adapter: the `TableDirectory` of a data directory in a file system.
 
     It remembers the tables that it has opened, since opening is most of the work of a start: a table that no other
     writer has changed since is not opened again. Not thread-safe.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check_leads: Callable[[], None] = unshared) -> None:
+        super().__init__(check_leads)
         self.path = path
         self._opened: dict[TableRef, DeltaTableState] = {}
 
@@ -76,14 +137,29 @@ class Directory:
         """Raise `TableCorrupt` if the history table is damaged, `DataDirectoryError` if its format is too new."""
         check_history(self.path)
 
-    def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append those of the `rows` that the history table does not contain yet; idempotent."""
+    def create_table(
+        self, owner: TopologyIdentity, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
+    ) -> None:
+        """Create the table `ref`; raise `TableCorrupt` if it exists."""
+        self._opened[ref] = DeltaTableState.create(self.path, owner, ref, schema, txid, about)
+
+    def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
+        """Make durable the directory names of a table that another coordinator has created."""
+        self.table(owner, ref).renew_directories()
+
+    def add_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append `rows` to the history table, which is created if it is missing."""
         append_history(self.path, rows)
 
+    def describe_history(self, wanted: Mapping[str, str]) -> None:
+        """Set those of the `wanted` table properties that the history table lacks; values set by a user are kept."""
+        self._check_leads()
+        describe_history(self.path, wanted)
 
-def placed(where: Path | TableDirectory) -> TableDirectory:
+
+def placed(where: Path | TableDirectory, check_leads: Callable[[], None] = unshared) -> TableDirectory:
     """Wrap a path into a `TableDirectory`; return a `TableDirectory` unchanged."""
-    return Directory(where) if isinstance(where, Path) else where
+    return Directory(where, check_leads) if isinstance(where, Path) else where
 
 
 def check_there(place: TableDirectory, ref: TableRef) -> None:

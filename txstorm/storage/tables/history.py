@@ -16,7 +16,7 @@ from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.clients.delta.log import checkpoint_after
 from txstorm.clients.files import make_directories, sync_names
-from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.intent import STAGED, Intent
 from txstorm.storage.tables.staging import StagedName, encoded, unique, write_new
@@ -177,7 +177,12 @@ def _open_or_create(path: Path) -> DeltaHandle:
         return _open(path)
     make_directories(path / STAGED)
     properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
-    handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
+    try:
+        handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
+    except TableCorrupt:
+        if not is_table(path):
+            raise
+        handle = _open(path)  # a coordinator that is fenced by now has just created it
     sync_names(path, [handle.log_entry(0).parent])
     return handle
 

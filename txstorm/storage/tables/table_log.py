@@ -262,9 +262,13 @@ class TransactionalTable(ABC):
         """Return the last txid up to which a dropped table is complete; None if the table was not dropped."""
         return self._log.app_version(self.owner.until_app)
 
-    def is_untouched(self) -> bool:
-        """Whether nothing was ever committed to the table, so its first txid and its columns may still change."""
-        return self.last_txid() == self.since() and not self._log.files()
+    def is_untouched(self, *, recorded: bool = True) -> bool:
+        """Whether nothing was ever committed to the table, so its first txid and its columns may still change.
+
+        A table that is not `recorded` in the ledger only has to be empty. It may be of an earlier timeline, or may have
+        been restored by a rewind since it was created.
+        """
+        return not self._log.files() and (self.last_txid() == self.since() if recorded else self.floor() == 0)
 
     def drop(self, until: int, epoch: int) -> None:
         """Record that the table is dropped: it is complete up to txid `until` and receives no more rows. Idempotent.
@@ -282,7 +286,11 @@ class TransactionalTable(ABC):
         Needed if a run that was killed during its start has created the table, and transactions have been committed
         without the table since.
         """
-        self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
+        self.amend(lambda: self.begins_after(txid), lambda: self._beginning(txid, epoch), epoch, "let it begin")
+
+    def begins_after(self, txid: int) -> bool:
+        """Whether the table is as of `txid`, and begins after it."""
+        return self.last_txid() == txid == self.since()
 
     def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
         """Write the commit that `made` returns, which adds no rows, unless `is_done`; raises the errors of `drop`.
@@ -314,7 +322,7 @@ class TransactionalTable(ABC):
         """Move to the newest version of the table."""
         self._log.refresh()
 
-    def raise_epoch(self, epoch: int, completed: int | None = None) -> None:
+    def raise_epoch(self, epoch: int, completed: int | None = None, begins: int | None = None) -> None:
         """Raise the table's epoch, which fences every coordinator with an older epoch: its commits are refused.
 
         The commit repeats the table's last txid, so that a Spark commit in flight conflicts with it. It is made durable
@@ -325,9 +333,12 @@ class TransactionalTable(ABC):
             epoch: this coordinator's epoch.
             completed: the last txid whose group the ledger records as complete in this table; the versions up to that
                 group's version are known to be durable.
+            begins: for a table that the ledger does not record: the txid after which it begins if it is empty and of an
+                earlier timeline, so that a coordinator must have created it that was fenced while it started.
 
         Raises:
             FencedError: the table has a newer epoch.
+            DataDirectoryError: the table has no txid on this timeline, and is recorded or not empty.
         """
         self._log.refresh()
         must_commit = self.prepare()
@@ -337,13 +348,18 @@ class TransactionalTable(ABC):
             if self._check_epoch(epoch) == epoch and not must_commit:
                 self._make_durable(self.version)  # the answer to an earlier try may be lost
                 return
-            last = self.last_txid()
-            info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
-            version = self._try(Commit({self._txid_app: last, self._epoch_app: epoch}, info))
+            version = self._try(self._raising(epoch, begins))
             if version is not None:
                 self._make_durable(version)
                 return
         raise self.blocked("raise the epoch", None)
+
+    def _raising(self, epoch: int, begins: int | None) -> Commit:
+        if begins is not None and self._log.app_version(self._txid_app) is None and self.is_untouched(recorded=False):
+            return self._beginning(begins, epoch)
+        last = self.last_txid()
+        info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
+        return Commit({self._txid_app: last, self._epoch_app: epoch}, info)
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
         """Set those of the `wanted` table properties that are missing or outdated; values set by a user are kept.

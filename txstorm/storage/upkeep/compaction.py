@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from txstorm import faults
+from txstorm.lanes import THREADS
 from txstorm.storage.rows.eviction import is_placed
 from txstorm.storage.rows.schema import KEY_GROUP, TXID
 from txstorm.storage.tables.identity import key_names_of
@@ -79,11 +80,11 @@ class Compaction:
         Passes the fault points ``compact.before`` and ``compact.staged``.
         """
         faults.point("compact.before")
-        opened, cpu = time.monotonic(), time.thread_time()
+        opened, cpu = THREADS.monotonic(), time.thread_time()
         table = self._opened[0]()
         if self._versions is None:
             self._versions = Versions(table, self._now)
-        self._cost = max(time.monotonic() - opened, time.thread_time() - cpu)  # delta-rs reads logs on other threads
+        self._cost = max(THREADS.monotonic() - opened, time.thread_time() - cpu)  # delta-rs reads logs on other threads
         cpu = time.thread_time()
         self._rows, last = table.handle.row_count(), table.last_txid()
         if last != self._base:

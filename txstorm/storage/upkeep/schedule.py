@@ -7,13 +7,13 @@ committer's turn, and new files may be written in parallel to commits.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.lanes import Lanes
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef, table_ref
@@ -38,6 +38,7 @@ class UpkeepSchedule:
         tables: the tables, at the versions last read.
         max_lag: seconds by which the table of a state may lag behind its changes; None: no bound.
         load: blocks until the states are loaded and `start` was called.
+        lanes: give the clocks.
         applied: returns the txid up to which a table's change rows have been applied to the index.
         unpublished: returns the files of a table that this run has staged, and for which it may still record an intent.
 
@@ -51,12 +52,14 @@ class UpkeepSchedule:
         tables: Mapping[TableRef, DeltaTableState],
         max_lag: float | None,
         load: Callable[[], None],
+        lanes: Lanes,
         applied: Callable[[str], int],
         unpublished: Callable[[str], set[str]],
     ) -> None:
         self.data_dir, self.tables = data_dir, tables
         self.epoch = 0
         self._max_lag, self._load, self._applied, self._unpublished = max_lag, load, applied, unpublished
+        self._lanes = lanes
         self._works: dict[str, Compaction | SmallFileCompaction] = {}
         self._loose: dict[str, int] = {}
         self._growths: dict[str, Growth] = {}
@@ -82,7 +85,7 @@ class UpkeepSchedule:
         if table.kind == CHANGES and table.name in self._growths:
             later = sum(staged.rows for staged in table.files)
             known = rows if rows is not None and rows.num_rows == later else None
-            self._growths[table.name].add(later, last, known, time.monotonic())
+            self._growths[table.name].add(later, last, known, self._lanes.monotonic())
 
     # -- what is due --------------------------------------------------------------------------------------------
 
@@ -143,8 +146,7 @@ class UpkeepSchedule:
     def compact(
         self,
         limit_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         *,
         stays: bool = False,
     ) -> list[str]:
@@ -158,16 +160,17 @@ class UpkeepSchedule:
             FencedError: a newer coordinator has taken over.
         """
         self._load()
+        clock = clock or self._lanes.monotonic
         until = None if limit_seconds is None else clock() + limit_seconds
         done = []
         for name in self._growths:
             if until is not None and clock() >= until:
                 break
-            work = self.begin(TableRef(STATE, name).uri, int(now() * 1000), stays=stays)
+            work = self.begin(TableRef(STATE, name).uri, self._lanes.now() // 1000, stays=stays)
             if work is not None and all(until is None or clock() < until for _ in work.steps()):
-                done += [name] * self.finish(work, int(now() * 1000))
+                done += [name] * self.finish(work, self._lanes.now() // 1000)
         self._works.clear()  # upkeep has ended: files that it has not committed may be swept
-        for _ in self.thin(int(now() * 1000)):
+        for _ in self.thin(self._lanes.now() // 1000):
             if until is not None and clock() >= until:
                 break
         return done
@@ -218,6 +221,6 @@ class UpkeepSchedule:
             growth.later = 0
         if base >= as_of and not (stays and not growth.is_settled):
             return None
-        growth.begin(time.monotonic(), whole=as_of == last)
+        growth.begin(self._lanes.monotonic(), whole=as_of == last)
         opened = self.tables[kept].opener(), self.tables[changes].opener()
         return Compaction(kept.uri, opened, growth, (base, max(base, as_of)), self.epoch, now, stays=stays)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from txstorm.errors import TxstormError
-from txstorm.threads import start_thread
+from txstorm.lanes import start_thread
 
 
 class CheckFailed(TxstormError, AssertionError):

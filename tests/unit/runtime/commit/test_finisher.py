@@ -8,6 +8,7 @@ import pytest
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
+from txstorm.lanes import THREADS
 from txstorm.runtime.commit.finisher import EarlyFinish
 from txstorm.runtime.commit.outcome import CommittedTxid, GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.turn import CommitTurn
@@ -36,7 +37,7 @@ class Line:
     def __init__(self, *, allowed: bool = True) -> None:
         self.tables: Any = Tables()
         self.ahead = EarlyFinish(
-            lambda txid: CommitTurn(self.tables, GroupOutcome(), lambda: 0.0, ahead=True), allowed=allowed
+            lambda txid: CommitTurn(self.tables, GroupOutcome(), THREADS, ahead=True), allowed=allowed
         )
 
     def finish(self, txid: int, *, fails: bool = False) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spouts_recording import Bench, flat
+from spouts_recording import Bench, Recorder, flat
 
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY
@@ -267,6 +267,22 @@ def test_csv_faults_are_reported(tmp_path, content, options, message):
 
 
 # --- json lines --------------------------------------------------------------------------------------------------
+
+
+class Refusals(Recorder):
+    """Notes records that are refused instead of raising their errors."""
+
+    def refuse(self, error, record):
+        self.rows.append(("refused", record["text"]))
+
+
+def test_records_beside_a_bad_one_keep_their_order(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("n\n1\n2\nx\n4\n5\n")
+    bench, recorder = Bench(FileSpout(path, types={"n": int})), Refusals()
+    bench.plan(1)
+    bench.emit(1, wrap=lambda _: recorder)
+    assert recorder.rows == [(1,), (2,), ("refused", "x"), (4,), (5,)]
 
 
 def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_path):

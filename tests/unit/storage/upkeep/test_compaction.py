@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import upkeep_cases
-from recovery_cases import KILLED, finish, start
+from recovery_cases import ends, killed
 from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 from upkeep_cases import LAST, counts, expected, keep_up, small
 
@@ -258,10 +258,8 @@ def test_a_full_disk_leaves_the_table_unchanged(tmp_path, many):
 
 @pytest.mark.parametrize("fault", ["compact.staged:kill:3", "compact.after:kill:5", "gather.staged:kill:2"])
 def test_killed_during_upkeep_and_restarted(tmp_path, fault):
-    status, output = finish(start("upkeep", tmp_path, fault=fault))
-    assert status == KILLED, output
-    status, output = finish(start("upkeep", tmp_path))
-    assert status == 0, output
+    killed(fault, tmp_path, scenario="upkeep")
+    ends(tmp_path, scenario="upkeep")
     assert words_of(tmp_path) == expected(LAST)
     assert sorted({txid for *_, txid in plain_changes(tmp_path)}) == list(range(1, LAST + 1))
     open_store(tmp_path, epoch=9).sweep([])

@@ -14,6 +14,7 @@ from txstorm.clients.delta import archive as delta_archive
 from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, StateError
+from txstorm.lanes import Inline
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.runtime.maintenance import Retention
@@ -106,7 +107,7 @@ class World:
         return self
 
     def retention(self):
-        return Retention(self.store.upkeep, self.ledger, 0, KEPT, lambda: self.last * 1_000_000, lambda: 0.0)
+        return Retention(self.store.upkeep, self.ledger, 0, KEPT, Inline(lambda: self.last * 1_000_000, lambda: 0.0))
 
     def retain(self):
         self.store.upkeep.compact(stays=True)

@@ -94,6 +94,23 @@ def test_many_stores_open_a_new_map_in_postgresql_concurrently(postgres) -> None
     open_concurrently(postgres.url, "opened")
 
 
+def test_a_store_in_memory_compares_its_mark_under_its_lock():
+    backend, ours, theirs = MemoryBackend(), MapMark("t", "1", 1, 0, 5), MapMark("t", "1", 2, 0, 5)
+
+    class Overtaken:
+        """A lock that another coordinator acquires first, to move the mark."""
+
+        def __enter__(self):
+            backend._mark = theirs
+
+        def __exit__(self, *_):
+            pass
+
+    backend._lock = Overtaken()
+    assert not backend.put_marked({}, None, ours)
+    assert backend.mark() == theirs
+
+
 class LeavesOut(MemoryBackend):
     """Fault: omits absent keys from the result instead of returning None for them."""
 

@@ -1,4 +1,4 @@
-"""Threads and workers: names, results, exceptions, abandoned workers, and interpreter exit."""
+"""Lanes: names, results, exceptions, abandoned workers, and interpreter exit; the lanes of the test driver."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from queue import Empty
 
 import pytest
 
-from txstorm.threads import Worker, on_thread, start_thread
+from txstorm.errors import FencedError
+from txstorm.lanes import THREADS, Inline, Worker, start_thread
 
 
 def test_a_call_on_a_thread_completes_its_future():
-    assert on_thread(lambda: threading.current_thread().name, "txstorm-local-7").result(10) == "txstorm-local-7"
+    assert THREADS.call(lambda: threading.current_thread().name, "txstorm-local-7").result(10) == "txstorm-local-7"
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(3)])
@@ -21,7 +23,7 @@ def test_every_exception_reaches_the_caller(error):
     def fail():
         raise error
 
-    assert on_thread(fail, "failing").exception(10) is error
+    assert THREADS.call(fail, "failing").exception(10) is error
     worker = Worker("failing")
     assert worker.submit(fail).exception(10) is error
     assert worker.submit(lambda: "still at work").result(10) == "still at work"
@@ -45,7 +47,8 @@ def test_another_worker_takes_over_the_calls_of_an_abandoned_one():
     stuck = first.submit(lambda: started.set() or hangs.wait(10))
     waiting = first.submit(lambda: threading.current_thread().name)
     assert started.wait(10)
-    second.take_over(first.leave())
+    for call in first.leave():
+        second.queue(call)
     assert waiting.result(10) == "second"
     assert not first.join(0)
     hangs.set()
@@ -67,13 +70,56 @@ def test_a_thread_is_named_after_its_call_by_default():
 def test_only_non_daemon_threads_delay_the_exit(options, printed):
     program = f"""
 import time
-from txstorm.threads import Worker, on_thread, start_thread
+from txstorm.lanes import THREADS, Worker, start_thread
 def work():
     time.sleep(1)
     print("done", end="")
 start_thread(work{options})
-on_thread(lambda: time.sleep(60), "hangs")
+THREADS.call(lambda: time.sleep(60), "hangs")
 Worker("hangs").submit(lambda: time.sleep(60))
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert ended.stdout == printed
+
+
+@pytest.mark.parametrize("lanes", [THREADS, Inline(lambda: 0, lambda: 0.0)])
+def test_independent_calls_all_end_before_a_failure_is_raised_and_fencing_comes_first(lanes):
+    made: list[str] = []
+
+    def ends(what, error=None):
+        made.append(what)
+        if error is not None:
+            raise error
+        return what
+
+    assert lanes.together([lambda: ends("a"), lambda: ends("b")]) == ["a", "b"]
+    calls = [lambda: ends("c", OSError("disk")), lambda: ends("d", FencedError("taken over")), lambda: ends("e")]
+    with pytest.raises(FencedError):
+        lanes.together(calls)
+    with pytest.raises(OSError, match="disk"):
+        lanes.together([calls[2], calls[0]])
+    assert sorted(made) == ["a", "b", "c", "c", "d", "e", "e"]
+
+
+def test_inline_lanes_leave_nothing_to_wait_for():
+    lanes, made = Inline(lambda: 7, lambda: 1.5), []
+    lane = lanes.lane("commit")
+
+    def first():
+        lane.queue(lambda: made.append("then"))
+        made.append("first")
+
+    lane.queue(first)
+    assert made == ["first", "then"]
+    assert lanes.call(lambda: threading.current_thread(), "any").result(0) is threading.current_thread()
+    calls, flag = lanes.calls(), lanes.event()
+    with pytest.raises(Empty):
+        calls.get(timeout=100)
+    assert not flag.wait(100)
+    flag.set()
+    assert flag.wait(100)
+    lanes.sleep(100)
+    with pytest.raises(TimeoutError):
+        lanes.result(Future(), 100)
+    assert lane.join()
+    assert (lanes.now(), lanes.monotonic()) == (7, 1.5)

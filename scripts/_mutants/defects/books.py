@@ -1,0 +1,61 @@
+"""Known defects of `txstorm.books`."""
+
+from scripts._mutants.mutation import Mutant
+
+MUTANTS = (
+    Mutant(
+        "clean_up_before_completion",
+        "Books.complete",
+        """
+for ops in in_commits([done, *beside]) if beside else (done,):
+    self._commit(ops)
+""",
+        """
+self._commit(list(remove))
+for ops in in_commits([done, *beside]) if beside else (done,):
+    self._commit(ops)
+""",
+    ),
+    Mutant(
+        "ledger_without_epoch_guard",
+        "Books.raise_epoch",
+        "[Check(names.EPOCH, expect + 1)]",
+        "[]",
+    ),
+    Mutant(
+        "the_guard_is_what_is_read_back",
+        "Books.raise_epoch",
+        "Check(names.EPOCH, expect + 1)",
+        "Check(names.EPOCH, self.ledger.get(names.EPOCH).version)",
+    ),
+    Mutant(
+        "rewind_leaves_later_metadata",
+        "Books.rewound",
+        "(names.META, names.INTENTS, names.HISTORY, names.FAILURES)",
+        "(names.INTENTS, names.HISTORY, names.FAILURES)",
+    ),
+    Mutant(
+        "rewind_leaves_intents",
+        "Books.rewound",
+        "(names.META, names.INTENTS, names.HISTORY, names.FAILURES)",
+        "(names.META, names.HISTORY, names.FAILURES)",
+    ),
+    Mutant(
+        "superseded_coordinators_make_savepoints",
+        "Books.put_if",
+        "[*self._guard, *expected, *(self._put(path, one) for path, one in values.items())]",
+        "[*expected, *(self._put(path, one) for path, one in values.items())]",
+    ),
+    Mutant(
+        "that_there_is_a_table_is_not_recorded",
+        "Books.write_tables",
+        "self._commit(ops)",
+        "pass",
+    ),
+    Mutant(
+        "epochs_are_raised_whatever_stands_there",
+        "Books.raise_epoch",
+        "self._put(names.EPOCH, epoch, expect)",
+        "self._put(names.EPOCH, epoch)",
+    ),
+)

@@ -1,0 +1,34 @@
+"""Known defects of `txstorm.ledger`."""
+
+from scripts._mutants.mutation import Mutant
+
+MUTANTS = (
+    Mutant(
+        "a_sweep_takes_values_of_later_epochs",
+        "sweep_blobs",
+        "int(found[1] or 0) <= epoch",
+        "True",
+        "tests/unit/ledger/test_values.py",
+    ),
+    Mutant(
+        "the_password_goes_where_the_data_directory_says",
+        "check_named",
+        "not unnamed",
+        "True",
+        "tests/unit/ledger/test_location.py",
+    ),
+    Mutant(
+        "a_removed_lock_file_is_still_a_lease",
+        "FileLease.check",
+        "os.fstat(self._file).st_nlink == 0",
+        "False",
+        "tests/unit/ledger/test_lease.py",
+    ),
+    Mutant(
+        "a_closed_copy_of_the_lock_file_ends_the_lease",
+        "_lock",
+        "lock_bytes(file, fcntl.F_WRLCK, 0, 0)",
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "tests/unit/ledger/test_lease.py",
+    ),
+)

@@ -1,0 +1,111 @@
+"""Known defects of `txstorm.results`."""
+
+from scripts._mutants.mutation import Mutant
+
+MUTANTS = (
+    Mutant(
+        "the_next_txid_can_be_read",
+        "check_txid",
+        "0 <= wanted <= last",
+        "0 <= wanted <= last + 1",
+        "tests/unit/results/test_read.py",
+    ),
+    Mutant(
+        "changes_of_later_txids_are_read",
+        "_rows",
+        "parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))",
+        "parts.changes.read(low=(TXID.name, parts.as_of))",
+        "tests/unit/results/test_read.py",
+    ),
+    Mutant(
+        "changes_that_are_no_longer_kept_are_read",
+        "read_changes",
+        "first <= table.floor()",
+        "first < table.floor()",
+        "tests/recovery/lifecycle/test_retention_runs.py",
+    ),
+    Mutant(
+        "the_first_transaction_of_a_sink_is_left_out",
+        "_appended",
+        "(TXID.name, first - 1)",
+        "(TXID.name, first)",
+        "tests/unit/results/test_read.py",
+    ),
+    Mutant(
+        "zero_decimals_have_exponents",
+        "json_value",
+        "format(value, 'f')",
+        "str(value)",
+        "tests/unit/results/test_read.py",
+    ),
+    Mutant(
+        "a_table_that_did_not_change_is_behind",
+        "state_parts",
+        "max(newest.last_txid(), committed)",
+        "newest.last_txid()",
+        "tests/unit/results/test_read.py",
+    ),
+    Mutant(
+        "a_state_that_lost_its_changes_is_unknown",
+        "_names",
+        "(CHANGES, STATE)",
+        "(CHANGES,)",
+        "tests/unit/results/test_read.py",
+    ),
+    Mutant(
+        "tables_of_an_earlier_timeline_are_newer",
+        "check_not_ahead",
+        "newest > known",
+        "newest[1] > known[1]",
+        "tests/unit/results/test_freshness.py",
+    ),
+    Mutant(
+        "tables_of_an_earlier_timeline_are_current",
+        "check_not_behind",
+        "(table.owner.timeline, found) < (owner.timeline, expected)",
+        "found < expected",
+        "tests/unit/results/test_freshness.py",
+    ),
+    Mutant(
+        "components_that_were_dropped_have_positions",
+        "timed_components",
+        "_changes(data_dir, one).until() is None",
+        "True",
+        "tests/unit/results/test_input_positions.py",
+    ),
+    Mutant(
+        "recent_ids_of_one_transaction_too_many",
+        "recent_in_sink",
+        "last - txids + 1",
+        "last - txids",
+        "tests/joins/test_recent_results.py",
+    ),
+    Mutant(
+        "a_right_row_at_the_bound_is_outside",
+        "KeyHistory._within",
+        "low <= right.time <= high",
+        "low <= right.time < high",
+        "tests/cli/test_join_command.py",
+    ),
+    Mutant(
+        "a_right_row_of_the_same_transaction_is_late",
+        "KeyHistory._was_there",
+        "right.added <= left.ended",
+        "right.added < left.ended",
+        "tests/cli/test_join_command.py",
+    ),
+    Mutant(
+        "a_row_is_released_at_its_own_time",
+        "KeyHistory._ended",
+        "row.time < limit",
+        "row.time <= limit",
+        "tests/cli/test_join_command.py",
+    ),
+    Mutant(
+        "a_feed_is_no_part_of_a_join",
+        "store_parts_in",
+        "name + LEFT in states or RETAIN in (_component_record(data_dir, name, None).about or {})",
+        "name + LEFT in states",
+        "tests/unit/results/test_input_positions.py",
+    ),
+)

@@ -1,0 +1,154 @@
+"""Known defects of `txstorm.runtime`."""
+
+from scripts._mutants.mutation import Mutant
+
+MUTANTS = (
+    Mutant(
+        "previous_is_the_nearest_committed",
+        "Planning.plan",
+        "self.metas.get(txid - 1)",
+        "self.metas.get(min([t for t in self.metas if t < txid], default=0))",
+    ),
+    Mutant(
+        "metadata_deleted_before_commit",
+        "Planning.outlived",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid <= last + 1]",
+    ),
+    Mutant(
+        "currtx_before_the_last_table",
+        "Publisher.conclude",
+        "versions = self._decide_and_publish(intent, milliseconds)",
+        """
+if intent.tables:
+    self._books.decide(intent)
+self._books.complete(intent.last, {**self._tables, **{t.uri: intent.last for t in intent.tables}}, [])
+versions = self._publish(intent)
+""",
+    ),
+    Mutant(
+        "intent_after_the_first_table",
+        "Publisher._decide_and_publish",
+        """
+with self._timed(milliseconds, 'decide'):
+    self._books.decide(intent)
+""",
+        """
+from dataclasses import replace
+self._store.publish(replace(intent, tables=intent.tables[:1]), self._books.epoch)
+with self._timed(milliseconds, 'decide'):
+    self._books.decide(intent)
+""",
+    ),
+    Mutant(
+        "metadata_is_not_stored_before_processing",
+        "Planning.save",
+        "self._books.write_metas(self._unsaved)",
+        "pass",
+    ),
+    Mutant(
+        "transactional_replay_is_planned_anew",
+        "Planning.plan",
+        "replay and (not self.planner.opaque) and (txid in self.metas)",
+        "False",
+    ),
+    Mutant(
+        "opaque_metadata_is_kept_over_a_restart",
+        "Planning.open",
+        "not self.planner.opaque",
+        "True",
+    ),
+    Mutant(
+        "tables_are_not_recorded",
+        "Publisher.conclude",
+        "self._tables.update(dict.fromkeys(touched, last))",
+        "list(touched)",
+    ),
+    Mutant(
+        "times_go_back_with_the_clock",
+        "Planning._plan",
+        "max(self._clock(), 0 if previous is None else previous.stamp)",
+        "self._clock()",
+    ),
+    Mutant(
+        "heartbeats_repeat_the_last_batch",
+        "Planning.plan_system",
+        "self.planner.skip(self.document(txid - 1))",
+        "self.document(txid - 1) or self.planner.skip(None)",
+    ),
+    Mutant(
+        "what_was_read_is_not_kept",
+        "Planning.processed",
+        "self._books.note_metas(changed)",
+        "pass",
+    ),
+    Mutant(
+        "another_batch_than_the_first_time",
+        "Planning._check",
+        "before != digest",
+        "False",
+    ),
+    Mutant(
+        "a_database_is_changed_before_it_is_known_what_was_read",
+        "Planning.processed",
+        "self.planner.task_planned or self._external",
+        "self.planner.task_planned",
+    ),
+    Mutant(
+        "metadata_stays_for_good",
+        "Planning.outlived",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last - 1]",
+    ),
+    Mutant(
+        "one_intent_fewer_is_kept",
+        "Publisher._old_intents",
+        "(self._kept[:-self._keep], self._kept[-self._keep:])",
+        "(self._kept[:1 - self._keep], self._kept[1 - self._keep:])",
+    ),
+    Mutant(
+        "what_is_decided_is_published_only_once",
+        "Publisher._publish",
+        "self._sleep(pause_after(attempt))",
+        "not self._sleep(pause_after(attempt))",
+    ),
+    Mutant(
+        "no_heartbeat_after_a_start",
+        "SystemTransactions.open",
+        "0 if currtx > 1 else None",
+        "None",
+        "tests/unit/runtime/batches/test_system.py",
+    ),
+    Mutant(
+        "a_pinned_value_is_read_again_at_a_replay",
+        "Planning.plan",
+        "if replay and not self.planner.opaque and txid in self.metas: return True",
+        """
+if replay and not self.planner.opaque and txid in self.metas:
+    self._plan(txid, self.metas[txid].document)
+    return True
+""",
+        "tests/joins/test_store_join_topologies.py::test_a_report_is_pinned_so_a_replay_has_the_same_one",
+    ),
+    Mutant(
+        "jobs_begin_beyond_the_limit_of_bytes",
+        "PackQueue.submit",
+        "not self._full()",
+        "True",
+        "tests/unit/runtime/batches/test_packs.py",
+    ),
+    Mutant(
+        "finished_jobs_are_in_a_reference_cycle",
+        "PackQueue._submit_one",
+        "lambda _: self._report(number)",
+        "lambda _: self._report(job.number)",
+        "tests/unit/runtime/batches/test_packs.py",
+    ),
+    Mutant(
+        "upkeep_begins_with_the_run",
+        "Upkeep.look",
+        "now < max(self._not_before, self._opening_until)",
+        "now < self._not_before",
+        "tests/unit/runtime/test_maintenance.py",
+    ),
+)

@@ -1,0 +1,39 @@
+"""Known defects of `txstorm.state`."""
+
+from scripts._mutants.mutation import Mutant
+
+MUTANTS = (
+    Mutant(
+        "a_store_in_memory_moves_its_mark_outside_its_lock",
+        "MemoryBackend.put_marked",
+        """
+with self._lock:
+    if self._mark != expected:
+        return False
+    self._put(rows)
+    self._mark = mark
+    return True
+""",
+        """
+if self._mark != expected:
+    return False
+with self._lock:
+    self._put(rows)
+    self._mark = mark
+    return True
+""",
+        "tests/unit/testing/checks/test_state_checks.py::test_a_store_in_memory_compares_its_mark_under_its_lock",
+    ),
+    Mutant(
+        "tuples_are_evicted_before_the_decision",
+        "CollectionGroup._together",
+        "return None if changes is None else EndedChanges(txid, changes)",
+        """
+if changes is not None:
+    evicted = PublishedRows(tombstones=changes.tombstones, bound=changes.bound)
+    self._index.apply([evicted], self._index.last_txid)
+return None if changes is None else EndedChanges(txid, changes)
+""",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+)
