@@ -1,4 +1,4 @@
-"""A join of two topics while one producer pauses, the leader of a right partition is away, and drivers are killed.
+"""A join of two topics while one producer pauses, a broker is away, and drivers are killed.
 
 What it must find is computed from the topics' records in SQL, without txstorm's code. The seed is printed;
 ``TXSTORM_TROUBLE_SEED`` overrides it.
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -54,56 +55,62 @@ class Side(threading.Thread):
         self.failed = producer.flush(120)
 
 
-def drive(place: Path, kafka: Kafka, left: str, right: str, *options: str):
+Topics = tuple[str, str, str]
+"""Address of the brokers for the drivers, left topic, right topic."""
+Outage = Callable[[random.Random, str], None]
+"""Makes the broker of a partition of a topic unavailable for a second or two."""
+
+
+def drive(place: Path, topics: Topics, *options: str):
     path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
-    target = f"join_job:topology({kafka.bootstrap!r}, {left!r}, {right!r})"
+    target = f"join_job:topology{topics!r}"
     argv = ["-m", "txstorm", "run", target, "--engine", "local", "--json", "--data-dir", str(place / "data"), *options]
     log = place / f"driver-{time.monotonic_ns()}.log"
     return loaded().start(*argv, env={**os.environ, "PYTHONPATH": path}, output=log, merged=True, session=True)
 
 
-def run_trouble(place: Path, say: Callable[[str], None], *, records: int, pause: float, kills: int) -> None:
+@dataclass(frozen=True)
+class Trouble:
+    """How many records a side has, how long one pauses, how many drivers are killed, and how a broker goes away."""
+
+    records: int
+    pause: float
+    kills: int
+    away: Outage
+
+
+def run_trouble(place: Path, say: Callable[[str], None], kafka: Kafka, brokers: str, trouble: Trouble) -> None:
     seed = int(os.environ.get("TXSTORM_TROUBLE_SEED", random.randrange(1 << 30)))
     say(f"TXSTORM_TROUBLE_SEED={seed}")
     rng = random.Random(seed)
-    with start_kafka(place / "kafka", brokers=2) as kafka:
-        left, right = (kafka.make_topic(partitions=PARTITIONS) for _ in range(2))
-        sides = [
-            Side(kafka, left, "l", records, 0, rng.randrange(1 << 30)),
-            Side(kafka, right, "r", records, pause, rng.randrange(1 << 30)),
-        ]
-        for one in sides:
-            one.start()
-        for number in range(kills):
-            driver = drive(place, kafka, left, right)
-            try:
-                time.sleep(rng.uniform(2.0, 5.0))
-                if number == 1:
-                    away(kafka, right, rng, say)
-                assert driver.poll() is None, driver.printed
-            finally:
-                driver.send_signal(signal.SIGKILL)
-                assert driver.wait(30) == KILLED
-            say(f"driver {number + 1} killed")
-        for one in sides:
-            one.join()
-            assert one.failed == 0
-        last = drive(place, kafka, left, right, "--end-of-input")
+    left, right = (kafka.make_topic(partitions=PARTITIONS) for _ in range(2))
+    topics = (brokers, left, right)
+    sides = [
+        Side(kafka, left, "l", trouble.records, 0, rng.randrange(1 << 30)),
+        Side(kafka, right, "r", trouble.records, trouble.pause, rng.randrange(1 << 30)),
+    ]
+    for one in sides:
+        one.start()
+    for number in range(trouble.kills):
+        driver = drive(place, topics)
         try:
-            assert last.wait(120) == 0, last.printed
+            time.sleep(rng.uniform(2.0, 5.0))
+            if number == 1:
+                trouble.away(rng, right)
+            assert driver.poll() is None, driver.printed
         finally:
-            last.kill()
-        verify(place / "data", *(rows_of(kafka, topic) for topic in (left, right)), say)
-
-
-def away(kafka: Kafka, topic: str, rng: random.Random, say: Callable[[str], None]) -> None:
-    """Kill the leader of one partition of `topic` and restart it."""
-    leader = kafka.leaders(topic)[rng.randrange(PARTITIONS)]
-    assert leader is not None
-    kafka.kill(leader)
-    time.sleep(rng.uniform(1.0, 2.0))
-    kafka.restart(leader)
-    say(f"broker {leader} killed and restarted")
+            driver.send_signal(signal.SIGKILL)
+            assert driver.wait(30) == KILLED
+        say(f"driver {number + 1} killed")
+    for one in sides:
+        one.join()
+        assert one.failed == 0
+    last = drive(place, topics, "--end-of-input")
+    try:
+        assert last.wait(120) == 0, last.printed
+    finally:
+        last.kill()
+    verify(place / "data", *(rows_of(kafka, topic) for topic in (left, right)), say)
 
 
 def rows_of(kafka: Kafka, topic: str) -> list[tuple[str, int, str]]:
@@ -134,12 +141,35 @@ def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) 
 
 
 @pytest.mark.slow
-def test_every_row_once_whatever_pauses_or_is_killed(tmp_path: Path, progress: Callable[[str], None]):
-    """A1, A7, A17, A23: two topics of real brokers, joined as SQL joins what is in them."""
-    run_trouble(tmp_path, progress, records=3000, pause=6, kills=3)
+def test_every_row_once_whatever_pauses_is_cut_off_or_killed(
+    kafka_broker: Kafka, tmp_path: Path, progress: Callable[[str], None]
+):
+    """A1, A7, A17, A23: two topics of a real broker, joined as SQL joins what is in them."""
+    proxy = kafka_broker.proxy()
+
+    def cut(rng: random.Random, topic: str) -> None:
+        proxy.cut()
+        time.sleep(rng.uniform(1.0, 2.0))
+        proxy.heal()
+        progress("connections to the broker cut and healed")
+
+    run_trouble(tmp_path, progress, kafka_broker, proxy.address, Trouble(600, 2, 2, cut))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_every_row_once_though_a_producer_pauses_for_a_minute(tmp_path: Path, progress: Callable[[str], None]):
-    run_trouble(tmp_path, progress, records=40_000, pause=60, kills=20)
+@pytest.mark.parametrize(("records", "pause", "kills"), [(3000, 6, 3), (40_000, 60, 20)])
+def test_every_row_once_though_the_leader_of_a_partition_is_killed(
+    tmp_path: Path, progress: Callable[[str], None], records: int, pause: float, kills: int
+):
+    with start_kafka(tmp_path / "kafka", brokers=2) as kafka:
+
+        def kill(rng: random.Random, topic: str) -> None:
+            leader = kafka.leaders(topic)[rng.randrange(PARTITIONS)]
+            assert leader is not None
+            kafka.kill(leader)
+            time.sleep(rng.uniform(1.0, 2.0))
+            kafka.restart(leader)
+            progress(f"broker {leader} killed and restarted")
+
+        run_trouble(tmp_path, progress, kafka, kafka.bootstrap, Trouble(records, pause, kills, kill))

@@ -103,10 +103,10 @@ def test_killed_again_while_it_is_rolled_forward(kafka_broker, place, fault):
 class Sending:
     """Starts runs of the grid's topology from an in-memory spout into a topic, each in its own process."""
 
-    def __init__(self, place: Path, kafka: Kafka) -> None:
+    def __init__(self, place: Path, kafka: Kafka, brokers: str) -> None:
         self.place = place
         self.target = kafka.make_topic(partitions=3)
-        self._brokers = kafka.bootstrap
+        self._brokers = brokers
 
     def start(self, *options: str, fault: str = "") -> Program:
         arguments = ["transactional", "before", 1, str(self.place), self._brokers, "", self.target]
@@ -122,22 +122,22 @@ def says(program: Program, text: str) -> None:
 
 def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
     """After a takeover, groups decided but not sent are sent once the brokers are available again."""
-    sending = Sending(place, kafka_broker)
+    proxy = kafka_broker.proxy()
+    sending = Sending(place, kafka_broker, proxy.address)
     first = sending.start("--available-now", fault="p6.after:freeze:3")
     eventually(lambda: first.poll() is not None or is_frozen(first.pid))
     second = sending.start("--available-now", "--standby")
     try:
         says(second, "standing by for")
-        kafka_broker.kill()
+        proxy.cut()
         first.kill()
         says(second, "cannot lead yet, retrying for a while: topic")
-        kafka_broker.restart()
+        proxy.heal()
         _, complained = second.communicate(120)
     finally:
         first.kill()
         second.kill()
-        if not kafka_broker.servers[0].alive:
-            kafka_broker.restart()
+        proxy.heal()
     assert second.returncode == 0, complained
     assert "responds again" in complained
     rows = verify(place / "data").rows

@@ -137,12 +137,15 @@ def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
 def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_server: ZooKeeper) -> None:
     txids = 30
     topology = watched_topology(Endless(), Diary(place / "diary"), **LASTING)
-    handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger, until_txid=txids)
-    wait_for(handle, 4)
-    zookeeper_server.kill()
-    zookeeper_server.restart()
-    assert handle.awaitTermination(PATIENCE)
-    check_totals(handle, txids)
+    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
+        behind = ledger.replace(zookeeper_server.hosts, proxy.address)
+        handle = run(topology, engine="local", data_dir=place / "data", ledger=behind, until_txid=txids)
+        wait_for(handle, 4)
+        proxy.cut()
+        assert not handle.awaitTermination(0.5)
+        proxy.heal()
+        assert handle.awaitTermination(PATIENCE)
+        check_totals(handle, txids)
 
 
 @pytest.mark.long
