@@ -16,7 +16,7 @@ import pytest
 
 from txstorm.cli.main import execute
 from txstorm.errors import FencedError
-from txstorm.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
+from txstorm.simulation import KINDS, Schedule, Strike, drawn, shrunk, simulate, story, trace
 from txstorm.simulation.schedule import STRIKES
 from txstorm.simulation.world import World
 from txstorm.storage.tables.table_log import TransactionalTable
@@ -123,3 +123,11 @@ def test_the_command_reports_violations_and_exits_with_1(capsys, no_epoch_check)
 def test_numbers_out_of_range_are_rejected(option, capsys):
     assert execute(["simulate", "--schedules", "2", option]) == 2
     assert option.removeprefix("--").partition("=")[0] in capsys.readouterr().err
+
+
+def test_a_schedule_comes_back_from_its_json():
+    for index in range(50):
+        schedule = drawn(3, index)
+        assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+    with pytest.raises(TypeError):
+        Schedule.from_json({**schedule.to_json(), "of_an_earlier_version": 1})
