@@ -222,10 +222,14 @@ class World:
             self.scheduler.block((0.05, 1.0, 20.0)[self.below(3)])
             return
         process.frozen = self.scheduler.picks + (20, 60, 200)[self.below(3)]
-        self._todo.append(lambda: self._during_pause(process, rewinds))
+        self.acts(lambda: self._during_pause(process, rewinds))
+        self._say(f"{process} wakes up")
+
+    def acts(self, call: Callable[[], None]) -> None:
+        """Have the world make a call before the current lane goes on."""
+        self._todo.append(call)
         self.scheduler.interrupt()
         self.scheduler.pass_on()
-        self._say(f"{process} wakes up")
 
     def _during_pause(self, process: Process, rewinds: int) -> None:
         if self.below(2) or all(one.is_frozen for one in self.processes):

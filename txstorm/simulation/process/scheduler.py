@@ -1,8 +1,8 @@
 """Scheduler of a simulated world: the lanes of all its processes, as greenlets on one thread, in an order drawn.
 
 Control may pass to another lane or process at every step at a seam (ledger, log, file, engine, database). Waits end by
-a wake-up or by simulated time, which passes only while no lane can run. It is one module: lanes, flags, locks and queues
-are ways to wait for the same scheduler.
+a wake-up or by simulated time, which passes only while no lane can run. It is one module: lanes, flags, locks and
+queues are ways to wait for the same scheduler.
 """
 
 from __future__ import annotations
