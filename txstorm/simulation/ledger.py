@@ -81,7 +81,7 @@ class SimLedger:
 
     def get(self, path: str) -> Entry | None:
         """Return the entry at `path`; None if there is none."""
-        self._world.reads(self._process, "ledger get", path)
+        self._world.reads(self._process, "ledger get", path.partition("/answers/")[0])  # their ids are random
         if (lane := self._process.scheduler.current) is not None:
             lane.asked = path
         return self._at.get(path)

@@ -385,18 +385,23 @@ class World:
             self.judge.swept()
 
     def _goes_on(self, process: Process) -> None:
-        """Let the only process that is left commit what there is; activate the topology if it is not active."""
-        self.lets_run(PATIENCE, lambda: process.state is not None or process not in self.processes, jumps=20)
-        if process.is_inactive and process in self.processes:
-            operator = self.process("command")
-            operate(self, operator, lambda: operator.activates(active=True))
-        self.lets_run(PATIENCE, lambda: operator not in self.processes, jumps=1000)
+        """Let the only process that is left commit what there is; activate the topology whenever it is not active."""
         end = self.scheduler.time + HEALING
-        self.lets_run(
-            50_000,
-            lambda: process not in self.processes or process.is_done() or self.scheduler.time > end,
-            jumps=2000,
-        )
+        self.lets_run(50_000, lambda: self._is_over(process, end) or process.is_inactive, jumps=2000)
+        for _ in range(3):  # an operator's earlier command may be carried out after this one
+            if self._is_over(process, end):
+                break
+            if process.is_inactive:
+                self._activate()
+            self.lets_run(20_000, lambda: self._is_over(process, end) or process.is_inactive, jumps=2000)
+
+    def _activate(self) -> None:
+        operator = self.process("command")
+        operate(self, operator, lambda: operator.activates(active=True))
+        self.lets_run(PATIENCE, lambda: operator not in self.processes, jumps=1000)
+
+    def _is_over(self, process: Process, end: float) -> bool:
+        return process not in self.processes or process.is_done() or self.scheduler.time > end
 
     def forget(self) -> None:
         """Drop all references, so that this world's memory is freed immediately."""

@@ -309,7 +309,7 @@ class Process(Owner):
     @property
     def is_inactive(self) -> bool:
         """Whether it starts no new transactions."""
-        return self.state is not None and self.state.mode is not Mode.ACTIVE
+        return self.state is not None and self.state.mode is Mode.INACTIVE
 
     # -- what others do to it ---------------------------------------------------------------------------------------
 
