@@ -249,10 +249,9 @@ class World:
             self._heal()
             self.judge.end()
         finally:
-            for process in self._all:
-                if not process.dead:
-                    process.dead = True  # what is left of its lanes must not take further steps
-                    self.scheduler.kill(process)
+            for process in [one for one in self._all if not one.dead]:
+                self._gone(process, "is over")
+                self.scheduler.kill(process)  # what is left of its lanes must not take further steps
 
     def lets_run(self, picks: int, until: Callable[[], bool] = lambda: False, jumps: int = 1) -> bool:
         """Let all processes run for a while; return whether `until` holds."""

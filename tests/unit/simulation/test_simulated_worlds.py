@@ -152,7 +152,7 @@ def test_a_leader_fenced_without_cause_is_a_violation(monkeypatch):
 
     monkeypatch.setattr(TransactionalTable, "_check_epoch", fenced)
     (found,) = simulate(5, SEED, stop_at=1).found
-    assert found.what.startswith("invariant 7: c1 leads and ends with FencedError: nobody has taken over")
+    assert found.what.startswith("invariant 7: c1 leads and its run ends with FencedError: nobody has taken over")
 
 
 def test_the_command_prints_one_json_line_of_integers(capsys):

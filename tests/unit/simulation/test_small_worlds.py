@@ -16,7 +16,10 @@ from txstorm.storage.tables.table_log import TransactionalTable
 
 STRIKES = int(os.environ.get("TXSTORM_STRIKES", "2"))
 CHANGED = {
-    *(f"ledger commit {path}" for path in ("identity", "epoch", "tables", "coordinator/meta", "intents", "history")),
+    *(
+        f"ledger commit {path}"
+        for path in ("identity", "epoch", "tables", "coordinator/meta", "intents", "history", "status")
+    ),
     *(f"table {what} {uri}" for what in ("create", "commit") for uri in ("sinks/out", "changes/kept", "state/kept")),
 }
 
