@@ -142,7 +142,7 @@ GROUND = {
     "user_code",
     "display",
     "tagged",
-    "threads",
+    "lanes",
     "row_order",
     "allocator",
     "_version",

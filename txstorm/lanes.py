@@ -140,6 +140,10 @@ class Lanes(Protocol):
         self.start(partial(complete, answer, work), name)
         return answer
 
+    def current(self) -> object:
+        """Return what identifies the calling lane."""
+        return threading.get_ident()
+
     def event(self) -> Flag:
         """Create a flag that is not set."""
         ...

@@ -13,6 +13,11 @@ tried.
 A new mutant: add it to the file of its room in scripts/_mutants/defects, then `scripts/mutants --record NAME`. The same
 without names after a change of the simulation: killers that still kill are kept, others are looked for. Remove
 killers.json first to look for all of them.
+
+  scripts/mutants                                       all of them, as scripts/test does
+  scripts/mutants naive_group_commit                    one
+  scripts/mutants --record                              after a change of the simulation or of tests
+  scripts/mutants --copies                              all in changed copies, as scripts/test-long does
 """
 
 import argparse

@@ -73,8 +73,7 @@ class Spread:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Order the tests: groups first, then long files, by the last run or, if it is unknown, by their marks."""
-        assert self._config.cache is not None
-        seconds = self._worker["seconds"] if self._worker else self._config.cache.get(SECONDS, {})
+        seconds = self._worker["seconds"] if self._worker else self._known()
         long = {file_of(item.nodeid) for item in items if any(item.get_closest_marker(mark) for mark in MARKS)}
 
         def key(item: pytest.Item) -> tuple[int, float, bool]:
@@ -94,8 +93,7 @@ class Spread:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a new worker where to store the groups, and what the last run took."""
-        assert self._config.cache is not None
-        node.workerinput.update(groups=str(self._groups), seconds=self._config.cache.get(SECONDS, {}))
+        node.workerinput.update(groups=str(self._groups), seconds=self._known())
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GroupScheduling | None:
@@ -104,6 +102,11 @@ class Spread:
             return None
         return GroupScheduling(config, log, self._groups / "groups.json")
 
+    def _known(self) -> dict[str, float]:
+        """Return what the files took in earlier runs; nothing without pytest's cache."""
+        cache = getattr(self._config, "cache", None)
+        return {} if cache is None else cache.get(SECONDS, {})
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up what the files take."""
         if report.when is not None and self._worker is None:
@@ -111,7 +114,8 @@ class Spread:
 
     def pytest_sessionfinish(self) -> None:
         """Keep what the files took for the next run."""
-        if self._made is not None and self._config.cache is not None:
+        if self._made is not None:
             self._made.cleanup()
-            known = self._config.cache.get(SECONDS, {})
-            self._config.cache.set(SECONDS, {**known, **{file: round(s, 1) for file, s in self._seconds.items()}})
+            known = self._known()
+            if (cache := getattr(self._config, "cache", None)) is not None:
+                cache.set(SECONDS, {**known, **{file: round(s, 1) for file, s in self._seconds.items()}})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from txstorm import faults
@@ -17,6 +16,7 @@ from txstorm.books.records import Dropped, Identity, LedgerPosition, Meta, check
 from txstorm.books.savepoint import Savepoint
 from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
+from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Ledger, Op, Put, in_commits
 from txstorm.ledger.values import BlobValues, Values
@@ -39,15 +39,16 @@ class Books:
 
     Args:
         values: the codec of the ledger's values, or the directory for the files of long values.
+        lanes: those of the run, whose lanes write at the same time.
     """
 
-    def __init__(self, ledger: Ledger, values: Path | Values) -> None:
+    def __init__(self, ledger: Ledger, values: Path | Values, lanes: Lanes = THREADS) -> None:
         self.ledger = ledger
         self._values = BlobValues(values) if isinstance(values, Path) else values
         self._guard: list[Check] = []  # the epoch of this coordinator, once it has raised it
         self._partitions: PartitionEntries | None = None
         self._late: dict[int, Meta] = {}
-        self._late_lock = Lock()
+        self._writing = lanes.lock()
         self.epoch = 0
 
     def check(self) -> LedgerPosition:
@@ -176,8 +177,7 @@ class Books:
         This is for metadata that recovery does not need, because planning (P1) has stored the batch, such as digests of
         the input.
         """
-        with self._late_lock:
-            self._late.update(metas)
+        self._late.update(metas)
 
     def keep_partitions(self) -> None:
         """Maintain Storm's entries ``user/<partition>/<txid>`` from now on, for a ledger at Storm's paths."""
@@ -375,17 +375,20 @@ class Books:
     # -- values -------------------------------------------------------------------------------------------------
 
     def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        try:
-            for batch in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
-                self.ledger.commit([*self._guard, *batch], durable=durable)
-        except ConflictError as error:
-            raise self._fenced(error) from error
+        with self._writing:  # so that no write overtakes one that carries noted metadata: a decision relies on it
+            late = dict(self._late)
+            try:
+                for batch in in_commits([*self._late_ops(late, ops), ops]) if late else (ops,):
+                    self.ledger.commit([*self._guard, *batch], durable=durable)
+            except ConflictError as error:
+                raise self._fenced(error) from error
+            for txid, meta in late.items():
+                if self._late.get(txid) is meta:
+                    del self._late[txid]
 
-    def _take_late(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    def _late_ops(self, late: Mapping[int, Meta], ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
         """Yield the operations for the metadata passed to `note_metas`, except where `ops` write or delete it."""
-        with self._late_lock:
-            late, self._late = self._late, {}
-        written = {op.path for op in ops} if late else set()
+        written = {op.path for op in ops}
         for txid, meta in late.items():
             if names.meta_path(txid) not in written:
                 yield self._meta_ops(txid, meta)

@@ -165,22 +165,29 @@ def ask(
         BusyError, HeldError: as for `deactivate`.
     """
     with _opened(data_dir, waiting) as books:
-        if books.ledger.holder() is None:
-            raise _not_running(books, data_dir, command)
-        asker = f"pid {os.getpid()} on {socket.gethostname()}"
-        request = Request(uuid.uuid4().hex, command, arguments, asker, utc_time(waiting.lanes.now()).isoformat())
-        try:
-            answer = _answered(books, request, waiting)
-        except BusyError:
-            raise
-        except HeldError as error:
-            raise _unanswered(books, request, waiting, error) from error
-        if answer is None:
-            live = books.ledger.holder() is not None
-            raise _unanswered(books, request, waiting) if live else _not_running(books, data_dir, command)
-        if answer.error is not None:
-            raise InputError(f"{command}: {answer.error}")
-        return dict(answer.result)
+        return ask_run(books, data_dir, command, arguments, waiting)
+
+
+def ask_run(
+    books: Books, data_dir: str | Path, command: str, arguments: Mapping[str, Any], waiting: Waiting
+) -> dict[str, Any]:
+    """Send a command to the run of an open ledger; see `ask`. `data_dir` is for messages."""
+    if books.ledger.holder() is None:
+        raise _not_running(books, data_dir, command)
+    asker = f"pid {os.getpid()} on {socket.gethostname()}"
+    request = Request(uuid.uuid4().hex, command, arguments, asker, utc_time(waiting.lanes.now()).isoformat())
+    try:
+        answer = _answered(books, request, waiting)
+    except BusyError:
+        raise
+    except HeldError as error:
+        raise _unanswered(books, request, waiting, error) from error
+    if answer is None:
+        live = books.ledger.holder() is not None
+        raise _unanswered(books, request, waiting) if live else _not_running(books, data_dir, command)
+    if answer.error is not None:
+        raise InputError(f"{command}: {answer.error}")
+    return dict(answer.result)
 
 
 def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None:

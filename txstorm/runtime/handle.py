@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import logging
-import threading
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -79,7 +78,7 @@ class RunHandle:
         self.data_dir: Path = session.data_dir
         # Not `Thread.join`: a Ctrl-C that interrupts it marks the thread as ended (CPython before 3.13).
         self._done = session.lanes.event()
-        self._driver_thread = 0
+        self._driver_lane: object = None
 
     def start(self) -> None:
         """Start the driver thread. Called only once, by `launch`."""
@@ -87,7 +86,7 @@ class RunHandle:
         self._session.lanes.start(self._body, f"txstorm-{self.name}")
 
     def _body(self) -> None:
-        self._driver_thread = threading.get_ident()
+        self._driver_lane = self._session.lanes.current()
         try:
             self._session.engine.start(self._session.program)
             self._phase = "running"
@@ -212,7 +211,7 @@ class RunHandle:
         A listener may call this too; in that case it returns without waiting.
         """
         self._driver.stop(drain=drain)
-        if threading.get_ident() != self._driver_thread and not self._monitor.is_calling_listeners():
+        if self._session.lanes.current() != self._driver_lane and not self._monitor.is_calling_listeners():
             waited(self._done, self._session.lanes)
             self._warn_of_letters()
 

@@ -23,6 +23,7 @@ from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.collector import Observe
+from txstorm.engine.task.commit_phase import CommitRun
 from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
 from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.credentials import named_ledger
@@ -38,7 +39,7 @@ from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.batches.system import Pins, SystemTransactions
-from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher
+from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher, MakeRun
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
 from txstorm.runtime.failures import NO_LETTERS, Failure, LetterLimit, RetryPolicy
@@ -53,7 +54,7 @@ from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, S
 from txstorm.stateful.target import stateful_targets
 from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
-from txstorm.storage.tables.directory import Directory
+from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
 from txstorm.topology.graph import Topology
@@ -144,7 +145,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class _Start:
+class Start:
     """The arguments of `open_session`."""
 
     topology: Topology
@@ -181,7 +182,7 @@ def open_session(
         FencedError: another run has taken over in the meantime; also raised in place of any error caused by that.
         KilledError: the run whose end this run awaited on standby was killed.
     """
-    start = _Start(topology, engine, data_dir, options, monitor, sleep)
+    start = Start(topology, engine, data_dir, options, monitor, sleep)
     check_spout(topology.spout.object)
     if (journal := _journal(options.journal)) is not None:
         journal.close()  # only checks that it is writable, before any side effect
@@ -205,13 +206,14 @@ def open_session(
         raise
     try:
         store, identity = _lead(start, books, writer)
+        place = Directory(data_dir, books.check_leads)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         _empty_spill(data_dir / "spill", books)
         running = rebalanced_before(topology, books.parallelism())
         if running is not topology:
             program = program.with_plan(compile_plan(running))
-        return _assemble(start, running, program, books, store, identity)
+        return assemble(start, running, program, books, Led(store, identity, place))
     except BaseException as error:
         end = real_end(error, books)  # a process that was suspended may find tables created by its successor
         books.ledger.close()
@@ -229,7 +231,7 @@ def _empty_spill(directory: Path, books: Books) -> None:
     sweep_spilled(str(directory), None, books.epoch)
 
 
-def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
+def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
     """Open the ledger and acquire its lease; raises an error if tables exist but the ledger is missing."""
     topology, data_dir = start.topology, start.data_dir
     settings = topology.settings
@@ -244,7 +246,7 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
         raise DataDirectoryError(msg)
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
-        books = Books(ledger, data_dir / "intents")
+        books = Books(ledger, data_dir / "intents", start.options.lanes)
         if take_lease(books, topology.id, start.options.standby, make_ready, start.options.lanes):
             # Meanwhile another version of txstorm may have led, or the topology may have moved to another ledger.
             check_directory(data_dir)
@@ -261,7 +263,7 @@ def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) ->
         raise
 
 
-def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
+def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
     """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked.
 
     Nothing is created either before the ledger, asked with the new epoch, says that this run leads
@@ -288,7 +290,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     settings, recorded = topology.settings, books.tables()
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
-    states = max(1, sum(map(len, topology.states.values())))
+    bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
     store = StateStore.open(
         data_dir,
         TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
@@ -301,10 +303,7 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
             partial(_managed_targets, topology),
         ),
         RecordedTables(known is None, committed, recorded),
-        settings=StoreSettings(
-            Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
-        ),
-        lanes=start.options.lanes,
+        settings=StoreSettings(bounds, settings.log_retention, settings.state_max_lag, start.options.lanes),
         spark=writer,
         opened=place,
     )
@@ -353,35 +352,33 @@ def _lead_outside(
         store.outside.settle()
 
 
-def _assemble(
-    start: _Start, topology: Topology, program: Program, books: Books, store: StateStore, identity: Identity
-) -> Session:
-    engine, options, monitor = start.engine, start.options, start.monitor
+@dataclass(frozen=True)
+class Led:
+    """What a coordinator leads: its tables and their directory.
+
+    Attributes:
+        source: the spout's planner; None: that of the topology's spout.
+        run: makes the commit phase of an attempt.
+        external: whether committers change other systems in `finish_batch`; None: as the topology declares.
+    """
+
+    store: StateStore
+    identity: Identity
+    place: TableDirectory
+    source: SpoutPlanner | None = None
+    run: MakeRun = CommitRun
+    external: bool | None = None
+
+
+def assemble(start: Start, topology: Topology, program: Program, books: Books, led: Led) -> Session:
+    """Build the session of a coordinator that has taken over its tables."""
+    engine, options, monitor, store, identity = start.engine, start.options, start.monitor, led.store, led.identity
     settings = _settings(topology, options)
-    planning = _planning(topology, program, books, settings, options)
+    planning = _planning(topology, program, books, settings, options, led)
     gate = _gate(planning.planner, settings, options)
 
-    def blocked(cause: str | None) -> None:
-        gate.blocked = cause is not None
-        monitor.blocked(cause)
-
+    committer = _finisher(start, topology, program, books, led, gate)
     lanes = options.lanes
-    publisher = Publisher(
-        store,
-        books,
-        keep_intents=settings.keep_intents,
-        blocked=blocked,
-        sleep=start.sleep,
-        monotonic=lanes.monotonic,
-    )
-    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None, lanes=lanes)
-    finishing = FinishOptions(
-        ahead=settings.finish_ahead and not topology.outside,
-        letter_limit=LetterLimit(settings.max_dead_letters),
-        observe=options.observe,
-        lanes=lanes,
-    )
-    committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
     retention = None
     if (seconds := settings.history_retention) is not None:
         retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes)
@@ -395,6 +392,7 @@ def _assemble(
         engine=engine,
         books=books,
         store=store,
+        place=led.place,
         planning=planning,
         gate=gate,
         window=InFlightWindow(
@@ -410,11 +408,38 @@ def _assemble(
     )
 
 
-def _planning(topology: Topology, program: Program, books: Books, settings: Settings, options: RunOptions) -> Planning:
-    source = planner(topology.spout.object, program.driver_context(program.spout))
+def _finisher(
+    start: Start, topology: Topology, program: Program, books: Books, led: Led, gate: Admission
+) -> GroupFinisher:
+    options, settings, store = start.options, _settings(topology, start.options), led.store
+
+    def blocked(cause: str | None) -> None:
+        gate.blocked = cause is not None
+        start.monitor.blocked(cause)
+
+    lanes, large = options.lanes, options.observe is None
+    publisher = Publisher(
+        store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep, monotonic=lanes.monotonic
+    )
+    jobs = CommitJobs(program, start.engine, Path(store.data_dir), books.epoch, allowed=large, lanes=lanes)
+    finishing = FinishOptions(
+        ahead=settings.finish_ahead and not topology.outside,
+        letter_limit=LetterLimit(settings.max_dead_letters),
+        observe=options.observe,
+        lanes=lanes,
+        run=led.run,
+    )
+    return GroupFinisher(program, store, books, led.identity, publisher, jobs, finishing)
+
+
+def _planning(
+    topology: Topology, program: Program, books: Books, settings: Settings, options: RunOptions, led: Led
+) -> Planning:
+    source = led.source or planner(topology.spout.object, program.driver_context(program.spout))
+    external = topology.external if led.external is None else led.external
     wrap = options.recorded or (lambda planner: planner)
     pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout, options.lanes)
-    return Planning(books, source, options.lanes.now, external=topology.external, pins=pins, wrap=wrap)
+    return Planning(books, source, options.lanes.now, external=external, pins=pins, wrap=wrap)
 
 
 def _system(

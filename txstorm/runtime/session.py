@@ -28,7 +28,7 @@ from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.standby import real_end
 from txstorm.state.store import StateStore
-from txstorm.storage.tables.directory import Directory
+from txstorm.storage.tables.directory import TableDirectory
 from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 
@@ -63,6 +63,7 @@ class Session:
     engine: Engine
     books: Books
     store: StateStore
+    place: TableDirectory
     planning: Planning
     gate: Admission
     window: InFlightWindow
@@ -101,8 +102,7 @@ class Session:
         groups = self.books.history()
         if groups:
             faults.point("history.before")
-            place = Directory(self.data_dir, self.books.check_leads)
-            place.append_history([row for rows in groups.values() for row in rows])
+            self.place.append_history([row for rows in groups.values() for row in rows])
             faults.point("history.written")
             self.books.forget_history(list(groups))
             faults.point("history.after")

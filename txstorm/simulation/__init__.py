@@ -5,7 +5,7 @@ simulated on one thread, and every fault is drawn from a seed. `simulate` runs m
 with the trace of the smallest schedule that still shows it. Not a user tool, so it is not part of `testing`; it
 imports neither pyspark nor deltalake itself.
 
-May import: runtime.batches, runtime.commit, runtime.standby, and everything below runtime.
+May import: runtime and everything below it.
 Start: world.py.
 """
 

@@ -16,6 +16,9 @@ from txstorm.simulation.expected import Violation
 from txstorm.storage.tables.intent import SINK
 from txstorm.storage.tables.table_log import COMMITTED
 
+PATIENCE = 2000
+"""Maximum number of choices of a lane until a start has refused."""
+
 if TYPE_CHECKING:
     from txstorm.simulation.world import World
 
@@ -47,7 +50,7 @@ def refused(world: World, what: str) -> None:
     gone = _recorded(world).keys() - set(world.code) - world.drop if names.TABLES in world.entries.at else set()
     if gone and DECIDED not in world.entries.at:
         for process in list(world.processes):
-            if not process.busy:
+            if not process.is_frozen:
                 world.ended(process, "is stopped")
         if not world.processes:
             world.count(kinds.LEFT_OUT, what)
@@ -59,12 +62,19 @@ def _try(world: World, what: str) -> None:
     process, sizes = world.process("c"), [len(one.versions) for one in world.tables.values()]
     entries = world.entries.at.copy()
     world.entries.holder = None
-    try:
-        process.open()
-    except (TableCorrupt, DataDirectoryError, LedgerCorrupt, StateError) as error:
-        world.ended(process, f"refuses to start: {error}")
-    else:
+    refusals: list[Exception] = []
+
+    def start() -> None:
+        try:
+            process.open()
+        except (TableCorrupt, DataDirectoryError, LedgerCorrupt, StateError) as error:
+            refusals.append(error)
+
+    lane = process.lanes.start(start, "start")
+    world.lets_run(PATIENCE, lambda: not lane.is_alive())
+    if not refusals:
         raise Violation(8, f"{what}, and {process} leads")
+    world.ended(process, f"refuses to start: {refusals[0]}")
     if entries != world.entries.at or sizes != [len(one.versions) for one in world.tables.values()]:
         raise Violation(8, f"{what}, and {process} has written before it noticed")
 

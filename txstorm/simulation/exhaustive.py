@@ -10,7 +10,7 @@ from itertools import count
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.engine.gc_pause import seldom_collected
 from txstorm.errors import InputError
-from txstorm.simulation.process import Process
+from txstorm.simulation.process.process import Process
 from txstorm.simulation.schedule import CRASH, CRASH_AFTER, LOST, PAUSE, Schedule, Strike, drawn
 from txstorm.simulation.search import Found, quiet, violation
 from txstorm.simulation.world import World

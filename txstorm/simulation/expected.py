@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -30,6 +32,16 @@ class Violation(Exception):
 def txid_app(ref: TableRef, timeline: int) -> str:
     """Return the app id under which a table records its last txid."""
     return ref.txid_app(TopologyIdentity("", INCARNATION, timeline))
+
+
+@cache
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def digest_of(digests: Mapping[str, str]) -> str:
+    """Return the digest of a batch, given those of its partitions."""
+    return _digest(json.dumps(digests, sort_keys=True))
 
 
 def needed(stored: Stored) -> list[int]:

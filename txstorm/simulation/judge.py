@@ -1,4 +1,7 @@
-"""The invariants of a simulated world, checked at every durable write and after the world has healed."""
+"""The invariants of a simulated world, checked at every durable write and after the world has healed.
+
+It is one module, since every check needs what others have seen: positions, intents, lives of tables.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.books.books import DECIDED
 from txstorm.clients.delta.entry import Commit
+from txstorm.coordinator.machine import Mode, State
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Entry
 from txstorm.simulation import expected as content
@@ -21,7 +25,7 @@ from txstorm.storage.tables.table_log import COMMITTED, REGROUPED
 
 if TYPE_CHECKING:
     from txstorm.simulation.delta.tables import Stored
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 THEIRS = f"{STAGED}/theirs.parquet"
@@ -64,7 +68,7 @@ class Judge:
             above, _, name = path.rpartition("/")
             if above == names.META:
                 if not rewound:
-                    self._meta(int(name), entry, currtx)
+                    self._meta(process, int(name), entry, currtx)
             elif above == names.INTENTS:
                 self._intent(process, int(name), entry, currtx, rewound=rewound)
                 if entry is not None:
@@ -80,19 +84,19 @@ class Judge:
         if moves is not None:
             self._moved(process, currtx, changed, rewound=rewound)
         if (tables := changed.get(names.TABLES)) is not None:
-            self._recorded(self._value(tables.value))
+            self._recorded(process, self._value(tables.value))
         if rewound:
             entries = self._world.entries
             left = [path for above in TAKEN_BACK for path in entries.paths(above) if changed.get(path, path) is path]
             if left:
                 raise Violation(6, f"a rewind to txid {currtx - 1} is over, {left} stay in the ledger")
 
-    def _recorded(self, tables: Mapping[str, int]) -> None:
+    def _recorded(self, process: Process, tables: Mapping[str, int]) -> None:
         """Check that the ledger records the positions of all known tables."""
         entry = self._world.entries.at.get(names.TABLES)
         before = set() if entry is None else self._value(entry.value).keys()
         for uri in before - tables.keys():
-            if uri not in self._world.drop:
+            if uri not in process.drop:
                 raise Violation(6, f"of {sorted(before)} only {tables} stays recorded")
             self._lives[uri][1] = self.currtx - 1
         for uri in tables.keys() - before:
@@ -107,7 +111,7 @@ class Judge:
             path = names.meta_path(one["txid"])
             entry = changed.get(path) or self._world.entries.at.get(path)
             meta = None if entry is None else self._value(entry.value)
-            if meta is None or list(meta["digests"].values()) != [one["digest"]]:
+            if meta is None or content.digest_of(meta["digests"]) != one["digest"]:
                 raise Violation(4, f"txid {one['txid']} is decided with {one['digest']}, its metadata says {meta}")
 
     def _check_history_write(self, path: str, entry: Entry | None) -> None:
@@ -212,15 +216,15 @@ class Judge:
                 if at == last:
                     stored.check_durable(stored.published, f"txid {txid} is {what}")
 
-    def _meta(self, txid: int, entry: Entry | None, currtx: int) -> None:
+    def _meta(self, process: Process, txid: int, entry: Entry | None, currtx: int) -> None:
         """Check that planned metadata of a non-opaque spout stays unchanged until the txid is committed."""
         if entry is not None:
             if not self._opaque:
                 meta = self._value(entry.value)
                 planned = extents_of(meta["document"]), str(kind_of(meta["document"])), meta["stamp"]
                 known = self._planned.setdefault((self.timeline, txid), planned)
-                if known is planned and planned[-1] < self._world.now:
-                    raise Violation(4, f"txid {txid} is planned at {self._world.now} with the time {planned[-1]}")
+                if known is planned and planned[-1] < process.planned_since:
+                    raise Violation(4, f"txid {txid} is planned after {process.planned_since} for {planned[-1]}")
                 if known != planned:
                     raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {planned}")
         elif txid >= currtx - 1 and not (self._opaque and txid >= self.currtx):
@@ -231,7 +235,7 @@ class Judge:
 
         It may pause after the answer: what it creates then has to be taken over.
         """
-        if process.ledger.asked != names.EPOCH:
+        if process.asked != names.EPOCH:
             raise Violation(5, f"{process} creates {what} without asking whether it leads")
 
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
@@ -325,6 +329,27 @@ class Judge:
         todo = [] if self._rewind is None else self._rewind["tables"]
         if any(file["path"] == path for one in todo if one["uri"] == stored.uri for file in one["adds"]):
             raise Violation(6, f"{path} of {stored.uri} is removed, and a decided rewind needs it")
+
+    # -- when a coordinator decides something in memory -----------------------------------------------------------
+
+    def watched(self, process: Process, before: State | None, state: State) -> None:
+        """Check the coordinator's state after an event against its limits."""
+        schedule = self._world.schedule
+        if len(state.entries) > schedule.depth:
+            raise Violation(9, f"{process} may have {schedule.depth} in flight: {state}")
+        if state.committing > (1 if schedule.external else schedule.group):
+            raise Violation(9, f"{process} may commit {schedule.group} at once: {state}")
+        if before is None:
+            return
+        fresh = state.started > before.started
+        if fresh and state.mode is not Mode.ACTIVE:
+            raise Violation(9, f"{process} is to begin nothing new: {before}, then {state}")
+        if state.currtx < before.currtx or state.started < before.started:
+            raise Violation(9, f"{process} goes back from {before} to {state}")
+        if before.held and state.held >= before.held and len(state.entries) > len(before.entries):
+            last = state.currtx + len(state.entries) - 1
+            if last >= min(state.held):
+                raise Violation(9, f"{process} has to wait with txid {min(state.held)}: {state}")
 
     # -- when the world has healed -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from txstorm.ledger.port import Entry, Op, name_order, outcome
 from txstorm.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 
@@ -78,12 +78,12 @@ class SimLedger:
         self._entries = world.entries
         self._at = world.entries.at
         self._notices = world.schedule.notices
-        self.asked = ""  # the path of the newest answer to `get`
 
     def get(self, path: str) -> Entry | None:
         """Return the entry at `path`; None if there is none."""
-        self._world.reads(self._process, "ledger get", path)
-        self.asked = path
+        self._world.reads(self._process, "ledger get", path.partition("/answers/")[0])  # their ids are random
+        if (lane := self._process.scheduler.current) is not None:
+            lane.asked = path
         return self._at.get(path)
 
     def children(self, path: str) -> list[str]:
@@ -113,7 +113,8 @@ class SimLedger:
             after = outcome(op, there)
             if after is not there:
                 changed[path] = after
-        self._world.judge.before_ledger(self._process, changed)
+        with self._world.judging():
+            self._world.judge.before_ledger(self._process, changed)
         self._entries.update(changed)
         if kind == CRASH_AFTER:
             self._process.dies()
@@ -134,7 +135,9 @@ class SimLedger:
             raise FencedError("the lease is lost")
 
     def wait_free(self, seconds: float) -> bool:
-        """Return whether the lease is free."""
+        """Wait until the lease is free; return whether it is."""
+        if self._entries.holder is not None:
+            self._process.lanes.sleep(seconds)
         return self._entries.holder is None
 
     def release(self) -> None:
@@ -147,5 +150,6 @@ class SimLedger:
         return None if self._entries.holder is None else "a process"
 
     def close(self) -> None:
-        """Release the lease."""
+        """Release the lease, when the process has ended its work."""
+        self._process.led = self._world.leads(self._process)
         self.release()

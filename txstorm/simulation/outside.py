@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.api.context import TaskContext
 from txstorm.api.spout import NOT_READY, SpoutCoordinator, TransactionalSpout
-from txstorm.simulation.schedule import REPLAYED, TOPOLOGY
+from txstorm.simulation.schedule import HEARTBEAT, REPLAYED, TOPOLOGY
 from txstorm.spouts.executors import planner
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.storage.rows.update_rules import Row, opaque, transactional
 from txstorm.storage.tables.intent import TxidRecord
 
 if TYPE_CHECKING:
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 
@@ -35,18 +36,22 @@ def extents_of(document: Any) -> Extents:
 class SimPlanner(SpoutPlanner):
     """The shipped planner, for a simulated user's coordinator, whose metadata are the extents."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, process: Process) -> None:
+        world, self._process = process.world, process
         self.opaque = world.schedule.opaque
         self._coordinator = SimCoordinator(world)
         self._shipped = planner(SimSpout(self._coordinator), TaskContext(TOPOLOGY, "source", 0, 1))
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """Plan the next batch; an opaque replay may contain more or less than before."""
+        self._process.plans()
         self._coordinator.replay = replay
         return self._shipped.plan(txid, previous, replay=replay)
 
     def skip(self, previous: Any) -> Any:
         """Return the document of a system transaction."""
+        self._process.plans()
+        self._process.world.counts[HEARTBEAT] += 1
         if previous is None:
             previous = {"meta": self._coordinator.beginning()}
         return self._shipped.skip(previous)

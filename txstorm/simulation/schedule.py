@@ -20,16 +20,17 @@ THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
 HEARTBEAT, CREATING = "heartbeat", "paused_before_creation"
+HANGS, WORKER, REFUSED = "call_hangs", "worker_dies", "step_of_a_dead_process"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, THINNING, REPLAYED, LIE, DAMAGE, INACTIVE),
-    *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT, CREATING),
+    *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT, CREATING, HANGS, WORKER, REFUSED),
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
 STRIKE_STEPS = 80
-DRAWS = 16
+DRAWS = 17
 """Number of random numbers from which a schedule is drawn."""
 
 
@@ -56,6 +57,7 @@ class Schedule:
         flaky: percentage of a process's steps that fail or get a late answer.
         notices: whether a process that has lost the lease notices at once.
         external: whether committers change a user's database; then only one coordinator leads at a time.
+        ahead: whether committers may finish ahead of their turn.
         spark: whether the last table is written by Spark.
         strikes: the faults, in the order of their steps.
     """
@@ -72,6 +74,7 @@ class Schedule:
     flaky: int
     notices: bool
     external: bool
+    ahead: bool
     spark: bool
     strikes: tuple[Strike, ...]
 
@@ -130,6 +133,7 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,
+        ahead=draw() < 0.7,
         spark=draw() < SPARK,
         strikes=tuple([Strike(step, kind) for step, kind in sorted(strikes)]),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txstorm.books.rewind import Rewind
 from txstorm.books.savepoint import SavedTable, Savepoint
-from txstorm.coordinator import events as ev
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.paths import CURRTX, DROPPED, TABLES, savepoint_path
 from txstorm.ledger.port import ABSENT, Check
@@ -14,15 +14,14 @@ from txstorm.recovery.rewind import carry_out, planned
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.damage import damage, refused
 from txstorm.simulation.delta.tables import SimRows, SimTable
-from txstorm.simulation.expected import Violation
-from txstorm.simulation.process import Process
+from txstorm.simulation.process.process import Process
 from txstorm.simulation.schedule import INCARNATION, PAUSE, TOPOLOGY
 from txstorm.storage.tables.as_of import version_as_of
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import SINK, STATE
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 
@@ -32,20 +31,20 @@ RESTORING = 6
 
 def name_last(process: Process) -> None:
     """Create a savepoint of the last committed transaction; a second one of the same name must be refused."""
-    txid, path = process.books.committed(), savepoint_path(f"s{process.world.unique()}")
-    if txid > process.world.judge.currtx - 1 or (
-        txid < process.world.judge.currtx - 1 and process.world.leads(process)
-    ):
-        raise Violation(2, f"{process} takes txid {txid} for the last committed one")
-    rows = [row for found in process.books.history().values() for row in found if row["txid"] == txid]
+    world, books, session = process.world, process.books, process.session
+    assert session is not None
+    txid, path = books.committed(), savepoint_path(f"s{world.unique()}")
+    if txid > world.judge.currtx - 1:
+        world.violates(2, f"{process} takes txid {txid} for the last committed one")
+    rows = [row for found in books.history().values() for row in found if row["txid"] == txid]
     if not rows:
         return
-    where = {uri: SavedTable(_version(table, txid)) for uri, table in process.tables.items()}
+    where = {uri: SavedTable(_version(process.open_table(table.ref), txid)) for uri, table in process.tables.items()}
     document, stamp = rows[0]["extents"], rows[0]["stamp"]
     made = Savepoint("s", TOPOLOGY, INCARNATION, process.owner.timeline, txid, document, stamp, 0, where)
-    made_it = [process.books.put_if([Check(path, ABSENT)], {path: made.to_json()}) for _ in range(2)]
-    if made_it != [True, False] or path not in process.world.entries.at:
-        raise Violation(9, f"{process} creates {path} twice, and the results are {made_it}")
+    made_it = [books.put_if([Check(path, ABSENT)], {path: made.to_json()}) for _ in range(2)]
+    if made_it != [True, False] or path not in world.entries.at:
+        world.violates(9, f"{process} creates {path} twice, and the results are {made_it}")
 
 
 def _version(table: SimTable, txid: int) -> int:
@@ -75,7 +74,7 @@ def rewind_to_share(process: Process, share: float, *, asleep: bool) -> bool:
     timeline = identity.timeline + 1
     decided = Rewind(TOPOLOGY, INCARNATION, timeline, process.books.epoch, txid, row, tables)
     process.books.decide_rewind(decided)
-    carry_out(process.place, process.books, decided, process.world.lanes)
+    carry_out(process.place, process.books, decided, process.lanes)
     return True
 
 
@@ -100,15 +99,14 @@ FIRST = TableRef(SINK, "out").uri
 MOST_TABLES = 6
 """Maximum number of tables that a world ever has."""
 
-DRAINS = 20
-"""Number of rounds after which a stopping coordinator must have committed the transactions in flight."""
+PATIENCE = 2000
+"""Maximum number of choices of a lane for which the world waits for an operator's command."""
 
 
 def rival(world: World) -> None:
     """Make the leader lose its lease without noticing, and start a second coordinator beside it.
 
-    Often one of them has just written files that are not referenced yet while the other one sweeps: the second one when
-    it stops, or the first one, which was paused in the middle of its sweep.
+    Often one of them has just written files that are not referenced yet while the other one sweeps, when it stops.
     """
     first = world.leader()
     if first is None or world.schedule.external:
@@ -119,17 +117,15 @@ def rival(world: World) -> None:
     if who == 2:
         world.arm(1, kinds.PAUSE_AFTER)  # as soon as it has raised the epoch
     world.count(kinds.RIVAL, "a second coordinator")
-    second = world.start()
-    if who == 2 and first in world.processes:
+    second = world.started() if world.below(2) else world.start()
+    if who == 2 and first in world.processes and first.opened:
         world.count(kinds.SAVEPOINT, f"{first} creates a savepoint")
-        world.act(first, name_last)
-    if who == 0:
+        first.does("savepoint", lambda: name_last(first))
+    if who == 0 and second is not None:
         _stop(world, second)
-    if who == 1:
+    if who == 1 and second is not None:
         _keep_up_now(world, second)
-        if first in world.processes and first.group is None:
-            world.count(kinds.SWEEP, f"{first} sweeps")
-            world.act(first, Process.sweep)
+        _stop(world, first)
 
 
 def lose_lease(world: World) -> None:
@@ -139,27 +135,6 @@ def lose_lease(world: World) -> None:
         world.entries.holder = None
 
 
-def unlikely(world: World, process: Process) -> None:
-    """Cause a minor event: a failing batch or committer, a late or repeated answer, upkeep, or a sweep."""
-    which = world.below(6)
-    if which == 0 and process.jobs:
-        world.count(kinds.BATCH, f"a batch of {process} fails")
-        process.fail(world.below(8), resume=world.below(3) > 0, emitted=world.below(2) > 0)
-    elif which == 1 and process.group is not None:
-        world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
-        process.commit(world.below(len(process.group.txids)))
-    elif which == 3 and process.group is None:
-        world.count(kinds.SWEEP, f"{process} sweeps")
-        process.sweep()
-    elif which > 3:
-        _keep_up(world, process, compact=which > 4)
-    elif which == 2 and process.jobs and world.below(2):
-        process.lie(world.below(8))
-    elif process.dead or process.ready:
-        world.count(kinds.STALE, f"{process} gets a late event")
-        process.stale(world.below(len(process.dead) + len(process.ready)), world.below(3))
-
-
 def deploy(world: World) -> None:
     """Deploy code with a table more or fewer, perhaps several times; usually the leader is stopped or paused first.
 
@@ -167,7 +142,7 @@ def deploy(world: World) -> None:
     """
     for _ in range(1 + world.below(3)):
         process = world.leader()
-        if process is not None and not process.busy and (world.schedule.external or world.below(3)):
+        if process is not None and not process.is_frozen and (world.schedule.external or world.below(3)):
             world.ended(process, "is stopped")
         if world.schedule.external and world.processes:
             return  # one coordinator at a time
@@ -181,9 +156,9 @@ def deploy(world: World) -> None:
             world.late_creation = not world.schedule.external and world.below(2) == 0
         if world.below(2):
             world.arm(TAKING_OVER)
-        started = world.start()
+        started = world.started()
         world.late_creation = False
-        if started not in world.processes and world.below(2):
+        if started is None and world.below(2):
             _roll_back(world, *before)
         if world.below(2):
             _commit_more(world)
@@ -200,18 +175,21 @@ def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> Non
         world.code, world.drop = code, drop
         _commit_more(world)
         for process in list(world.processes):
-            if not process.busy:
+            if not process.is_frozen:
                 world.ended(process, "is stopped")
         world.code, world.drop = now
         if not world.processes:
-            world.start()
+            world.started()
 
 
-def _commit_more(world: World) -> None:
+def _commit_more(world: World) -> Process | None:
+    """Have the leader commit what there is; return it, if it is still there."""
     world.more()
-    process = world.leader() or (None if world.processes else world.start())
-    if process is not None and process in world.processes and not process.busy:
-        world.act(process, Process.work_off)
+    process = world.leader() or (None if world.processes else world.started())
+    if process is None or process.is_frozen:
+        return None
+    world.lets_run(400, lambda: process not in world.processes or process.is_done(), jumps=10)
+    return process if process in world.processes else None
 
 
 def _drop(world: World, gone: str) -> None:
@@ -232,7 +210,7 @@ def go_away(world: World) -> None:
 def jump(world: World) -> None:
     """Make the wall clock jump, forwards or backwards."""
     world.count(kinds.CLOCK, "the clock jumps")
-    world.now = max(0, world.now + world.below(2000) - 1000)
+    world.epoch = max(0, world.epoch + (world.below(2000) - 1000) * 1000 ** world.below(3))
 
 
 def rewind(world: World) -> None:
@@ -243,10 +221,10 @@ def rewind(world: World) -> None:
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
         return  # a user's database cannot be rewound, or nothing is committed yet
     process = world.leader()
-    asleep = process is not None and not process.busy and world.below(3) == 0
+    asleep = process is not None and not process.is_frozen and world.below(3) == 0
     if asleep and process is not None:
         _keep_up_now(world, process)
-    elif process is not None and not process.busy:
+    elif process is not None and not process.is_frozen:
         world.ended(process, "is stopped")
     operator = world.process("rewind")
     world.entries.holder = None
@@ -254,9 +232,23 @@ def rewind(world: World) -> None:
     if not asleep and world.below(2):
         world.arm(REWIND_STEPS)
     share = world.draw()
-    world.act(operator, lambda one: rewind_to_share(one, share, asleep=asleep))
-    if operator in world.processes:
-        world.ended(operator, "is done")
+    operate(world, operator, lambda: rewind_to_share(operator, share, asleep=asleep))
+
+
+def operate(world: World, operator: Process, call: Callable[[], object]) -> None:
+    """Have an operator's process make a call, then end, while others run; wait for it, but not for ever."""
+
+    def body() -> None:
+        error: BaseException | None = None
+        try:
+            call()
+        except Exception as failure:  # noqa: BLE001 - judged by the world
+            error = failure
+        operator.ledger.close()
+        world.finished(operator, error)
+
+    operator.lanes.start(body, "command")
+    world.lets_run(PATIENCE, lambda: operator not in world.processes, jumps=5)
 
 
 def back_and_forth(world: World) -> None:
@@ -268,95 +260,65 @@ def back_and_forth(world: World) -> None:
         return  # the world has no state
     for _ in range(2 + world.below(2)):
         for _ in range(1 + world.below(3)):
-            world.more()
-            process = world.leader() or world.start()
-            if process in world.processes:
-                world.count(kinds.COMPACTION, f"{process} commits what there is, and a compaction")
-                world.act(process, _compacted)
+            process = _commit_more(world)
+            if process is not None:
+                _keep_up_now(world, process)
         for stored in world.tables.values():
             if stored.versions and world.below(3) == 0:
                 stored.foreign()
         rewind(world)
 
 
-def _compacted(process: Process) -> None:
-    process.work_off()
-    if process.begin_upkeep(compact=True):
-        process.end_upkeep()
-
-
 def _keep_up_now(world: World, process: Process) -> None:
-    """Begin upkeep in a process, which may have ended in the meantime."""
-    if process in world.processes:
-        world.act(process, lambda one: _keep_up(world, one, compact=world.below(2) > 0))
-
-
-def _keep_up(world: World, process: Process, *, compact: bool) -> None:
-    """Write the files of a compaction or small-file compaction, if needed; they are committed later."""
-    for this in (compact, not compact):
-        if process.begin_upkeep(compact=this):
-            world.count(kinds.COMPACTION if this else kinds.GATHERING, f"{process} writes files")
-            return
+    """Have a process begin upkeep soon, unless it has ended in the meantime."""
+    if process in world.processes and process.store is not None:
+        process.store.upkeep.wanted = True
+        world.lets_run(30, jumps=2)
 
 
 def savepoint(world: World) -> None:
     """Create a savepoint of the last committed transaction."""
     process = world.processes[world.below(len(world.processes))] if world.processes else None
-    if process is not None:
+    if process is not None and process.opened:
         world.count(kinds.SAVEPOINT, f"{process} creates a savepoint")
-        world.act(process, name_last)
+        process.does("savepoint", lambda: name_last(process))
 
 
 def stop(world: World) -> None:
-    """Stop the leader cleanly."""
+    """Stop the leader."""
     process = world.leader()
     if process is not None:
         _stop(world, process)
 
 
 def deactivate(world: World) -> None:
-    """Deactivate or activate the topology."""
+    """Have an operator deactivate or activate the topology."""
     process = world.leader()
-    if process is not None:
-        world.count(kinds.INACTIVE, f"{process} is {'de' if process.starts else ''}activated")
-        world.act(process, lambda one: one.activate(active=not one.starts))
+    if process is None or process.state is None:
+        return
+    active = process.is_inactive
+    operator = world.process("command")
+    world.count(kinds.INACTIVE, f"{process} is {'' if active else 'de'}activated")
+    operate(world, operator, lambda: operator.activates(active=active))
 
 
 def _stop(world: World, process: Process) -> None:
-    """Stop `process`, leader or not: finish the group being committed, flush the history, sweep files."""
-    if process not in world.processes:
+    """Stop `process`, leader or not, cleanly or after committing what is in flight; others may run meanwhile."""
+    handle = process.handle
+    if process not in world.processes or handle is None or process.stops:
         return
-    drains, in_vain = world.below(3) == 0, world.below(3) == 0
-
-    def end(process: Process) -> None:
-        process.starts, process.goes_on = False, drains
-        begun = process.state.started
-        process.feed(ev.Stopping(drain=drains))
-        if drains:
-            _drain(process, begun)
-        if process.group is not None:
-            process.commit(world.below(len(process.group.txids)) if in_vain else None)
-        if not process.state.stopped:
-            raise Violation(7, f"{process} has stopped, but its state is not empty: {process.state}")
-        process.books.check_lease()
-        process.flush_history()
-        process.books.check_lease()
-        process.sweep()
-
+    drains, begun, process.stops = world.below(3) == 0, process.state.started if process.state else 0, True
     world.count(kinds.STOP, f"{process} is to stop")
-    world.act(process, end)
-    if process in world.processes:
-        world.ended(process, "has stopped")
 
+    def end() -> None:
+        handle.stop(drain=drains)
+        state = process.state
+        if handle.exception() is None and drains and state is not None and state.currtx < begun:
+            world.violates(7, f"{process} does not commit everything in flight, up to txid {begun - 1}: {state}")
 
-def _drain(process: Process, begun: int) -> None:
-    """Commit all transactions below txid `begun`; every round commits a group or removes an obstacle."""
-    for _ in range(DRAINS):
-        if process.state.stopped:
-            break
-        process.work_off()
-    if process.state.currtx < begun:
-        raise Violation(7, f"{process} does not commit everything in flight, up to txid {begun - 1}: {process.state}")
+    process.does("stop", end)
+    if world.below(2):
+        world.lets_run(300, lambda: process not in world.processes, jumps=20)
 
 
 TROUBLE = (

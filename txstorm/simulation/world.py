@@ -1,25 +1,28 @@
-"""Simulated world: processes that work, fail, pause and die around durable storage; fully determined by one seed."""
+"""Simulated world: processes that work, fail, pause and die around durable storage; fully determined by one seed.
+
+It is one module, as everything that is drawn is drawn here, in one order.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from txstorm.coordinator.machine import FIRST_TXID, Config
-from txstorm.errors import TableCorrupt, TxstormError
-from txstorm.lanes import Inline
+from txstorm.errors import BlockedError, TableCorrupt, TxstormError
 from txstorm.ledger.paths import EPOCH
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import Judge
 from txstorm.simulation.ledger import Entries, Injected, Values
-from txstorm.simulation.outside import Database, extents_of
-from txstorm.simulation.process import Crash, Process
+from txstorm.simulation.outside import Database
+from txstorm.simulation.process.process import Process
+from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
-from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, rewind, unlikely
+from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, operate, rewind
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, SINK, STATE
 
@@ -27,8 +30,10 @@ NEVER = 1 << 60
 UPKEEP = 4
 """Approximate number of steps it takes to commit a compaction."""
 
-DEEP = 2
-"""Maximum number of coordinators paused within each other's steps."""
+HEALING = 600.0
+"""Simulated seconds after the last fault within which everything must be committed."""
+PATIENCE = 2000
+"""Maximum number of choices of a lane until a process that starts has opened, or an operator's command has ended."""
 
 _SINK, _KEPT, _MORE = TableRef(SINK, "out"), TableRef(CHANGES, "kept"), TableRef(SINK, "more")
 _STATE = TableRef(STATE, "kept")
@@ -69,8 +74,8 @@ class World:
         self.available = [1 + self.below(3) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
         self.news = 0  # number of changes to the source
-        self.now = 1_000_000
-        self.lanes = Inline(self.micros, self.clock)
+        self.scheduler = Scheduler(self.draw, self._refused)
+        self.epoch = 1_000_000  # the wall clock when the simulated time began; it may be changed
         self.tables: dict[str, Stored] = {}
         for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
             self._add(ref, number)
@@ -84,7 +89,8 @@ class World:
         self._all: list[Process] = []
         self._strikes = list(reversed(schedule.strikes))
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
-        self._names, self._uniques, self._paused = 0, 0, 0
+        self._names, self._uniques = 0, 0
+        self._todo: list[Callable[[], None]] = []
         self.late_creation = False
         self._healing = False
 
@@ -119,26 +125,32 @@ class World:
         self._uniques += 1
         return f"u{self._uniques}"
 
-    def clock(self) -> float:
-        """Return the simulated time, in seconds."""
-        return self.now / 1_000_000
-
     def micros(self) -> int:
-        """Return the simulated time, in microseconds."""
-        return self.now
+        """Return the wall-clock time, in microseconds; it may jump."""
+        return self.epoch + int(self.scheduler.time * 1_000_000)
+
+    def unlucky(self) -> bool:
+        """Draw whether something fails now, or is late."""
+        return not self._healing and self.below(100) < self.schedule.flaky
+
+    def hang(self) -> float:
+        """Return for how many seconds a call hangs: less than a timeout allows, more, or for ever."""
+        return (1.0, 30.0, 100.0, 1e9)[self.below(4)]
 
     def passes(self, process: Process, what: str, about: object) -> str | None:
         """Take a step of `process`; return the kind of fault, if any, that the caller has to carry out itself."""
+        self.scheduler.step(process)
         self.steps += 1
         if self.trace is not None:
-            self.trace.append(f"{process}: {what} {about}")
+            self.trace.append(f"{self._lane(process)}: {what} {about}")
         return None if self.steps < self._fuse else self._strike(process)
 
     def reads(self, process: Process, what: str, about: object) -> None:
         """Take a step without effects outside `process`; a fault can only end the process."""
+        self.scheduler.step(process)
         self.steps += 1
         if self.trace is not None:
-            self.trace.append(f"{process}: {what} {about}")
+            self.trace.append(f"{self._lane(process)}: {what} {about}")
         if self.steps < self._fuse or self._strikes[-1].kind == kinds.PAUSE_AFTER:
             return
         kind = self._strike(process)
@@ -147,6 +159,10 @@ class World:
         if kind in (kinds.LOST, kinds.FAILED):
             error = OSError if kind == kinds.LOST else TableCorrupt
             raise error(f"no answer to {what}") if process.publishing else process.injected(Injected(f"{what} failed"))
+
+    def _lane(self, process: Process) -> str:
+        current = self.scheduler.current
+        return str(process) if current is None else f"{process}.{current.name}"
 
     def arm(self, within: int, kind: str | None = None) -> None:
         """Add a fault at one of the next `within` steps: of `kind`, or of a random kind if None."""
@@ -163,6 +179,18 @@ class World:
         fuse, self._fuse = self._fuse, NEVER
         yield
         self._fuse = fuse
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Within it, a violation ends the world at once, whatever the code that caused it would catch."""
+        try:
+            yield
+        except Violation as violation:
+            self.scheduler.abort(violation)
+
+    def violates(self, invariant: int, what: str) -> NoReturn:
+        """End the world with a violation."""
+        self.scheduler.abort(Violation(invariant, what))
 
     def _strike(self, process: Process) -> str | None:
         kind = self._strikes.pop().kind
@@ -185,46 +213,67 @@ class World:
     def pause(self, process: Process, rewinds: int = 6) -> None:
         """Pause `process` in the middle of a step while others continue, usually a new leader; then wake it up.
 
-        In one of `rewinds` cases, an operator rewinds the topology first.
+        In one of `rewinds` cases, an operator rewinds the topology first. Sometimes only the lane that takes the step
+        is paused.
         """
-        if self._paused >= DEEP:
+        if self.scheduler.current is None:
             return
-        self._paused += 1
-        if self.below(2) or all(one.busy for one in self.processes):
+        if self.below(4) == 0:
+            self.scheduler.block((0.05, 1.0, 20.0)[self.below(3)])
+            return
+        process.frozen = self.scheduler.picks + (20, 60, 200)[self.below(3)]
+        self.acts(lambda: self._during_pause(process, rewinds))
+        self._say(f"{process} wakes up")
+
+    def acts(self, call: Callable[[], None]) -> None:
+        """Have the world make a call before the current lane goes on."""
+        self._todo.append(call)
+        self.scheduler.interrupt()
+        self.scheduler.pass_on()
+
+    def _during_pause(self, process: Process, rewinds: int) -> None:
+        if self.below(2) or all(one.is_frozen for one in self.processes):
             if self.below(3) == 0:
                 self.arm(TAKING_OVER, kinds.CRASH)
             if self.below(rewinds if process.books.epoch else 2) == 0:  # no fence covers yet what it has read so far
                 rewind(self)
             self.start()
-        for _ in range(self.below(8)):
-            others = [one for one in self.processes if not one.busy]
-            if others:
-                self.act(others[self.below(len(others))], other_turn)
-        self._paused -= 1
-        self._say(f"{process} wakes up")
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run the world: first with trouble, then healed; raise `Violation` if an invariant does not hold."""
-        for _ in range(self.schedule.turns):
-            self._turn()
-        self._heal()
-        self.judge.end()
+        try:
+            for _ in range(self.schedule.turns):
+                self._turn()
+            self._heal()
+            self.judge.end()
+        finally:
+            for process in self._all:
+                if not process.dead:
+                    process.dead = True  # what is left of its lanes must not take further steps
+                    self.scheduler.kill(process)
+
+    def lets_run(self, picks: int, until: Callable[[], bool] = lambda: False, jumps: int = 1) -> bool:
+        """Let all processes run for a while; return whether `until` holds."""
+        end = self.scheduler.picks + picks
+        while self.scheduler.picks < end and not until():
+            more = self.scheduler.run(end - self.scheduler.picks, until, jumps)
+            acts = bool(self._todo)
+            while self._todo:
+                self._todo.pop(0)()
+            if not more and not acts:
+                break
+        return until()
 
     def _turn(self) -> None:
-        self.now += self.below(5)
         if self.below(3) == 0:
             self.more()
         if not self.processes:
             if self.judge.currtx > FIRST_TXID and self.below(4) == 0:
                 self.arm(TAKING_OVER)
             self.start()
-        if self.processes:
-            process = self.processes[self.below(len(self.processes))]
-            for _ in range(2 + self.below(4)):
-                if process in self.processes:
-                    self.act(process, other_turn)
+        self.lets_run(10 + self.below(40), jumps=self.below(4))
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
 
@@ -238,8 +287,14 @@ class World:
         self.entries.holder = None
         process = self.process("c")
         self._say(f"{process} starts")
-        self.act(process, Process.open)
+        process.lanes.start(process.run, "start")
         return process
+
+    def started(self) -> Process | None:
+        """Start a new process, and let it and others run until it has opened; return None if it ends before that."""
+        process = self.start()
+        self.lets_run(PATIENCE, lambda: process.opened or process not in self.processes, jumps=20)
+        return process if process in self.processes else None
 
     def process(self, kind: str) -> Process:
         """Create a new process."""
@@ -249,21 +304,30 @@ class World:
         self._all.append(made)
         return made
 
-    def act(self, process: Process, action: Callable[[Process], object]) -> None:
-        """Run `action` on `process`; if it ends, except by a simulated fault or another leader, that is a violation."""
-        process.struck, process.busy = False, True
-        try:
-            action(process)
-        except Crash:
-            self.ended(process, "is dead")
-        except TxstormError as error:
-            leads = self.leads(process)
-            self.ended(process, f"ends with {type(error).__name__}: {error}")
-            if leads and not process.struck:
-                raise Violation(7, f"{process} leads and ends with {type(error).__name__}: {error}") from error
+    def killed(self, process: Process) -> NoReturn:
+        """Kill a process at the step of one of its lanes."""
+        self._gone(process, "is dead")
+        self.scheduler.kill(process)
+        raise Killed
 
-        finally:
-            process.busy = False
+    def finished(self, process: Process, error: BaseException | None) -> None:
+        """Take note of a process that ends by itself; if no simulated fault explains its error, that is a violation."""
+        if process not in self.processes:
+            return
+        process.ended = True
+        self._gone(process, "ends" if error is None else f"ends with {type(error).__name__}: {error}")
+        if error is not None:
+            self.told(process, "run", error)
+
+    def told(self, process: Process, what: str, error: BaseException) -> None:
+        """Judge an error that a process, or a call of its user, ended with."""
+        leads = process.led if process.ended else self.leads(process)
+        if isinstance(error, Violation):
+            raise error
+        if isinstance(error, BlockedError) and process.stops:
+            return  # a decided group is not published again and again by a run that is to stop
+        if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
+            raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
     def leads(self, process: Process) -> bool:
         """Return whether `process` has the lease, and no process that lost it has raised the epoch since."""
@@ -276,49 +340,77 @@ class World:
         return next((one for one in self.processes if self.entries.holder is one.ledger), None)
 
     def ended(self, process: Process, how: str) -> None:
-        """Record that `process` has ended."""
+        """Kill a process between its steps."""
+        self._gone(process, how)
+        self.scheduler.kill(process)
+
+    def _gone(self, process: Process, how: str) -> None:
         self._say(f"{process} {how}")
-        self.processes.remove(process)
+        if process in self.processes:
+            self.processes.remove(process)
         process.ledger.release()
 
     # -- healing ------------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Run without faults: everything in the source must be committed within a bounded number of turns."""
+        """Run without faults: everything in the source must be committed within a bounded simulated time."""
         self._say("everything heals")
         self._fuse, self._healing = NEVER, True
         self.away.clear()
         self.news += 1
         self.available = [max(1, one) for one in self.available]
-        leader = next(filter(self.leads, self.processes), None)
+        for process in self.processes:
+            process.frozen = 0
+        # Processes that were paused make one more attempt, and operators end what they do.
+        self.lets_run(2000, lambda: all(one.state is not None for one in self.processes), jumps=5)
+        self.lets_run(100, jumps=2)
+        leader = next((one for one in self.processes if self.leads(one) and one.opened), None)
         for process in [one for one in self.processes if one is not leader]:
-            self.act(process, other_turn)  # processes that were paused make one more attempt
-            if process in self.processes:
-                self.ended(process, "has ended")
-        process = next(filter(self.leads, self.processes), None) or self.start()
-        self.act(process, lambda one: one.activate(active=True))
-        for _ in range(20 + 4 * sum(self.available)):
-            if process not in self.processes:
-                raise Violation(7, f"{process} makes no progress though nothing fails")
-            if self._all_done(process):
-                break
-            self.act(process, Process.work_off)
-        else:
-            raise Violation(7, f"the content of the source is not committed: {process.state}")
+            self.ended(process, "has ended")
+        process = leader or self.start()
+        self._goes_on(process)
+        if process not in self.processes and process is leader and (process.struck or process.lied_to or process.stops):
+            process = self.start()  # a fault before the world healed has ended it only now
+            self._goes_on(process)
+        if process not in self.processes:
+            raise Violation(7, f"{process} makes no progress though nothing fails")
+        if not process.is_done():
+            raise Violation(7, f"the content of the source is not committed in {HEALING} s: {process.state}")
         if self.below(4) == 0:
-            self.act(process, Process.sweep)
+            process.stops = True
+            assert process.handle is not None
+            process.does("stop", process.handle.stop)
+            if not self.lets_run(5000, lambda: process not in self.processes, jumps=100):
+                raise Violation(7, f"{process} does not stop: {process.state}")
             self.judge.swept()
 
-    def _all_done(self, process: Process) -> bool:
-        idle = not (process.jobs or process.group or process.works) and process.state.idle
-        document = process.planning.document(process.state.currtx - 1)
-        return idle and document is not None and [end for _, end in extents_of(document)] == self.available
+    def _goes_on(self, process: Process) -> None:
+        """Let the only process that is left commit what there is; activate the topology whenever it is not active."""
+        end = self.scheduler.time + HEALING
+        self.lets_run(50_000, lambda: self._is_over(process, end) or process.is_inactive, jumps=2000)
+        for _ in range(3):  # an operator's earlier command may be carried out after this one
+            if self._is_over(process, end):
+                break
+            if process.is_inactive:
+                self._activate()
+            self.lets_run(20_000, lambda: self._is_over(process, end) or process.is_inactive, jumps=2000)
+
+    def _activate(self) -> None:
+        operator = self.process("command")
+        operate(self, operator, lambda: operator.activates(active=True))
+        self.lets_run(PATIENCE, lambda: operator not in self.processes, jumps=1000)
+
+    def _is_over(self, process: Process, end: float) -> bool:
+        return process not in self.processes or process.is_done() or self.scheduler.time > end
 
     def forget(self) -> None:
         """Drop all references, so that this world's memory is freed immediately."""
         self.entries.holder = None
         for one in (*self._all, self.judge, self):
             vars(one).clear()
+
+    def _refused(self, process: Owner) -> None:
+        self.counts[kinds.REFUSED] += 1
 
     # -- words --------------------------------------------------------------------------------------------------------
 
@@ -330,21 +422,3 @@ class World:
     def _say(self, what: str) -> None:
         if self.trace is not None:
             self.trace.append(f"-- {what}")
-
-
-def other_turn(process: Process) -> None:
-    """Make a running process take a randomly chosen action."""
-    below = process.world.below
-    if below(100) < process.world.schedule.flaky:
-        unlikely(process.world, process)
-    elif process.works and below(2):
-        if below(3) == 0:
-            process.world.arm(UPKEEP)
-        process.end_upkeep()
-    elif process.group is not None and below(3):
-        process.commit()
-    elif process.jobs:
-        process.process(below(8))
-    elif process.held:
-        process.resume(min(process.held))
-    process.look()

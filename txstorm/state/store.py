@@ -1,4 +1,7 @@
-"""State store: opens all tables of a topology in one data directory, begins commit groups and publishes them."""
+"""State store: opens all tables of a topology in one data directory, begins commit groups and publishes them.
+
+It is one module: the order in which tables are opened, taken over and loaded is that of P0.
+"""
 
 from __future__ import annotations
 
@@ -87,11 +90,13 @@ class StoreSettings:
         log_retention: seconds for which entries are kept in a table's log.
         max_lag: seconds by which a state table may lag behind its changes; exceeded if compaction would be too
             expensive. None: no bound.
+        lanes: publish tables concurrently, and write their indexes.
     """
 
     bounds: Bounds = field(default_factory=Bounds)
     log_retention: float = DEFAULT_SECONDS
     max_lag: float | None = None
+    lanes: Lanes = THREADS
 
 
 class StateStore:
@@ -115,7 +120,6 @@ class StateStore:
         outside: ExternalStores,
         settings: StoreSettings,
         spark: SparkWriter | None,
-        lanes: Lanes,
     ) -> None:
         self.data_dir, self.owner, self.outside = place.path, owner, outside
         self.upkeep = UpkeepSchedule(
@@ -123,15 +127,15 @@ class StateStore:
             tables,
             settings.max_lag,
             self.load,
-            lanes,
+            settings.lanes,
             applied=lambda uri: self._members[uri].applied,
             unpublished=lambda uri: self._members[uri].unpublished() if uri in self._members else set(),
         )
         self._place = place
         self._declared, self._delta, self._settings, self._spark = declared, tables, settings, spark
         self._tables: CommitTables | None = None
-        self._lanes = lanes
-        self._loading = lanes.lock()
+        self._lanes = settings.lanes
+        self._loading = self._lanes.lock()
         self._members: dict[str, PendingTable] = {}
         self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
@@ -149,7 +153,6 @@ class StateStore:
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
         opened: Directory | None = None,
-        lanes: Lanes = THREADS,
     ) -> StateStore:
         """Open the tables of a topology: check them against the declarations, then create those that are missing.
 
@@ -165,7 +168,6 @@ class StateStore:
             spark: the writer for tables declared with ``writer="spark"``; required if there are any.
             opened: the directory with the tables that are open already, which checks that this run leads before a table
                 is created; None: no other process uses the directory.
-            lanes: publish tables concurrently, and write their indexes.
 
         Raises:
             StateError: a declaration is invalid, or differs from its table.
@@ -195,7 +197,7 @@ class StateStore:
                 found[one.refs[0]].use(spark)
         managed = resources.managed(data_dir, owner)
         outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets, managed)
-        made = cls(place, owner, declared, found, outside, settings, spark, lanes)
+        made = cls(place, owner, declared, found, outside, settings, spark)
         if recorded.tables is not None:
             late = (one.refs[0] for one in declared if recorded.lacks(one.refs[0]))
             made._late = dict.fromkeys((ref.uri for ref in late), recorded.committed)

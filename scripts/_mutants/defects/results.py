@@ -22,7 +22,7 @@ MUTANTS = (
         "read_changes",
         "first <= table.floor()",
         "first < table.floor()",
-        "tests/recovery/lifecycle/test_retention_runs.py",
+        "tests/unit/results/test_read.py",
     ),
     Mutant(
         "the_first_transaction_of_a_sink_is_left_out",

@@ -187,7 +187,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "WatermarkRule.after",
         "Newest(time if old is None else max(old.time, time), stamp)",
         "Newest(time, stamp)",
-        "tests/unit/windows/test_aggregates_against_model.py",
+        "tests/unit/windows/test_event_time.py",
     ),
     Mutant(
         "an_input_is_idle_at_the_present_stamp_again",

@@ -10,7 +10,7 @@ import pytest
 
 from txstorm.books.books import Books
 from txstorm.books.records import Identity, Meta, with_digests
-from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
+from txstorm.errors import FencedError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.port import MAX_COMMIT, MAX_VALUE, Check, Delete, Op, Put
@@ -132,7 +132,7 @@ def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(
         return found
 
     ledger.get = interrupted  # type: ignore[method-assign]
-    with pytest.raises(ConflictError):
+    with pytest.raises(FencedError, match="another coordinator has raised the epoch at the same time"):
         first.raise_epoch()
     assert second.epoch == 1
 

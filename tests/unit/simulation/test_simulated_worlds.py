@@ -16,9 +16,8 @@ import pytest
 
 from txstorm.cli.main import execute
 from txstorm.errors import FencedError
-from txstorm.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
+from txstorm.simulation import KINDS, Schedule, Strike, drawn, shrunk, simulate, story, trace
 from txstorm.simulation.delta.tables import Stored
-from txstorm.simulation.process import Process
 from txstorm.simulation.schedule import STRIKES
 from txstorm.simulation.search import violation
 from txstorm.simulation.trouble import rewind
@@ -70,23 +69,33 @@ def test_an_empty_table_that_a_fenced_coordinator_creates_after_a_rewind_is_take
     world.code = (*old, *(ref.uri for ref in refs))
     left, late = refs[later].uri, []
 
+    def meanwhile():
+        new, world.code = world.code, old
+        rewind(world)
+        commits(world)
+        world.code = new
+        late[0].frozen = 0
+
     def sleep(process, uri):
         if uri == left and not late:
             late.append(process)
-            new, world.code = world.code, old
-            rewind(world)
-            world.act(world.start(), Process.work_off)
-            world.code = new
+            process.frozen = 1 << 60
+            world.acts(meanwhile)
 
     world.creates = sleep
     fenced = world.start()
-    assert (late, fenced in world.processes, len(world.tables[left].versions)) == ([fenced], False, 1)
+    assert world.lets_run(5000, lambda: fenced not in world.processes, jumps=50)
+    assert (late, len(world.tables[left].versions)) == ([fenced], 1)
     assert world.judge.timeline == 1
-    leader = world.start()
     world.more()
-    world.act(leader, Process.work_off)
-    assert leader in world.processes
+    commits(world)
     assert world.tables[left].versions[-1].apps[world.judge.txid_app(world.tables[left])] > 0
+
+
+def commits(world):
+    """Start a coordinator that commits what there is, with the code that the world has now."""
+    leader = world.started()
+    assert world.lets_run(5000, leader.is_done, jumps=50)
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
@@ -166,3 +175,11 @@ def test_the_command_reports_violations_and_exits_with_1(capsys, no_epoch_check)
 def test_numbers_out_of_range_are_rejected(option, capsys):
     assert execute(["simulate", "--schedules", "2", option]) == 2
     assert option.removeprefix("--").partition("=")[0] in capsys.readouterr().err
+
+
+def test_a_schedule_comes_back_from_its_json():
+    for index in range(50):
+        schedule = drawn(3, index)
+        assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+    with pytest.raises(TypeError):
+        Schedule.from_json({**schedule.to_json(), "of_an_earlier_version": 1})

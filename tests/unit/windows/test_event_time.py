@@ -12,6 +12,7 @@ from txstorm.windows.newest import NewestTimes
 from txstorm.windows.rules.event_time import (
     END,
     Facts,
+    Newest,
     Progress,
     TimestampError,
     WatermarkRule,
@@ -29,6 +30,13 @@ def test_columns_of_ints_outside_the_range_of_times_are_refused(time):
     with pytest.raises(TimestampError, match="outside the years 1 to 9999") as caught:
         times_of_column(pa.array([5, time]))
     assert caught.value.row == 1
+
+
+def test_an_older_tuple_moves_no_newest_time_back():
+    rule, progress = WatermarkRule(1), Progress()
+    for stamp, time in enumerate((10, 5), start=1):
+        progress = rule.after(progress, {(0, ""): time}, stamp)
+    assert (progress.newest[0, ""], progress.watermark) == (Newest(10, 2), 10)
 
 
 def test_newest_times_of_partitions_may_be_before_1970():

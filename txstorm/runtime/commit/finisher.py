@@ -1,7 +1,8 @@
 """P5, the turn of a commit group: committers finish its txids in order, and the rows they wrote are staged.
 
 For P6 to P8, see `txstorm.runtime.commit.publisher`. Committers run on the commit thread and groups are published on
-another thread, so committers can finish the following txids while a group is being published (`EarlyFinish`).
+another thread, so committers can finish the following txids while a group is being published (`EarlyFinish`). It is one
+module, since early and regular turns share their order.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from txstorm.storage.rows.dead_letters import TUPLE
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 log = logging.getLogger("txstorm.commit")
+MakeRun = Callable[..., CommitRun]
+"""Makes the commit phase of an attempt, given the arguments of `CommitRun`."""
 
 
 class EarlyFinish:
@@ -108,12 +111,14 @@ class FinishOptions:
         letter_limit: maximum number of dead letters of the run.
         observe: called with everything that a task of the commit phase emitted.
         lanes: give the clock, and the locks of turns.
+        run: makes the commit phase of an attempt.
     """
 
     ahead: bool = False
     letter_limit: LetterLimit = field(default_factory=lambda: LetterLimit(None))
     observe: Observe | None = None
     lanes: Lanes = THREADS
+    run: MakeRun = CommitRun
 
 
 class GroupFinisher:
@@ -149,6 +154,7 @@ class GroupFinisher:
         self._lanes = lanes = options.lanes
         self.letter_limit = options.letter_limit
         self._large = large
+        self._make_run = options.run
         self.turn: CommitTurn | None = None
         self._ahead = EarlyFinish(
             lambda txid: CommitTurn(store.group(txid), GroupOutcome(), lanes, ahead=True), allowed=options.ahead
@@ -350,7 +356,9 @@ class GroupFinisher:
         sent_by_job: Mapping[str, Sequence[Cargo]] | None = None,
     ) -> CommitRun:
         cargo = ready.processed.cargo
-        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, sent_by_job)
+        return self._make_run(
+            self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, sent_by_job
+        )
 
     def _commit_spout(self, ready: ProcessedBatch, turn: CommitTurn) -> None:
         if self._spout is None or ready.txid_input.facts.system:

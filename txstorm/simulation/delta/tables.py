@@ -15,11 +15,12 @@ from txstorm.simulation.judge import THEIRS
 from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 from txstorm.storage.tables.directory import TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import IntentTable, Staged
-from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable, identity_info
+from txstorm.storage.tables.intent import STAGED, IntentTable, Staged
+from txstorm.storage.tables.staging import compact_name
+from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process import Process
+    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 CHECKPOINTED = 4
@@ -167,7 +168,8 @@ class SimLog:
         return ConflictError(f"{self._stored.uri} is at another version")
 
     def _append(self, commit: Commit, kind: str | None) -> None:
-        self._world.judge.before_table(self._process, self._stored, commit)
+        with self._world.judging():
+            self._world.judge.before_table(self._process, self._stored, commit)
         self._stored.append(commit)
         if kind == CRASH_AFTER:
             self._process.dies()
@@ -282,7 +284,8 @@ class SimPlace(TableDirectory):
     ) -> None:
         """Create an empty table whose range starts after `txid`."""
         stored = self._world.tables[ref.uri]
-        self._world.judge.before_creation(self._process, ref.uri)
+        with self._world.judging():
+            self._world.judge.before_creation(self._process, ref.uri)
         kind = self._world.passes(self._process, "table create", stored.uri)
         self._world.creates(self._process, stored.uri)
         if kind == FAILED:
@@ -290,7 +293,7 @@ class SimPlace(TableDirectory):
         if stored.versions:
             raise TableCorrupt("there is a table already")
         stored.properties = owner.properties()
-        info = {**identity_info(owner), "kind": CREATED, "last": txid}
+        info = {**owner.info(), "kind": CREATED, "last": txid}
         stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
         if kind == CRASH_AFTER:
             self._process.dies()
@@ -311,17 +314,27 @@ class SimPlace(TableDirectory):
 
     def add_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append the rows that the history does not contain yet."""
-        self._world.judge.before_creation(self._process, "history")
+        with self._world.judging():
+            self._world.judge.before_creation(self._process, "history")
         kind = self._world.passes(self._process, "history append", "history")
         if kind == FAILED:
             raise self._process.injected(TableCorrupt("the history refused the commit"))
         history = self._world.history
         last = max((one["txid"] for one in history if rows and one["timeline"] == rows[0]["timeline"]), default=-1)
         fresh = [row for row in rows if row["txid"] > last]
-        self._world.judge.history(fresh)
+        with self._world.judging():
+            self._world.judge.history(fresh)
         history.extend(fresh)
         if kind in (CRASH_AFTER, LOST):
             self._process.dies()
+
+
+def written(process: Process, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
+    """Write the rows of several files as one new file of a table, which nothing references yet."""
+    process.world.reads(process, "write", stored.uri)
+    path = f"{STAGED}/{compact_name(process.books.epoch, process.world.unique())}"
+    stored.rows[path] = rows
+    return DataFile(path, len(rows))
 
 
 class SimRows:
@@ -338,4 +351,4 @@ class SimRows:
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
         """Stage the rows of `paths` up to `txid` as one file."""
         rows = tuple(sorted(row for path in paths for row in self._stored.rows[path] if row[0] <= txid))
-        return (self._process.compacted(self._stored, rows),)
+        return (written(self._process, self._stored, rows),)

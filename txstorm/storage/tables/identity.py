@@ -10,11 +10,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txstorm.api.state import MERGE
 from txstorm.clients.delta.entry import LOG_RETENTION
-from txstorm.errors import DataDirectoryError
+from txstorm.clients.delta.log import FOREIGN
+from txstorm.errors import DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, check_place
 
 FORMAT = "1"
@@ -63,6 +64,10 @@ class TopologyIdentity(NamedTuple):
     def until_app(self) -> str:
         """The Delta app id under which a dropped table records the last txid up to which it is complete."""
         return f"txstorm/{self.incarnation}/until"
+
+    def info(self) -> dict[str, str | int]:
+        """Return the fields that identify the owner in every commit info."""
+        return {"topology": self.topology, "incarnation": self.incarnation, "timeline": self.timeline}
 
     def properties(self) -> dict[str, str]:
         """Return the properties that all tables of this owner have in common."""
@@ -126,6 +131,20 @@ def check_owner(table: Path | str, properties: Mapping[str, str], owner: Topolog
             "data directory belongs to one topology: use another one"
         )
         raise DataDirectoryError(msg)
+
+
+def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `TableCorrupt` if another writer has changed a state's rows, according to the commit `infos`.
+
+    Compaction by other writers is harmless.
+    """
+    for info in infos:
+        if FOREIGN in info:
+            msg = (
+                f"table {table}: another writer has changed its rows (operation {info[FOREIGN]}): it no longer holds "
+                "what the topology has committed; restore the table's directory from a copy, and write to other tables"
+            )
+            raise TableCorrupt(msg)
 
 
 SET = "txstorm.set"

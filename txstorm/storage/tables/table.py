@@ -31,7 +31,6 @@ from txstorm.storage.tables.table_log import (
     CREATED,
     REDEFINED,
     TransactionalTable,
-    identity_info,
 )
 
 
@@ -135,7 +134,7 @@ class DeltaTableState(TransactionalTable):
         path = data_dir / ref.uri
         new = [directory for directory in (path / STAGED, *(path / STAGED).parents) if not directory.exists()]
         (path / STAGED).mkdir(parents=True, exist_ok=True)
-        info = {**identity_info(owner), "kind": CREATED, "last": txid}
+        info = {**owner.info(), "kind": CREATED, "last": txid}
         commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: since}, info)
         properties = {**owner.properties(), STATS_COLUMNS: ref.bounded, **about}
         handle = DeltaHandle.create(path, schema, properties, commit)
@@ -205,10 +204,8 @@ class DeltaTableState(TransactionalTable):
         properties = {**others, **self.owner.properties(), **about}
 
         def made() -> Commit:
-            last = self.last_txid()
-            info = {**identity_info(self.owner), "kind": REDEFINED, "epoch": epoch, "last": last}
-            apps = {self._txid_app: last, self._epoch_app: epoch}
-            return Commit(apps, info, columns=(schema, properties), label="txstorm other columns, before any row")
+            label = "txstorm other columns, before any row"
+            return Commit(*self._repeating(REDEFINED, epoch), columns=(schema, properties), label=label)
 
         def is_done() -> bool:
             return not schema_differences(schema, self._handle.schema) and self._handle.properties == properties

@@ -1,9 +1,7 @@
 """Commit protocol of one table, based on its log alone: owner, txid and epoch checks, and exactly-once publishing.
 
-Files and directories are handled by `txstorm.storage.tables.table`. The commit infos in a log cover the txids without
-gaps: each begins where the previous one ended, so a lost entry shows as a gap.
-
-It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
+The commit infos in a log cover the txids without gaps: each begins where the previous one ended, so a lost entry shows
+as a gap. It is one module, since every commit follows the same rule: read txid and epoch, compare and set, read again.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ from typing import Any, Protocol
 
 from txstorm import faults
 from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
-from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
-from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_owner, due
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_own, check_owner, due
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
 
 
@@ -45,20 +42,6 @@ class RewriteFiles:
     bound: int | None = None
 
 
-def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `TableCorrupt` if another writer has changed a state's rows, according to the commit `infos`.
-
-    Compaction by other writers is harmless.
-    """
-    for info in infos:
-        if FOREIGN in info:
-            msg = (
-                f"table {table}: another writer has changed its rows (operation {info[FOREIGN]}): it no longer holds "
-                "what the topology has committed; restore the table's directory from a copy, and write to other tables"
-            )
-            raise TableCorrupt(msg)
-
-
 def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
     """Raise `TableCorrupt` if txids of a timeline are missing between two of the commit `infos`, given oldest first.
 
@@ -71,11 +54,10 @@ def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
         last = lasts.get(timeline)
         expected = info["first"] - 1 if "first" in info else info.get("last")
         if last is not None and expected is not None and expected != last:
-            msg = (
+            raise TableCorrupt(
                 f"table {table}: expected the entry after txid {last} in the log, found one after {expected}: an entry "
                 "between them is lost or damaged; restore the table's directory from a copy"
             )
-            raise TableCorrupt(msg)
         lasts[timeline] = info.get("last", info.get("as_of", last))
 
 
@@ -230,11 +212,10 @@ class TransactionalTable(ABC):
         """
         txid = self._log.app_version(self._txid_app)
         if txid is None:
-            msg = (
+            raise DataDirectoryError(
                 f"table {self.ref.uri}: has no txid on timeline {self.owner.timeline} of {self.owner.incarnation}; "
                 "ledger and tables do not belong together: restore both from the same copy"
             )
-            raise DataDirectoryError(msg)
         return txid
 
     def epoch(self) -> int:
@@ -265,8 +246,7 @@ class TransactionalTable(ABC):
     def is_untouched(self, *, recorded: bool = True) -> bool:
         """Whether nothing was ever committed to the table, so its first txid and its columns may still change.
 
-        A table that is not `recorded` in the ledger only has to be empty. It may be of an earlier timeline, or may have
-        been restored by a rewind since it was created.
+        If it is not `recorded` in the ledger, it only has to be empty: it may be of an earlier timeline, or rewound.
         """
         return not self._log.files() and (self.last_txid() == self.since() if recorded else self.floor() == 0)
 
@@ -309,13 +289,12 @@ class TransactionalTable(ABC):
         raise self.blocked(what, None)
 
     def _dropping(self, until: int, epoch: int) -> Commit:
-        last = self.last_txid()
-        info = {**identity_info(self.owner), "kind": DROPPED, "epoch": epoch, "last": last, "until": until}
-        apps = {self._txid_app: last, self._epoch_app: epoch, self.owner.until_app: until}
-        return Commit(apps, info, label=f"txstorm dropped after txid {until}")
+        apps, info = self._repeating(DROPPED, epoch)
+        label = f"txstorm dropped after txid {until}"
+        return Commit({**apps, self.owner.until_app: until}, {**info, "until": until}, label=label)
 
     def _beginning(self, txid: int, epoch: int) -> Commit:
-        info = {**identity_info(self.owner), "kind": BEGUN, "epoch": epoch, "as_of": txid}
+        info = {**self.owner.info(), "kind": BEGUN, "epoch": epoch, "as_of": txid}
         return Commit({self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}, info)
 
     def refresh(self) -> None:
@@ -334,11 +313,11 @@ class TransactionalTable(ABC):
             completed: the last txid whose group the ledger records as complete in this table; the versions up to that
                 group's version are known to be durable.
             begins: for a table that the ledger does not record: the txid after which it begins if it is empty and of an
-                earlier timeline, so that a coordinator must have created it that was fenced while it started.
+                earlier timeline, since it was created by a coordinator that was fenced as it started.
 
         Raises:
             FencedError: the table has a newer epoch.
-            DataDirectoryError: the table has no txid on this timeline, and is recorded or not empty.
+            DataDirectoryError: it has no txid on this timeline, and is recorded or not empty.
         """
         self._log.refresh()
         must_commit = self.prepare()
@@ -357,9 +336,13 @@ class TransactionalTable(ABC):
     def _raising(self, epoch: int, begins: int | None) -> Commit:
         if begins is not None and self._log.app_version(self._txid_app) is None and self.is_untouched(recorded=False):
             return self._beginning(begins, epoch)
+        return Commit(*self._repeating(EPOCH, epoch))
+
+    def _repeating(self, kind: str, epoch: int) -> tuple[dict[str, int], dict[str, Any]]:
+        """Return app transactions and info of a commit without rows, which repeats the table's last txid."""
         last = self.last_txid()
-        info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
-        return Commit({self._txid_app: last, self._epoch_app: epoch}, info)
+        info = {**self.owner.info(), "kind": kind, "epoch": epoch, "last": last}
+        return {self._txid_app: last, self._epoch_app: epoch}, info
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
         """Set those of the `wanted` table properties that are missing or outdated; values set by a user are kept.
@@ -375,11 +358,8 @@ class TransactionalTable(ABC):
             missing = {**due(self._log.properties, wanted), **self.due_properties()}
             if not missing:
                 return
-            last = self.last_txid()
-            info = {**identity_info(self.owner), "kind": DESCRIBED, "epoch": epoch, "last": last}
-            again = {self._txid_app: last, self._epoch_app: epoch}
             label = f"txstorm sets {', '.join(sorted(missing))}"
-            version = self._try(Commit(again, info, label=label, properties=missing))
+            version = self._try(Commit(*self._repeating(DESCRIBED, epoch), label=label, properties=missing))
             if version is not None:
                 self._make_durable(version)
                 return
@@ -518,11 +498,10 @@ class TransactionalTable(ABC):
         if last >= intent.last:
             return self._same(intent)
         if last != table.previous:
-            msg = (
+            raise TableCorrupt(
                 f"table {self.ref.uri}: expected to be at txid {table.previous} before txids {intent.first} to "
                 f"{intent.last} are published, found it at {last}; restore ledger and tables from the same copy"
             )
-            raise TableCorrupt(msg)
         return None
 
     def _same(self, intent: Intent) -> int:
@@ -536,18 +515,16 @@ class TransactionalTable(ABC):
                 found = [(record["txid"], record["attempt"], record["digest"]) for record in info["txids"]]
                 if found == expected:
                     return version
-                msg = (
+                raise TableCorrupt(
                     f"table {self.ref.uri}: txid {intent.last} is already published with other content: expected "
                     f"(txid, attempt, digest) {expected}, found {found}; restore ledger and tables from the same copy"
                 )
-                raise TableCorrupt(msg)
             if info["last"] < intent.last:
                 break
-        msg = (
+        raise TableCorrupt(
             f"table {self.ref.uri}: is past txid {intent.last}, but no version of it ends there; "
             "restore ledger and tables from the same copy"
         )
-        raise TableCorrupt(msg)
 
     def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield version and commit info of each group on this timeline, newest first, as far back as the log goes."""
@@ -558,7 +535,7 @@ class TransactionalTable(ABC):
     def _commit(self, table: IntentTable, intent: Intent, epoch: int) -> Commit:
         first, last = table.previous + 1, intent.last
         info = {
-            **identity_info(self.owner),
+            **self.owner.info(),
             "kind": COMMITTED,
             "epoch": epoch,
             "first": first,
@@ -572,7 +549,7 @@ class TransactionalTable(ABC):
         return Commit(apps, info, adds, removes, stamp // 1000, label)
 
     def _exchanging(self, files: RewriteFiles, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
-        info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
+        info = {**self.owner.info(), "kind": REGROUPED, "epoch": epoch}
         txid, label = last, "txstorm small files gathered"
         if files.as_of is not None:
             info |= {"kind": COMPACTED, "as_of": files.as_of, **files.about}
@@ -590,26 +567,19 @@ class TransactionalTable(ABC):
     def _check_epoch(self, epoch: int) -> int:
         found = self.epoch()
         if found > epoch:
-            msg = (
+            raise FencedError(
                 f"table {self.ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch "
                 f"{epoch}; stop this run, the other one continues"
             )
-            raise FencedError(msg)
         return found
 
     def _check_not_ahead(self, last: int, as_of: int | None) -> None:
         if as_of is not None and last > as_of:
-            msg = (
+            raise TableCorrupt(
                 f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
             )
-            raise TableCorrupt(msg)
 
     def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
         """Return the error for a commit that cannot be made; `what`: the attempted action, for the message."""
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
-
-
-def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
-    """Return the fields that identify the owner in every commit info."""
-    return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
