@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from txstorm.coordinator.machine import FIRST_TXID, Config
-from txstorm.errors import BlockedError, TableCorrupt, TxstormError
+from txstorm.errors import BlockedError, FencedError, TableCorrupt, TxstormError
 from txstorm.ledger.paths import EPOCH
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
@@ -325,6 +325,8 @@ class World:
             raise error
         if isinstance(error, BlockedError) and process.stops:
             return  # a decided group is not published again and again by a run that is to stop
+        if isinstance(error, FencedError) and process.books.epoch == 0:
+            leads = leads and self.entries.at.get(EPOCH) is process.epoch_before  # else another one raised it first
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
