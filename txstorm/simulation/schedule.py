@@ -29,7 +29,7 @@ KINDS = (
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
-STRIKE_STEPS = 80
+STRIKE_STEPS = 160
 DRAWS = 17
 """Number of random numbers from which a schedule is drawn."""
 

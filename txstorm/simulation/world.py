@@ -272,7 +272,7 @@ class World:
             if self.judge.currtx > FIRST_TXID and self.below(4) == 0:
                 self.arm(TAKING_OVER)
             self.start()
-        self.lets_run(10 + self.below(40), jumps=self.below(4))
+        self.lets_run(15 + self.below(60), jumps=self.below(4))
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
 

@@ -58,6 +58,7 @@ after = state._replace(
         "_may_plan",
         "len(state.entries) >= state.config.max_pending",
         "len(state.entries) > state.config.max_pending",
+        "tests/unit/coordinator/test_groups.py",
     ),
     Mutant(
         "one_more_in_a_group",

@@ -125,6 +125,7 @@ for number, table in enumerate(rewind.tables, start=1):
 if ref.kind != "state":
     table.raise_epoch(epoch, recorded.get(ref.uri))
 """,
+        "tests/unit/recovery/test_table_checks.py",
     ),
     Mutant(
         "where_tables_stand_after_recovery_is_not_recorded",

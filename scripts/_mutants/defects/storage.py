@@ -69,6 +69,7 @@ except TableCorrupt as cause:
         "TransactionalTable.exchange",
         "files.base not in (None, last) or len(leaving) < len(leaves)",
         "False",
+        "tests/unit/storage/upkeep/test_compaction.py",
     ),
     Mutant(
         "compaction_leaves_the_old_files",
@@ -87,6 +88,7 @@ except TableCorrupt as cause:
         "_unneeded",
         "by is not None and by <= epoch",
         "by is not None",
+        "tests/unit/storage/upkeep/test_sweep.py::test_files_of_a_newer_coordinator_are_kept",
     ),
     Mutant(
         "sweeper_ignores_older_versions",
