@@ -29,6 +29,7 @@ def check(where: Path | TableDirectory, books: Books, identity: Identity) -> Non
 
     Raises:
         LedgerCorrupt, TableCorrupt, DataDirectoryError: the ledger, a table or a file is missing, damaged or foreign.
+        FencedError: a rewind was decided after `identity` was read.
     """
     standing = books.check()
     while True:
@@ -46,6 +47,7 @@ def check(where: Path | TableDirectory, books: Books, identity: Identity) -> Non
             # The previous coordinator is not fenced yet: its tables may be ahead of the ledger values read earlier.
             before, standing = standing, books.standing()
             if standing == before:
+                _check_not_rewound(books, identity)  # the tables of another timeline are no damage
                 raise
     placed(where).check_history()
     check_kept(where, standing.intents)

@@ -326,7 +326,7 @@ class World:
         if isinstance(error, BlockedError) and process.stops:
             return  # a decided group is not published again and again by a run that is to stop
         if isinstance(error, FencedError) and process.books.epoch == 0:
-            leads = leads and self.entries.at.get(EPOCH) is process.epoch_before  # else another one raised it first
+            leads = leads and process.before == self.fences()  # else another one has raised the epoch, or rewound
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
@@ -335,6 +335,10 @@ class World:
         epoch = self.entries.at.get(EPOCH)
         newest = process.books.epoch == 0 or epoch is None or self.values.decode(epoch.value, "") == process.books.epoch
         return self.entries.holder is process.ledger and newest
+
+    def fences(self) -> tuple[object, int]:
+        """Return what changes when a coordinator takes over or a rewind is completed."""
+        return self.entries.at.get(EPOCH), self.judge.timeline
 
     def leader(self) -> Process | None:
         """Return the process that holds the lease; None if it is free."""

@@ -22,7 +22,6 @@ from txstorm.coordinator.machine import AttemptStatus, Mode, State, step
 from txstorm.engine.port import TxidInput
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import StateError, TxstormError
-from txstorm.ledger.paths import EPOCH
 from txstorm.monitor.progress import Monitor
 from txstorm.operations.lifecycle import Waiting, ask_run
 from txstorm.plan.stages import compile_plan
@@ -140,7 +139,7 @@ class Process(Owner):
     Attributes:
         struck: whether a fault was injected that the process may end with.
         lied_to: whether its source has replayed another batch, with which the run must end.
-        epoch_before: the entry of the epoch when it started.
+        before: what would have fenced it, as of its start.
         led: whether it led when it closed its ledger.
         stops: whether its user has asked it to stop.
         handle: the handle of its run, once it has opened.
@@ -161,7 +160,7 @@ class Process(Owner):
         self.tables: dict[str, SimTable] = {}
         self.planned_since = 0
         self.code, self.drop = world.code, world.drop
-        self.epoch_before = world.entries.at.get(EPOCH)
+        self.before = world.fences()
 
     def __str__(self) -> str:
         return self.name
