@@ -354,7 +354,7 @@ def _lead_outside(
 
 @dataclass(frozen=True)
 class Led:
-    """What a coordinator leads: its tables and their directory.
+    """Tables and directory of a coordinator that has taken over, and what a simulation replaces.
 
     Attributes:
         source: the spout's planner; None: that of the topology's spout.

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from txstorm.coordinator.machine import FIRST_TXID, Config
-from txstorm.errors import BlockedError, FencedError, TableCorrupt, TxstormError
-from txstorm.ledger.paths import EPOCH
+from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
+from txstorm.ledger.paths import DROPPED, EPOCH
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
 from txstorm.simulation.expected import Violation
@@ -325,10 +325,16 @@ class World:
             raise error
         if isinstance(error, BlockedError) and process.stops:
             return  # a decided group is not published again and again by a run that is to stop
+        if isinstance(error, StateError) and self._has_dropped(process):
+            return  # code that was rolled back has a table that was dropped meanwhile
         if isinstance(error, FencedError) and process.books.epoch == 0:
             leads = leads and process.before == self.fences()  # else another one has raised the epoch, or rewound
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
+
+    def _has_dropped(self, process: Process) -> bool:
+        entry = self.entries.at.get(DROPPED)
+        return entry is not None and not set(process.code).isdisjoint(self.values.decode(entry.value, "")["tables"])
 
     def leads(self, process: Process) -> bool:
         """Return whether `process` has the lease, and no process that lost it has raised the epoch since."""
@@ -393,7 +399,7 @@ class World:
         """Let the only process that is left commit what there is; activate the topology whenever it is not active."""
         end = self.scheduler.time + HEALING
         self.lets_run(50_000, lambda: self._is_over(process, end) or process.is_inactive, jumps=2000)
-        for _ in range(3):  # an operator's earlier command may be carried out after this one
+        for _ in range(100):  # an operator's earlier command may be carried out after this one, or a lane sleep
             if self._is_over(process, end):
                 break
             if process.is_inactive:

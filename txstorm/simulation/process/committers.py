@@ -36,7 +36,7 @@ Positions = tuple[int, ...]
 
 
 class SimHandles:
-    """What the committers of one txid write; closed once its attempt was given up."""
+    """Rows that the committers of one txid write; closed once its attempt was given up."""
 
     def __init__(self, txid: int, store: SimStore) -> None:
         self.txid, self.store = txid, store
