@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import atexit
 import contextlib
 import faulthandler
 import io
@@ -277,4 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if "--programs" not in sys.argv:
+        sys.exit(code)
+    # A fork lacks the threads that libraries had started before it; at a usual exit, their destructors may abort.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -112,7 +112,7 @@ def test_a_command_of_a_front_end_is_carried_out_on_a_live_run(handle, network, 
     assert network.held == [("repairs", "txstorm-life")]
     eventually(lambda: handle._driver.state.drained)
     held = started(handle) - 1
-    eventually(lambda: handle._driver.control._look_at > handle._session.monotonic() + 0.1)
+    eventually(lambda: handle._driver.control._look_at > handle._session.lanes.monotonic() + 0.1)
     assert handle.committed == started(handle) - 1 == held
     assert send(data_dir, "network.hold", {"held": False, "reason": "done"})["held"] is False
     eventually(lambda: handle.committed > held + 2)

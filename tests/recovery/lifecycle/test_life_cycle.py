@@ -105,7 +105,7 @@ def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
     assert handle.status["phase"] == "inactive"
     # Looked at again and again, the source would have given something.
     looked = handle._driver.ask(lambda: handle._driver.state.started).result()
-    eventually(lambda: handle._driver.control._look_at > handle._session.monotonic() + 0.1)
+    eventually(lambda: handle._driver.control._look_at > handle._session.lanes.monotonic() + 0.1)
     assert handle.committed == status["committed_txid"] == looked - 1
 
     assert activate(data_dir)["active"]

@@ -102,7 +102,7 @@ def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(data_dir, pl
     assert "changes/seen" in status["blocked"]
     assert (status["committed_txid"], handle.status["message"]) == (2, f"BLOCKED({status['blocked']})")
     planned = status["in_flight"][-1][0]
-    eventually(lambda: handle._driver.control._look_at > handle._session.monotonic() + 0.1)
+    eventually(lambda: handle._driver.control._look_at > handle._session.lanes.monotonic() + 0.1)
     assert handle.in_flight[-1][0] == planned
     kill(data_dir, 0)
     with pytest.raises(BlockedError):
