@@ -193,6 +193,7 @@ if ref.kind != "state":
         """
 before, standing = (standing, books.standing())
 if standing == before:
+    _check_not_rewound(books, identity)
     raise
 """,
         "raise",
