@@ -4,6 +4,12 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "a_failed_write_loses_noted_digests",
+        "Books._commit",
+        "late = dict(self._late)",
+        "late, self._late = (self._late, {})",
+    ),
+    Mutant(
         "clean_up_before_completion",
         "Books.complete",
         """

@@ -200,6 +200,13 @@ if standing == before:
         "tests/unit/recovery/test_take_over.py",
     ),
     Mutant(
+        "a_rewind_during_the_first_check_is_damage",
+        "check",
+        "_check_not_rewound(books, identity)",
+        "pass",
+        "tests/unit/recovery/test_take_over.py::test_a_rewind_during_the_first_check_is_no_damage",
+    ),
+    Mutant(
         "a_start_continues_although_a_rewind_is_decided",
         "_check_not_rewound",
         "rewind.timeline if rewind is not None else found.timeline if found is not None else identity.timeline",

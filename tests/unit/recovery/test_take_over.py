@@ -88,6 +88,15 @@ def test_a_coordinator_that_paused_during_a_rewind_is_fenced(tmp_path: Path, boo
     count(tmp_path / "data", 4)
 
 
+def test_a_rewind_during_the_first_check_is_no_damage(tmp_path: Path, books: Books) -> None:
+    """The tables are at other txids of another timeline then (found by simulation seed 424242)."""
+    identity = books.identity()
+    assert identity is not None
+    rewind(tmp_path / "data", 1)
+    with pytest.raises(FencedError, match="it was rewound meanwhile; start again"):
+        leading.check(tmp_path / "data", books, identity)
+
+
 def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
     tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
