@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import atexit
 import contextlib
 import faulthandler
 import io
@@ -278,11 +277,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    if "--programs" not in sys.argv:
-        sys.exit(code)
-    # A fork lacks the threads that libraries had started before it; at a usual exit, their destructors may abort.
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    sys.exit(main())
