@@ -71,7 +71,7 @@ def drive(place: Path, topics: Topics, *options: str):
 
 @dataclass(frozen=True)
 class Trouble:
-    """How many records a side has, how long one pauses, how many drivers are killed, and how a broker goes away."""
+    """Size of a run: records of a side, seconds of its pause, drivers killed, and the way in which a broker goes away."""
 
     records: int
     pause: float
