@@ -42,7 +42,7 @@ def current() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What later tests of the process meet: by name, a value that can be compared and restored."""
+    """State of the process that later tests share: by name, a value that can be compared and restored."""
 
     process: Mapping[str, Any]
     spark: Mapping[str, Any] | None
