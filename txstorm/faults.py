@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from txstorm.errors import InputError
@@ -121,6 +122,7 @@ def _parse_one(part: str) -> _Armed:
 
 _armed: list[_Armed] = parse(os.environ.get("TXSTORM_FAULT", ""))
 _trace = os.environ.get("TXSTORM_FAULT_TRACE")
+_watcher: Callable[[str], None] | None = None
 
 
 def arm(text: str) -> None:
@@ -128,8 +130,16 @@ def arm(text: str) -> None:
     _armed[:] = parse(text)
 
 
+def watch(watcher: Callable[[str], None] | None) -> None:
+    """Call `watcher` with the name of every point that is passed from now on, as simulated worlds do; None: stop."""
+    global _watcher
+    _watcher = watcher
+
+
 def point(name: str) -> None:
-    """Pass the fault point `name`: do nothing unless it is armed."""
+    """Pass the fault point `name`: do nothing unless it is armed or watched."""
+    if _watcher is not None:
+        _watcher(name)
     if _trace:
         with open(_trace, "a", encoding="utf-8") as file:
             file.write(name + "\n")

@@ -17,7 +17,7 @@ from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_job import run_share
 from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError
-from txstorm.lanes import THREADS
+from txstorm.lanes import THREADS, Lanes
 
 A = TypeVar("A")
 
@@ -30,12 +30,14 @@ class LocalEngine:
 
     Args:
         observe: called with the emissions of every task of the processing phase, on the thread that runs the task.
+        lanes: run the packs, each on a lane of its own.
     """
 
     name = "local"
 
-    def __init__(self, observe: Observe | None = None) -> None:
+    def __init__(self, observe: Observe | None = None, lanes: Lanes = THREADS) -> None:
         self._observe = observe
+        self._lanes = lanes
         self._program: Program | None = None
         self._cancelled: dict[Future[Any], threading.Event] = {}
 
@@ -53,7 +55,7 @@ class LocalEngine:
     def _on_thread(self, name: str, work: Callable[[threading.Event], A]) -> Future[A]:
         cancelled = threading.Event()
         # No pool: a bolt that never returns must neither block another pack nor keep the process alive.
-        future = THREADS.call(lambda: work(cancelled), f"txstorm-local-{name}")
+        future = self._lanes.call(lambda: work(cancelled), f"txstorm-local-{name}")
         self._cancelled[future] = cancelled
         future.add_done_callback(lambda done: self._cancelled.pop(done, None))
         return future

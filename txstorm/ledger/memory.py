@@ -30,6 +30,10 @@ class MemoryLedger:
         self._open = True
         self._took_lease = False
 
+    def beside(self) -> MemoryLedger:
+        """Return a further handle, as another process would open it."""
+        return MemoryLedger(self, self._clock)
+
     def get(self, path: str) -> Entry | None:
         """Return the entry at `path`; None if there is none."""
         return self._entries().get(checked_path(path))

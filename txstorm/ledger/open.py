@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -40,6 +42,18 @@ _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.D
 
 _memory: dict[Path, MemoryLedger] = {}
 _memory_lock = threading.Lock()
+
+
+@contextmanager
+def ledger_in_memory(data_dir: Path, ledger: MemoryLedger) -> Iterator[None]:
+    """Within it, `ledger` is the ledger in memory of `data_dir`, an absolute path."""
+    with _memory_lock:
+        _memory[data_dir] = ledger
+    try:
+        yield
+    finally:
+        with _memory_lock:
+            _memory.pop(data_dir, None)
 
 
 def open_ledger(
@@ -191,7 +205,7 @@ def _in_memory(directory: Path | None, *, create: bool) -> MemoryLedger:
                 )
                 raise DataDirectoryError(msg)
             _memory[key] = MemoryLedger()
-        return MemoryLedger(beside=_memory[key])
+        return _memory[key].beside()
 
 
 def _check_same_disk(ledger: LedgerSpec, directory: Path) -> None:

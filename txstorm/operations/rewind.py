@@ -13,7 +13,7 @@ from txstorm.books.data_directory import topology_in
 from txstorm.books.records import Identity
 from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.lanes import THREADS
+from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.kept_history import check_in_history, history_row
 from txstorm.operations.rewind_target import rewind_target
@@ -71,18 +71,22 @@ def rewind(
         target = rewind_target(data_dir, to_time, component, None if topology is None else lambda: topology)
         return {**target.to_json(), **rewind(data_dir, target.txid, keep)}
     assert to_txid is not None
-    directory = topology_in(data_dir)
+    return rewind_to(topology_in(data_dir), to_txid, keep, THREADS)
+
+
+def rewind_to(directory: Path, txid: int, keep: Sequence[str], lanes: Lanes) -> dict[str, Any]:
+    """Roll back the tables in `directory`, as `rewind` does; `lanes` run the work on several tables."""
     ledger = open_ledger(directory, create=False)
     try:
         ledger.acquire("txstorm rewind")
-        books = Books(ledger, directory / "intents")
-        finish_rewind(directory, books)
-        return _rewind(directory, books, to_txid, keep)
+        books = Books(ledger, directory / "intents", lanes)
+        finish_rewind(directory, books, lanes)
+        return _rewind(directory, books, txid, keep, lanes)
     finally:
         ledger.close()
 
 
-def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> dict[str, Any]:
+def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str], lanes: Lanes) -> dict[str, Any]:
     identity = books.identity()
     if identity is None:
         raise DataDirectoryError(f"{directory}: its ledger has no identity; there is nothing to rewind")
@@ -107,7 +111,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
     )
     books.decide_rewind(decided)
     faults.point("rewind.decided")
-    carry_out(place, books, decided)
+    carry_out(place, books, decided, lanes)
     return {
         "topology": identity.topology,
         "txid": txid,

@@ -1,0 +1,68 @@
+"""Worlds with a windowed bolt: the sink holds each window that the model fires once, in the model's order of txids."""
+
+import json
+
+from test_windows_on_tables import FIELDS, ByUnit, bolt_of
+from window_schedules import micros, time, window_rules
+from windows_model import Model
+from world_bolts import Record, recorded
+
+from txstorm.simulation.topologies.kind import WorldKind
+
+
+class WindowsWorld(WorldKind):
+    name, tick = "windows", 4
+    settings = {"heartbeat_interval": 1}
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        self.rules = window_rules(rng)
+        self.rules.inputs = min(self.rules.inputs, 2)
+        self.bolt_seed = rng.randrange(1000)
+        self.tasks = rng.choice([1, 2]) if self.rules.keyed else 2
+        self.now, self.ids = rng.randrange(60), 0
+
+    @property
+    def streams(self):
+        return {f"s{i}": FIELDS for i in range(self.rules.inputs)}
+
+    def build(self, builder, world):
+        import random
+
+        declarer = builder.set_bolt("w", bolt_of(self.rules, random.Random(self.bolt_seed)), self.tasks)
+        for name in self.streams:
+            if self.rules.keyed:
+                declarer.fields_grouping("feed", name, ["unit"])
+            else:
+                declarer.custom_grouping("feed", name, ByUnit())
+        record = builder.set_committer_bolt("record", Record())
+        record.global_grouping("w")
+        if not self.rules.processing_time:
+            record.global_grouping("w", "late")
+
+    def rows(self, partition):
+        self.now += self.rng.choice([0, 1, 4, 15, 40])
+        rows = []
+        for _ in range(self.rng.choice([0, 1, 2, 5])):
+            self.ids += 1
+            i = self.rng.randrange(self.rules.inputs)
+            unit = f"k{self.rng.randrange(3)}" if self.rules.keyed else self.rng.randrange(2)
+            at = time(self.now + 15 * i - self.rng.randrange(12))
+            rows.append((f"s{i}", (unit, "", at, self.ids)))
+        return rows
+
+    def check(self, batches, data_dir):
+        model = Model(self.rules)
+        found = recorded(data_dir)
+        for batch in batches:
+            rows = [(micros(at), int(name[1:]), part, unit, id) for name, (unit, part, at, id) in batch.rows]
+            late, fired = model.transaction(batch.txid, batch.stamp, rows)
+            expected = sorted([one.unit, one.start, one.end, one.content, one.new, one.expired, one.first, one.final] for one in fired)
+            got = found.get(batch.txid, {})
+            if sorted(got.get("default", [])) != json.loads(json.dumps(expected)):
+                return f"txid {batch.txid} of {self.rules} fires {got}, not {expected}"
+            if sorted(row[-1] for row in got.get("late", [])) != sorted(late):
+                return f"txid {batch.txid} of {self.rules} has {got.get('late')} late, not {late}"
+        if extra := found.keys() - {batch.txid for batch in batches}:
+            return f"the sink has rows of {extra}"
+        return None

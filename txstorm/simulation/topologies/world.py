@@ -1,0 +1,405 @@
+"""Simulated world of a whole topology: shipped code from P0 to the tables, on files, under a scheduler and with faults.
+
+In contrast to the plain worlds of `txstorm.simulation.world`, which play a hundred times as many schedules, start,
+engine, state store, windows, joins, upkeep and Delta logs are the shipped code, on files in memory. What befalls it is
+drawn: crashes, pauses, lost answers and failures at every fault point and call of the ledger, second coordinators,
+stand-bys, stops, rewinds. A kind of world (`kind.WorldKind`) brings the bolts and a model of what they must commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+from txstorm import faults
+from txstorm.api.context import EPOCH
+from txstorm.books.requests import ACTIVATE
+from txstorm.coordinator.machine import Mode
+from txstorm.errors import BlockedError, FailedException, FencedError, HeldError, TxstormError
+from txstorm.ledger.open import ledger_in_memory
+from txstorm.results.views import read_directory_history
+from txstorm.runtime.session import Session
+from txstorm.simulation import schedule as kinds
+from txstorm.simulation.expected import Violation
+from txstorm.simulation.outside import extents_of
+from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
+from txstorm.simulation.schedule import random_of
+from txstorm.simulation.topologies.events import EVENTS
+from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldKind, WorldSpout
+from txstorm.simulation.topologies.process import TopologyProcess, WorldLedger
+from txstorm.topology.builder import TransactionalTopologyBuilder
+from txstorm.topology.graph import Topology
+
+HEALING = 600.0
+PATIENCE = 20_000
+NEVER = 1 << 60
+STRIKES = (kinds.CRASH, kinds.CRASH, kinds.CRASH, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
+"""Faults at a step; a kind listed twice is drawn twice as often."""
+STRIKE_STEPS = 900
+log = logging.getLogger("txstorm.simulation")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is drawn for a world before it begins; see `txstorm.simulation.schedule.Schedule` for the names."""
+
+    opaque: bool
+    partitions: int
+    depth: int
+    group: int
+    ahead: bool
+    turns: int
+    flaky: int
+    strikes: tuple[tuple[int, str], ...]
+
+    @classmethod
+    def drawn(cls, rng: Random) -> Setting:
+        """Draw a setting."""
+        many = rng.choice((0, 1, 1, 2))
+        return cls(
+            opaque=rng.random() < 0.5,
+            partitions=rng.choice((1, 1, 2)),
+            depth=rng.choice((1, 2, 4)),
+            group=rng.choice((1, 1, 4)),
+            ahead=rng.random() < 0.5,
+            turns=rng.choice((1, 1, 2)),
+            flaky=rng.choice((0, 0, 10)),
+            strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),
+        )
+
+
+def _micros(stamp: datetime) -> int:
+    return (stamp - EPOCH) // timedelta(microseconds=1)
+
+
+class TopologyWorld:
+    """World of one schedule: `seed` and `index` determine everything in it.
+
+    Args:
+        kind: the kind of world.
+        seed, index: number of the schedule.
+        counts: counter of what happens, which several worlds may share.
+        traced: whether to record a trace.
+    """
+
+    def __init__(
+        self, kind: type[WorldKind], seed: int, index: int, counts: Counter[str] | None = None, *, traced: bool = False
+    ) -> None:
+        self.rng = random_of(seed, index)
+        self.setting = Setting.drawn(self.rng)
+        self.kind = kind(self.rng)
+        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.trace: list[str] | None = [] if traced else None
+        self.steps = 0
+        self.scheduler = Scheduler(self.rng.random, self._refused)
+        self.source = Source(self, self.setting.partitions, opaque=self.setting.opaque)
+        self.processes: list[TopologyProcess] = []
+        self._all: list[TopologyProcess] = []
+        self._epoch = 1_000_000
+        self._strikes = list(reversed(self.setting.strikes))
+        self._todo: list[Callable[[], None]] = []
+        self._healing = False
+        self._names = 0
+
+    # -- what processes use ---------------------------------------------------------------------------------------
+
+    def below(self, bound: int) -> int:
+        """Draw a number from 0 to `bound` - 1."""
+        return int(self.rng.random() * bound)
+
+    def micros(self) -> int:
+        """Return the wall-clock time: a simulated second is `kind.tick` microseconds."""
+        return self._epoch + int(self.scheduler.time * self.kind.tick)
+
+    def topology(self) -> Topology:
+        """Build the topology, as a process does that loads its code."""
+        builder = TransactionalTopologyBuilder("world", "feed", WorldSpout(self.source, self.kind.streams))
+        self.kind.build(builder, self)
+        one = self.setting
+        return builder.build_topology().with_settings(
+            {
+                "max_spout_pending": one.depth,
+                "max_group_txids": one.group,
+                "finish_ahead": one.ahead,
+                "batch_timeout": 60.0,
+                "retry_backoff": 0.1,
+                "on_error": "retry(30)",
+                **self.kind.settings,
+            }
+        )
+
+    def current(self) -> TopologyProcess | None:
+        """Return the process whose lane runs; None on the hub."""
+        lane = self.scheduler.current
+        return lane.owner if lane is not None else None  # type: ignore[return-value]
+
+    def passes(self, what: str) -> None:
+        """Take a step of the process whose lane runs: others may go on, or a fault strikes. Called at every seam."""
+        process = self.current()
+        if process is None:
+            return
+        self.scheduler.step(process)
+        self.steps += 1
+        if self.trace is not None:
+            self.trace.append(f"{process}.{self.scheduler.current.name}: {what}")  # type: ignore[union-attr]
+        if self._strikes and self.steps >= self._strikes[-1][0] and not self._healing:
+            self._strike(process, what, self._strikes.pop()[1])
+
+    def _strike(self, process: TopologyProcess, what: str, kind: str) -> None:
+        if kind == kinds.CRASH:
+            self.count(kind, f"{process} dies at {what}")
+            self.killed(process)
+        if kind == kinds.PAUSE:
+            self.count(kind, f"{process} is paused at {what}")
+            self.pause(process)
+        if kind == kinds.HANGS:
+            self.count(kind, f"{process} hangs at {what}")
+            self.scheduler.block((1.0, 30.0, 100.0)[self.below(3)])
+        if kind == kinds.FAILED:
+            written = what.endswith("written")
+            self.count(kinds.LOST if written else kind, f"{process} fails at {what}")
+            process.struck = True
+            raise OSError(f"injected at {what}")
+
+    def reads_batch(self, attempt: object) -> None:
+        """Let a batch fail now and then."""
+        if not self._healing and self.below(100) < self.setting.flaky:
+            self.count(kinds.BATCH, f"the batch of {attempt} fails")
+            raise FailedException("injected")
+
+    def violates(self, invariant: int, what: str) -> NoReturn:
+        """End the world with a violation."""
+        self.scheduler.abort(Violation(invariant, what))
+
+    def killed(self, process: TopologyProcess) -> NoReturn:
+        """Kill a process at the step of one of its lanes."""
+        self._gone(process, "is dead")
+        self.scheduler.kill(process)
+        raise Killed
+
+    def pause(self, process: TopologyProcess) -> None:
+        """Pause `process` in the middle of a step; usually another one takes over, and then the first one wakes up."""
+        if self.below(4) == 0:
+            self.scheduler.block((0.05, 1.0, 20.0)[self.below(3)])
+            return
+        process.frozen = self.scheduler.picks + (50, 200, 800)[self.below(3)]
+        self._todo.append(self._during_pause)
+        self.scheduler.interrupt()
+        self.scheduler.pass_on()
+
+    def _during_pause(self) -> None:
+        if self.below(3):
+            self.count(kinds.RIVAL, "another process takes over")
+            self.start()
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the world: first with faults, then healed; raise `Violation` if something is wrong."""
+        with tempfile.TemporaryDirectory(prefix="txstorm-world-") as place:
+            self.data_dir = Path(place) / "data"
+            self.data_dir.mkdir()
+            self.ledger = WorldLedger(self)
+            faults.watch(self.passes)
+            try:
+                with ledger_in_memory(self.data_dir, self.ledger):
+                    self._run()
+            finally:
+                faults.watch(None)
+                for process in [one for one in self._all if not one.dead]:
+                    self._gone(process, "is over")
+                    self.scheduler.kill(process)
+                shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def _run(self) -> None:
+        for _ in range(self.setting.turns):
+            self.more()
+            if not self.processes:
+                self.start()
+            self.lets_run(100 + self.below(600), jumps=self.below(6))
+            if self.below(3) == 0:
+                events = (*EVENTS, *self.kind.events)
+                events[self.below(len(events))](self)
+        self._heal()
+
+    def lets_run(self, picks: int, until: Callable[[], bool] = lambda: False, jumps: int = 1) -> bool:
+        """Let all processes run for a while; return whether `until` holds."""
+        end = self.scheduler.picks + picks
+        while self.scheduler.picks < end and not until():
+            more = self.scheduler.run(end - self.scheduler.picks, until, jumps)
+            acts = bool(self._todo)
+            while self._todo:
+                self._todo.pop(0)()
+            if not more and not acts:
+                break
+        return until()
+
+    def more(self) -> None:
+        """Add rows to the source."""
+        for number, partition in enumerate(self.source.partitions):
+            for _ in range(1 + self.below(3)):
+                partition += self.kind.rows(number)
+
+    def start(self, *, standby: bool = False) -> TopologyProcess:
+        """Start a process; unless it is a stand-by, no other process has the lease any more."""
+        if not standby:
+            self.ledger.expire()
+        process = self.process("c")
+        self.say(f"{process} starts")
+        process.lanes.start(lambda: process.run(standby=standby), "start")
+        return process
+
+    def process(self, kind: str) -> TopologyProcess:
+        """Create a process."""
+        self._names += 1
+        made = TopologyProcess(self, f"{kind}{self._names}")
+        self.processes.append(made)
+        self._all.append(made)
+        return made
+
+    def leads(self, process: TopologyProcess) -> bool:
+        """Return whether `process` has the lease."""
+        return any(one.leads for one in process.holds)
+
+    def leader(self) -> TopologyProcess | None:
+        """Return the process that has the lease and runs."""
+        return next((one for one in self.processes if self.leads(one) and one.handle is not None), None)
+
+    def ended(self, process: TopologyProcess, how: str) -> None:
+        """Kill a process between its steps."""
+        self._gone(process, how)
+        self.scheduler.kill(process)
+
+    def finished(self, process: TopologyProcess, error: BaseException | None) -> None:
+        """Take note of a process that ends by itself; if no fault explains its error, that is a violation."""
+        if process not in self.processes:
+            return
+        led = process.led or self.leads(process)
+        self._gone(process, "ends" if error is None else f"ends with {type(error).__name__}: {error}")
+        if error is not None:
+            self._judge(process, "run", error, led=led)
+
+    def told(self, process: TopologyProcess, what: str, error: BaseException) -> None:
+        """Judge an error that a call of a user ended with."""
+        self._judge(process, what, error, led=self.leads(process))
+
+    def _judge(self, process: TopologyProcess, what: str, error: BaseException, *, led: bool) -> None:
+        if isinstance(error, Violation):
+            raise error
+        if isinstance(error, FencedError | HeldError) or (isinstance(error, BlockedError) and process.stops):
+            return
+        known = process.struck or not led
+        if not isinstance(error, TxstormError | OSError) or not known:
+            raise Violation(7, f"the {what} of {process} ends with {type(error).__name__}: {error}") from error
+
+    def _gone(self, process: TopologyProcess, how: str) -> None:
+        self.say(f"{process} {how}")
+        if process in self.processes:
+            self.processes.remove(process)
+        for one in process.holds:
+            one.release()
+
+    # -- healing ------------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """Run without faults: everything in the source must be committed within a bounded simulated time."""
+        self.say("everything heals")
+        self._healing = True
+        self.source.away.clear()
+        for process in self.processes:
+            process.frozen = 0
+        self.lets_run(3000, jumps=3)
+        process = self.leader()
+        for other in [one for one in self.processes if one is not process]:
+            self.ended(other, "is ended")
+        for _ in range(3):
+            if process is None or process not in self.processes:
+                process = self.start()
+            if self._commits_all(process):
+                break
+        else:
+            raise Violation(7, "no process commits the content of the source")
+        self.lets_run(3000, jumps=3)
+        process.stops = True
+        assert process.handle is not None
+        process.does("stop", process.handle.stop)
+        if not self.lets_run(PATIENCE, lambda: process not in self.processes, jumps=200):
+            raise Violation(7, f"{process} does not stop")
+        self._check()
+
+    def _commits_all(self, process: TopologyProcess) -> bool:
+        end, ends = self.scheduler.time + HEALING, [len(one) for one in self.source.partitions]
+
+        def over() -> bool:
+            return process not in self.processes or process.has_committed(ends) or self.scheduler.time > end
+
+        self.lets_run(PATIENCE, lambda: over() or self._inactive(process), jumps=2000)
+        if self._inactive(process) and process.handle is not None:
+            self.process("command").asks(ACTIVATE)
+            self.lets_run(PATIENCE, over, jumps=2000)
+        if process in self.processes and not process.has_committed(ends):
+            raise Violation(7, f"{process} does not commit the source in {HEALING} s")
+        return process in self.processes
+
+    def _inactive(self, process: TopologyProcess) -> bool:
+        return process.handle is not None and process.handle._driver.state.mode is Mode.INACTIVE  # noqa: SLF001
+
+    def committed(self) -> int:
+        """Return the last committed txid in the history."""
+        return max(read_directory_history(self.data_dir)["txid"].to_pylist(), default=0)
+
+    def ends(self, session: Session, txid: int) -> list[int]:
+        """Return where the partitions end after `txid`."""
+        document = session.planning.document(txid)
+        if document is None:
+            return [0] * len(self.source.partitions)
+        return [end for _, end in extents_of(document)]
+
+    def batches(self) -> list[CommittedBatch]:
+        """Return the committed transactions; raise `Violation` unless they hold every row of the source once."""
+        rows = read_directory_history(self.data_dir).to_pylist()
+        kept: dict[int, dict[str, object]] = {}
+        for row in rows:  # a later timeline replaces what it has rewound
+            kept = {txid: one for txid, one in kept.items() if txid < row["txid"]}
+            kept[row["txid"]] = row
+        ends = [0] * len(self.source.partitions)
+        batches = []
+        for number, (txid, row) in enumerate(sorted(kept.items()), start=1):
+            document = json.loads(row["extents"]) if isinstance(row["extents"], str) else row["extents"]
+            extents = extents_of(document)
+            if txid != number or [start for start, _ in extents] != ends:
+                raise Violation(2, f"txid {txid} continues at {extents}, the one before it ends at {ends}")
+            ends = [end for _, end in extents]
+            batches.append(CommittedBatch(txid, _micros(row["stamp"]), self.source.rows(extents)))
+        if ends != (wanted := [len(one) for one in self.source.partitions]):
+            raise Violation(1, f"the source is committed up to {ends}, not {wanted}")
+        return batches
+
+    def _check(self) -> None:
+        batches = self.batches()
+        if (wrong := self.kind.check(batches, self.data_dir)) is not None:
+            raise Violation(1, wrong)
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def _refused(self, process: Owner) -> None:
+        self.counts[kinds.REFUSED] += 1
+
+    def count(self, kind: str, what: str) -> None:
+        """Count what happens, and record it in the trace."""
+        self.counts[kind] += 1
+        self.say(f"{kind}: {what}")
+
+    def say(self, what: str) -> None:
+        """Record what happens in the trace."""
+        if self.trace is not None:
+            self.trace.append(f"-- {what}")
