@@ -57,7 +57,9 @@ class WindowsWorld(WorldKind):
         for batch in batches:
             rows = [(micros(at), int(name[1:]), part, unit, id) for name, (unit, part, at, id) in batch.rows]
             late, fired = model.transaction(batch.txid, batch.stamp, rows)
-            expected = sorted([one.unit, one.start, one.end, one.content, one.new, one.expired, one.first, one.final] for one in fired)
+            expected = sorted(
+                [one.unit, one.start, one.end, one.content, one.new, one.expired, one.first, one.final] for one in fired
+            )
             got = found.get(batch.txid, {})
             if sorted(got.get("default", [])) != json.loads(json.dumps(expected)):
                 return f"txid {batch.txid} of {self.rules} fires {got}, not {expected}"

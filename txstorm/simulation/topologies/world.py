@@ -35,6 +35,7 @@ from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.schedule import random_of
 from txstorm.simulation.topologies.events import EVENTS
 from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldKind, WorldSpout
+from txstorm.simulation.topologies.log_table import logs_in_python
 from txstorm.simulation.topologies.process import TopologyProcess, WorldLedger
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
@@ -57,6 +58,7 @@ class Setting:
     depth: int
     group: int
     ahead: bool
+    compacts: bool
     turns: int
     flaky: int
     strikes: tuple[tuple[int, str], ...]
@@ -71,6 +73,7 @@ class Setting:
             depth=rng.choice((1, 2, 4)),
             group=rng.choice((1, 1, 4)),
             ahead=rng.random() < 0.5,
+            compacts=rng.random() < 0.3,
             turns=rng.choice((1, 1, 2)),
             flaky=rng.choice((0, 0, 10)),
             strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),
@@ -132,6 +135,7 @@ class TopologyWorld:
                 "finish_ahead": one.ahead,
                 "batch_timeout": 60.0,
                 "retry_backoff": 0.1,
+                "compact_on_stop": one.compacts,
                 "on_error": "retry(30)",
                 **self.kind.settings,
             }
@@ -211,7 +215,7 @@ class TopologyWorld:
             self.ledger = WorldLedger(self)
             faults.watch(self.passes)
             try:
-                with ledger_in_memory(self.data_dir, self.ledger):
+                with ledger_in_memory(self.data_dir, self.ledger), logs_in_python():
                     self._run()
             finally:
                 faults.watch(None)
