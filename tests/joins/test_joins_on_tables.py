@@ -22,19 +22,21 @@ FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SC
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 
-def topology_of(rules, *, opaque=False, parallelism=1):
+def join_of(rules):
     left, right = sides_of(rules)
-    select = ["l:id"] if rules.how in ("semi", "anti") else ["l:id", "r:id"]
-    join = IntervalJoin(
+    return IntervalJoin(
         left,
         right,
         before=timedelta(microseconds=rules.before),
         after=timedelta(microseconds=rules.after),
         how=rules.how,
-        select=select,
+        select=["l:id"] if rules.how in ("semi", "anti") else ["l:id", "r:id"],
     )
+
+
+def topology_of(rules, *, opaque=False, parallelism=1):
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys(NAMES, FIELDS), opaque=opaque))
-    declarer = builder.set_bolt("join", join, parallelism)
+    declarer = builder.set_bolt("join", join_of(rules), parallelism)
     for name in NAMES:
         declarer.fields_grouping("feed", name, ["key"])
     return builder.set_settings({"retry_backoff": 0}).build_topology()
