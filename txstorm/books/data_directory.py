@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from txstorm.api.names import near
-from txstorm.clients.files import PRIVATE, make_directories, read_whole, write_durably
+from txstorm.clients.files import PRIVATE, make_directories, read_whole, sync_file, write_durably
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.location import LEDGER_FILE, PLACE_FILE
 from txstorm.ledger.open import ledger_is_known, local_directory
@@ -127,13 +127,14 @@ def check_readable(data_dir: str | Path) -> Path:
 
 
 def make_directory(path: Path) -> None:
-    """Create `path` durably, accessible to this user only.
+    """Create `path` durably, accessible to this user only; if it exists, make its name durable.
 
     Raises:
         DataDirectoryError: it cannot be created.
     """
     try:
         make_directories(path, PRIVATE)
+        sync_file(path.parent)  # a process that created it may have been killed before it did that
     except OSError as error:
         msg = (
             f"{path}: expected to create this directory, got {error.strerror}; remove what is at this path, or correct "

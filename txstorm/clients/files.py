@@ -178,6 +178,19 @@ def make_directories(directory: Path, mode: int = 0o777) -> None:
         sync_names(path.parent, [path])
 
 
+def secure_directories(directory: Path, below: Path, mode: int = 0o777) -> None:
+    """Create `directory`, which is somewhere below `below`, and make it and its parents there durable even if it exists.
+
+    For the start of a process: one that was killed may have created a directory and not synced its name, and then a
+    power failure would take everything in it, however often that is synced.
+    """
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    for path in (directory, *directory.parents):
+        if path == below:
+            break
+        sync_names(path.parent, [path])
+
+
 def sync_names(directory: Path, made: Iterable[Path]) -> None:
     """Sync `directory`, in which the names `made` are new; after a failure, renew these names and sync again.
 

@@ -20,7 +20,7 @@ THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
 HEARTBEAT, CREATING = "heartbeat", "paused_before_creation"
-STANDBY = "stand_by"
+STANDBY, POWER = "stand_by", "power_cut"
 HANGS, WORKER, REFUSED = "call_hangs", "worker_dies", "step_of_a_dead_process"
 KINDS = (
     *dict.fromkeys(STRIKES),

@@ -89,6 +89,15 @@ def rewind(world: TopologyWorld) -> None:
         world.ended(operator, "has ended")
 
 
+def power_cut(world: TopologyWorld) -> None:
+    """End all processes at once, and lose any subset of what they had not synced."""
+    for process in list(world.processes):
+        world.ended(process, "has no power")
+    lost = world.disk.cut(world.below)
+    world.count(kinds.POWER, f"the power is cut, {lost} changes of files are lost")
+    world.start()
+
+
 def savepoint(world: TopologyWorld) -> None:
     """Create a savepoint of the last committed transaction."""
     process = world.leader()
@@ -106,5 +115,5 @@ def go_away(world: TopologyWorld) -> None:
 
 EVENTS: tuple[Callable[[TopologyWorld], None], ...] = (
     *(crash, crash, rival, stand_by, stop, deactivate, savepoint, go_away),
-    *(rewind, rewind),
+    *(rewind, rewind, power_cut, power_cut),
 )

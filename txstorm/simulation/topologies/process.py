@@ -16,6 +16,7 @@ from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
 from txstorm.simulation.process.scheduler import Owner, SimLanes
+from txstorm.storage.tables import history
 
 if TYPE_CHECKING:
     from txstorm.simulation.topologies.world import TopologyWorld
@@ -45,6 +46,7 @@ class TopologyProcess(Owner):
 
     def run(self, *, standby: bool = False) -> None:
         """Open the topology, and start its driver; the process ends with the run."""
+        history._durable.clear()  # noqa: SLF001 - a new process knows of nothing that an earlier one has synced
         world, stopping, monitor = self.world, self.lanes.event(), Monitor()
         topology = world.topology()
         tell = (lambda message: None) if standby else None

@@ -33,6 +33,7 @@ from txstorm.simulation.expected import Violation
 from txstorm.simulation.outside import extents_of
 from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.schedule import random_of
+from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.events import EVENTS
 from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldKind, WorldSpout
 from txstorm.simulation.topologies.log_table import logs_in_python
@@ -213,9 +214,10 @@ class TopologyWorld:
             self.data_dir = Path(place) / "data"
             self.data_dir.mkdir()
             self.ledger = WorldLedger(self)
+            self.disk = Disk(self.data_dir, self.passes)
             faults.watch(self.passes)
             try:
-                with ledger_in_memory(self.data_dir, self.ledger), logs_in_python():
+                with ledger_in_memory(self.data_dir, self.ledger), self.disk.watched(), logs_in_python():
                     self._run()
             finally:
                 faults.watch(None)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from txstorm import faults
 from txstorm.api.external import NON_TRANSACTIONAL, MapRow, MapState, MarkedMapBackend, Outlet
+from txstorm.clients.files import secure_directories
 from txstorm.state.external.map_rows import staged_rows
 from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.mark_rules import MarkedTarget, reached
@@ -41,6 +42,7 @@ class ExternalTarget(ABC):
         self.component = component
         self.ref = ref
         self.path = data_dir / ref.uri
+        self._data_dir = data_dir
         self.last = 0
 
     @property
@@ -50,7 +52,7 @@ class ExternalTarget(ABC):
 
     def make_directory(self) -> None:
         """Create the staging directory; called in P0 (take-over)."""
-        (self.path / STAGED).mkdir(parents=True, exist_ok=True)
+        secure_directories(self.path / STAGED, self._data_dir)
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:
         """Write the staged rows of `intent` exactly once; idempotent, so it may be repeated after any failure.

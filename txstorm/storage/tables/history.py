@@ -15,7 +15,7 @@ from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.clients.delta.log import checkpoint_after
-from txstorm.clients.files import make_directories, sync_names
+from txstorm.clients.files import secure_directories, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.intent import STAGED, Intent
@@ -161,6 +161,9 @@ def secure_history(handle: DeltaHandle) -> None:
     Earlier entries are rewritten, since an earlier process or call may have failed to sync them.
     """
     version = handle.version
+    if handle.path not in _durable:
+        secure_directories(handle.path / STAGED, handle.path.parent)
+        sync_names(handle.path, [handle.log_entry(0).parent])
     known = _durable.get(handle.path, handle.checkpointed - 1)
     handle.make_durable(range(known + 1, version), again=True)
     handle.make_durable(range(version, version + 1), again=known >= version)
@@ -175,7 +178,7 @@ def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
 def _open_or_create(path: Path) -> DeltaHandle:
     if is_table(path):
         return _open(path)
-    make_directories(path / STAGED)
+    (path / STAGED).mkdir(parents=True, exist_ok=True)
     properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
     try:
         handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
@@ -183,7 +186,6 @@ def _open_or_create(path: Path) -> DeltaHandle:
         if not is_table(path):
             raise
         handle = _open(path)  # a coordinator that is fenced by now has just created it
-    sync_names(path, [handle.log_entry(0).parent])
     return handle
 
 
