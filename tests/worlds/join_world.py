@@ -14,9 +14,11 @@ class JoinWorld(WorldKind):
     streams = dict.fromkeys(NAMES, FIELDS)
     settings = {"heartbeat_interval": 1}
 
+    def declare(self, rng):
+        self.rules, self.tasks = join_rules(rng), rng.choice([1, 1, 2])
+
     def __init__(self, rng):
         super().__init__(rng)
-        self.rules, self.tasks = join_rules(rng), rng.choice([1, 1, 2])
         self.ids, self.now = 0, [rng.randrange(-20, 40), rng.randrange(-20, 40)]
 
     def build(self, builder, world):

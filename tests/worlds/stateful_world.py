@@ -15,8 +15,7 @@ class StatefulWorld(WorldKind):
     name = "stateful"
     streams = {"default": ("word",)}
 
-    def __init__(self, rng):
-        super().__init__(rng)
+    def declare(self, rng):
         self.shared, self.tasks = rng.random() < 0.3, rng.choice([1, 2])
 
     def build(self, builder, world):

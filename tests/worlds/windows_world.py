@@ -14,12 +14,14 @@ class WindowsWorld(WorldKind):
     name, tick = "windows", 4
     settings = {"heartbeat_interval": 1}
 
-    def __init__(self, rng):
-        super().__init__(rng)
+    def declare(self, rng):
         self.rules = window_rules(rng)
         self.rules.inputs = min(self.rules.inputs, 2)
         self.bolt_seed = rng.randrange(1000)
         self.tasks = rng.choice([1, 2]) if self.rules.keyed else 2
+
+    def __init__(self, rng):
+        super().__init__(rng)
         self.now, self.ids = rng.randrange(60), 0
 
     @property

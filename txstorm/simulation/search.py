@@ -14,6 +14,8 @@ from txstorm.engine.gc_pause import seldom_collected
 from txstorm.errors import InputError
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
+from txstorm.simulation.topologies.named import kind_named
+from txstorm.simulation.topologies.world import Setting, TopologyWorld
 from txstorm.simulation.world import World
 
 STORIES = 3
@@ -25,9 +27,9 @@ SHRINKS = 2000
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule that violates an invariant; `what` describes the violation."""
+    """A schedule, plain or of a topology, that violates an invariant; `what` describes the violation."""
 
-    schedule: Schedule
+    schedule: Schedule | Setting
     what: str
 
 
@@ -63,7 +65,9 @@ class Report:
         }
 
 
-def simulate(schedules: int, seed: int = 0, processes: int = 1, first: int = 0, stop_at: int | None = None) -> Report:
+def simulate(
+    schedules: int, seed: int = 0, processes: int = 1, first: int = 0, stop_at: int | None = None, kind: str = ""
+) -> Report:
     """Run schedules `first` to ``first + schedules - 1`` of `seed`; the number of processes does not affect results.
 
     Args:
@@ -72,33 +76,41 @@ def simulate(schedules: int, seed: int = 0, processes: int = 1, first: int = 0, 
         processes: number of parallel processes.
         first: number of the first schedule, to continue an earlier call.
         stop_at: each process stops after this many violations.
+        kind: kind of world: empty for plain worlds, ``counts``, or ``MODULE:CLASS`` with a `WorldKind` of whole topologies.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: a number is out of range, or `kind` is none.
     """
     asked = ("schedules", schedules, 1), ("seed", seed, 0), ("processes", processes, 1), ("first", first, 0)
     for name, value, least in asked:
         if value < least:
             raise InputError(f"simulate: {name}: expected a whole number of at least {least}, got {value}")
     size = -(-schedules // processes)
-    parts = [(seed, at, min(size, first + schedules - at), stop_at) for at in range(first, first + schedules, size)]
+    parts = [
+        (kind, seed, at, min(size, first + schedules - at), stop_at) for at in range(first, first + schedules, size)
+    ]
+    if kind:
+        kind_named(kind)  # raises here, not in every process
     if len(parts) == 1:
         return _part(*parts[0])
     with multiprocessing.get_context("spawn").Pool(len(parts)) as pool:
         return _joined(pool.starmap(_part, parts))
 
 
-def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
+def _part(kind: str, seed: int, first: int, count: int, stop_at: int | None) -> Report:
     faults: Counter[str] = Counter()
     steps, done, before = 0, 0, _cpu_seconds()
     found: list[Found] = []
     with seldom_collected(), quiet():
         for index in range(first, first + count):
-            draw = random_of(seed, index).random
-            schedule = taken(seed, index, draw)
-            world = World(schedule, draw=draw, counts=faults)
+            world: World | TopologyWorld
+            if kind:
+                world = TopologyWorld(Setting.drawn(kind, seed, index), faults)
+            else:
+                draw = random_of(seed, index).random
+                world = World(taken(seed, index, draw), draw=draw, counts=faults)
             if (what := violation(world)) is not None:
-                found.append(Found(schedule, what))
+                found.append(Found(world.schedule, what))
             steps, done = steps + world.steps, done + 1
             world.forget()
             if stop_at is not None and len(found) >= stop_at:
@@ -132,7 +144,14 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def violation(world: World) -> str | None:
+def world_of(schedule: Schedule | Setting, *, traced: bool = False) -> World | TopologyWorld:
+    """Return a new world of a schedule."""
+    if isinstance(schedule, Setting):
+        return TopologyWorld(schedule, traced=traced)
+    return World(schedule, traced=traced)
+
+
+def violation(world: World | TopologyWorld) -> str | None:
     """Run `world`; return the violation, if any. Any error other than a simulated one is also a violation."""
     try:
         world.run()
@@ -143,9 +162,9 @@ def violation(world: World) -> str | None:
     return None
 
 
-def trace(schedule: Schedule) -> list[str]:
+def trace(schedule: Schedule | Setting) -> list[str]:
     """Return the trace of a schedule, line by line; it is deterministic."""
-    world = World(schedule, traced=True)
+    world = world_of(schedule, traced=True)
     what = violation(world)
     assert world.trace is not None
     return [*world.trace, *([f"-- VIOLATION of {what}"] if what else [])]
@@ -159,7 +178,7 @@ def shrunk(found: Found) -> Found:
         going = False
         for schedule in _smaller(best.schedule):
             tries += 1
-            what = violation(World(schedule))
+            what = violation(world_of(schedule))
             if what is not None and _invariant(what) == _invariant(found.what):
                 best, going = Found(schedule, what), True
                 break
@@ -170,10 +189,14 @@ def _invariant(what: str) -> str:
     return what.partition(":")[0]
 
 
-def _smaller(schedule: Schedule) -> Iterator[Schedule]:
+def _smaller(schedule: Schedule | Setting) -> Iterator[Schedule | Setting]:
     """Yield slightly simpler schedules, the simplest first."""
     for number in range(len(schedule.strikes)):
-        yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
+        yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])  # type: ignore[arg-type]
+    if isinstance(schedule, Setting):
+        yield from (replace(schedule, turns=turns) for turns in range(1, schedule.turns))
+        yield from ([replace(schedule, flaky=0)] if schedule.flaky else [])
+        return
     for name, least in (
         ("turns", 0),
         ("tables", 1),
@@ -203,6 +226,8 @@ def story(found: Found) -> str:
 
 def _description(found: Found, small: Found) -> str:
     schedule = small.schedule
+    if isinstance(schedule, Setting):
+        return "\n".join([f"{found.what}", f"made smaller: {small.what}", f"  {schedule}", *trace(schedule)])
     strikes = ", ".join(f"{one.kind} at step {one.step}" for one in schedule.strikes) or "none"
     head = [
         f"seed {schedule.seed}, schedule {schedule.index}: {found.what}",

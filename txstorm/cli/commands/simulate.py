@@ -19,6 +19,12 @@ def simulate(
         int,
         typer.Option("--exhaustive", help="Instead: all small worlds with up to N faults, 1 to 3."),
     ] = 0,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind", help="Instead: worlds of a whole topology: counts, or MODULE:CLASS with a WorldKind of yours."
+        ),
+    ] = "",
     json: Json = False,
 ) -> int:
     """Run the real protocol in simulated worlds with faults of every kind, and check that exactly once holds.
@@ -30,7 +36,7 @@ def simulate(
     from txstorm.simulation import simulate as run
     from txstorm.simulation.search import STORIES
 
-    report = searched(exhaustive) if exhaustive else run(schedules, seed, processes, first)
+    report = searched(exhaustive) if exhaustive else run(schedules, seed, processes, first, kind=kind)
     for found in report.found[:STORIES]:
         stderr().print(story(found), markup=False, highlight=False, soft_wrap=True)
     if json:

@@ -124,14 +124,17 @@ class CountsWorld(WorldKind):
 
     name = "counts"
     streams: Mapping[str, Sequence[str]] = {"default": ("key", "n")}
-    rewinds = False
+    outside = True
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self._number = 0
-        self._kind = rng.choice(("opaque", "opaque", "transactional"))
         self._map: OutsideStore | None = None
         self._outlet: OutsideStore | None = None
+
+    def declare(self, rng: Random) -> None:
+        """Draw the kind of the map."""
+        self._kind = rng.choice(("opaque", "opaque", "transactional"))
 
     def build(self, builder: TransactionalTopologyBuilder, world: TopologyWorld) -> None:
         """Add the committer."""
@@ -155,5 +158,7 @@ class CountsWorld(WorldKind):
         sink = [(row["_txid"], row["n"]) for row in read_sink(data_dir, "rows").to_pylist()]
         found = {"state": state, "map": kept, "sink": sink, "outlet": self._outlet.appended}
         expected = {"state": counts, "map": counts, "sink": rows, "outlet": rows}
-        wrong = [f"{name} has {found[name]}, not {wanted}" for name, wanted in expected.items() if found[name] != wanted]
+        wrong = [
+            f"{name} has {found[name]}, not {wanted}" for name, wanted in expected.items() if found[name] != wanted
+        ]
         return wrong[0] if wrong else None

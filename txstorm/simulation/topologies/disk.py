@@ -99,6 +99,11 @@ class Disk:
         else:
             self._durable.add(os.fstat(handle).st_ino)
 
+    def settle(self) -> None:
+        """Make everything durable."""
+        self._changes.clear()
+        self._durable = {path.stat().st_ino for path in Path(self._root).rglob("*")}
+
     def cut(self, below: Callable[[int], int]) -> int:
         """Lose any subset of what was not synced; return how many names and contents are lost."""
         self._busy = True
@@ -110,9 +115,8 @@ class Disk:
             for path in Path(self._root).rglob("*"):
                 if path.is_file() and path.stat().st_ino not in self._durable:
                     os.truncate(path, below(path.stat().st_size + 1))
-                    self._durable.add(path.stat().st_ino)
                     torn += 1
-            self._changes.clear()
+            self.settle()
             return len(lost) + torn
         finally:
             self._busy = False

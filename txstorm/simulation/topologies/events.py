@@ -67,7 +67,7 @@ def deactivate(world: TopologyWorld) -> None:
 
 def rewind(world: TopologyWorld) -> None:
     """Kill the leader, and rewind to some transaction."""
-    if not world.kind.rewinds:
+    if world.kind.outside:
         return
     for process in list(world.processes):
         world.ended(process, "is killed")
@@ -104,7 +104,7 @@ def savepoint(world: TopologyWorld) -> None:
     if process is not None and process.handle is not None:
         handle, name = process.handle, f"s{world.steps}"
         world.count(kinds.SAVEPOINT, f"{process} creates a savepoint")
-        process.does("savepoint", lambda: handle.savepoint(name))
+        process.does("savepoint", lambda: handle.savepoint(name) if handle.committed else None)
 
 
 def go_away(world: TopologyWorld) -> None:

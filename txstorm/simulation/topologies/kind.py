@@ -24,6 +24,10 @@ Extents = list[list[int]]
 """First offset and end offset of each partition."""
 
 
+VARIANTS = 32
+"""Number of topologies of a kind."""
+
+
 class CommittedBatch(NamedTuple):
     """A committed transaction: its processing time in UTC microseconds, and its rows in order of delivery."""
 
@@ -35,14 +39,15 @@ class CommittedBatch(NamedTuple):
 class WorldKind(ABC):
     """A kind of simulated world: one module that brings bolts, rows, events and a judge.
 
-    One object serves one world; everything that it draws comes from `rng`, so the seed of the world replays it.
+    One object serves one world; everything that it draws comes from `rng`, so the seed of the world replays it. There
+    are `VARIANTS` topologies of a kind, so that a world can begin with the empty tables of an earlier one.
 
     Attributes:
         name: name of the kind, for reports.
         streams: stream → its fields.
         settings: settings of the topology that differ from those of every world.
         events: what may happen besides the events of every world; each is called with the world.
-        rewinds: whether the topology can be rewound.
+        outside: whether it writes to other systems: then it cannot be rewound, nor begin as an earlier one did.
         tick: microseconds of the wall clock in a simulated second, so that models may count in small numbers.
     """
 
@@ -50,11 +55,16 @@ class WorldKind(ABC):
     streams: Mapping[str, Sequence[str]]
     settings: Mapping[str, Any] = {}
     events: Sequence[Callable[[TopologyWorld], None]] = ()
-    rewinds: bool = True
+    outside: bool = False
     tick: int = 1_000_000
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
+        self.variant = rng.randrange(VARIANTS)
+        self.declare(Random(self.variant))  # noqa: S311 - not for secrets
+
+    def declare(self, rng: Random) -> None:
+        """Draw what the code of the topology declares; `rng` is the same for all worlds of a variant."""
 
     @abstractmethod
     def build(self, builder: TransactionalTopologyBuilder, world: TopologyWorld) -> None:

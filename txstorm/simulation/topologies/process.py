@@ -110,6 +110,15 @@ class WorldLedger(MemoryLedger):
             self._process.holds.append(self)
 
     @property
+    def entries(self) -> dict[str, Entry]:
+        """The entries, which no commit changes in place."""
+        return self._store.entries
+
+    @entries.setter
+    def entries(self, entries: dict[str, Entry]) -> None:
+        self._store.entries = entries
+
+    @property
     def leads(self) -> bool:
         """Whether this handle has the lease."""
         return self._store.held_by is self

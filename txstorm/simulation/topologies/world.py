@@ -9,11 +9,12 @@ stand-bys, stops, rewinds. A kind of world (`kind.WorldKind`) brings the bolts a
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import tempfile
+import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from txstorm.books.requests import ACTIVATE
 from txstorm.coordinator.machine import Mode
 from txstorm.errors import BlockedError, FailedException, FencedError, HeldError, TxstormError
 from txstorm.ledger.open import ledger_in_memory
+from txstorm.ledger.port import Entry
 from txstorm.results.views import read_directory_history
 from txstorm.runtime.session import Session
 from txstorm.simulation import schedule as kinds
@@ -35,8 +37,9 @@ from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.schedule import random_of
 from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.events import EVENTS
-from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldKind, WorldSpout
+from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldSpout
 from txstorm.simulation.topologies.log_table import logs_in_python
+from txstorm.simulation.topologies.named import kind_named
 from txstorm.simulation.topologies.process import TopologyProcess, WorldLedger
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
@@ -46,14 +49,24 @@ PATIENCE = 20_000
 NEVER = 1 << 60
 STRIKES = (kinds.CRASH, kinds.CRASH, kinds.CRASH, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
 """Faults at a step; a kind listed twice is drawn twice as often."""
-STRIKE_STEPS = 900
-log = logging.getLogger("txstorm.simulation")
+STRIKE_STEPS = 600
+_STARTED: dict[tuple[object, ...], tuple[Mapping[Path, bytes | None], dict[str, Entry]]] = {}
+"""Topologies that have been started: their files, and the entries of their ledger."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn for a world before it begins; see `txstorm.simulation.schedule.Schedule` for the names."""
+    """What is drawn for a world before it begins; see `txstorm.simulation.schedule.Schedule` for the names.
 
+    Attributes:
+        kind: name of the kind of world: ``counts``, or ``MODULE:CLASS``.
+        compacts: whether a clean stop brings the states up to date.
+        strikes: steps, and the faults at them.
+    """
+
+    kind: str
+    seed: int
+    index: int
     opaque: bool
     partitions: int
     depth: int
@@ -65,10 +78,14 @@ class Setting:
     strikes: tuple[tuple[int, str], ...]
 
     @classmethod
-    def drawn(cls, rng: Random) -> Setting:
-        """Draw a setting."""
+    def drawn(cls, kind: str, seed: int, index: int, rng: Random | None = None) -> Setting:
+        """Draw the setting of schedule `index` of `seed`, with the first numbers of `rng`."""
+        rng = rng or random_of(seed, index)
         many = rng.choice((0, 1, 1, 2))
         return cls(
+            kind,
+            seed,
+            index,
             opaque=rng.random() < 0.5,
             partitions=rng.choice((1, 1, 2)),
             depth=rng.choice((1, 2, 4)),
@@ -86,21 +103,18 @@ def _micros(stamp: datetime) -> int:
 
 
 class TopologyWorld:
-    """World of one schedule: `seed` and `index` determine everything in it.
+    """World of one schedule, whose setting determines everything in it.
 
     Args:
-        kind: the kind of world.
-        seed, index: number of the schedule.
+        setting: the setting of the schedule.
         counts: counter of what happens, which several worlds may share.
         traced: whether to record a trace.
     """
 
-    def __init__(
-        self, kind: type[WorldKind], seed: int, index: int, counts: Counter[str] | None = None, *, traced: bool = False
-    ) -> None:
-        self.rng = random_of(seed, index)
-        self.setting = Setting.drawn(self.rng)
-        self.kind = kind(self.rng)
+    def __init__(self, setting: Setting, counts: Counter[str] | None = None, *, traced: bool = False) -> None:
+        self.rng, self.setting = random_of(setting.seed, setting.index), setting
+        Setting.drawn(setting.kind, setting.seed, setting.index, self.rng)  # the world has the numbers that follow
+        self.kind = kind_named(setting.kind)(self.rng)
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.trace: list[str] | None = [] if traced else None
         self.steps = 0
@@ -168,7 +182,8 @@ class TopologyWorld:
             self.pause(process)
         if kind == kinds.HANGS:
             self.count(kind, f"{process} hangs at {what}")
-            self.scheduler.block((1.0, 30.0, 100.0)[self.below(3)])
+            longest = 100.0 if what.startswith("p3") else 10.0  # only a job is given up
+            self.scheduler.block((1.0, 5.0, longest)[self.below(3)])
         if kind == kinds.FAILED:
             written = what.endswith("written")
             self.count(kinds.LOST if written else kind, f"{process} fails at {what}")
@@ -206,6 +221,16 @@ class TopologyWorld:
             self.count(kinds.RIVAL, "another process takes over")
             self.start()
 
+    @contextmanager
+    def _names_drawn(self) -> Iterator[None]:
+        """Draw the random names of files, so that a trace can be repeated."""
+        made, rng = uuid.uuid4, Random(self.setting.seed)  # noqa: S311 - not for secrets
+        uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
+        try:
+            yield
+        finally:
+            uuid.uuid4 = made
+
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -217,7 +242,12 @@ class TopologyWorld:
             self.disk = Disk(self.data_dir, self.passes)
             faults.watch(self.passes)
             try:
-                with ledger_in_memory(self.data_dir, self.ledger), self.disk.watched(), logs_in_python():
+                with (
+                    ledger_in_memory(self.data_dir, self.ledger),
+                    self.disk.watched(),
+                    logs_in_python(),
+                    self._names_drawn(),
+                ):
                     self._run()
             finally:
                 faults.watch(None)
@@ -226,13 +256,36 @@ class TopologyWorld:
                     self.scheduler.kill(process)
                 shutil.rmtree(self.data_dir, ignore_errors=True)
 
+    def _begin(self) -> None:
+        """Begin with the tables of an earlier start of this topology: to create them costs more than to open them."""
+        key = self.setting.kind, self.kind.variant, self.setting.opaque
+        if key not in _STARTED:
+            self._healing = True
+            process = self.start()
+            self.lets_run(PATIENCE, lambda: process.handle is not None, jumps=100)
+            self.ended(process, "has opened")
+            found = [one for one in sorted(self.data_dir.rglob("*"))]
+            files = {one.relative_to(self.data_dir): one.read_bytes() if one.is_file() else None for one in found}
+            _STARTED[key] = files, self.ledger.entries
+            self._healing = False
+            return
+        files, self.ledger.entries = _STARTED[key]
+        for path, data in files.items():
+            if data is None:
+                (self.data_dir / path).mkdir()
+            else:
+                (self.data_dir / path).write_bytes(data)
+
     def _run(self) -> None:
+        if self.below(4) and not self.kind.outside:
+            self._begin()
+            self.disk.settle()
         for _ in range(self.setting.turns):
             self.more()
             if not self.processes:
                 self.start()
             self.lets_run(100 + self.below(600), jumps=self.below(6))
-            if self.below(3) == 0:
+            if self.below(5) < 2:
                 events = (*EVENTS, *self.kind.events)
                 events[self.below(len(events))](self)
         self._heal()
@@ -338,7 +391,7 @@ class TopologyWorld:
         process.stops = True
         assert process.handle is not None
         process.does("stop", process.handle.stop)
-        if not self.lets_run(PATIENCE, lambda: process not in self.processes, jumps=200):
+        if not self.lets_run(PATIENCE, lambda: process not in self.processes, jumps=1000):
             raise Violation(7, f"{process} does not stop")
         self._check()
 
@@ -394,6 +447,16 @@ class TopologyWorld:
         batches = self.batches()
         if (wrong := self.kind.check(batches, self.data_dir)) is not None:
             raise Violation(1, wrong)
+
+    @property
+    def schedule(self) -> Setting:
+        """The setting, which determines everything in the world."""
+        return self.setting
+
+    def forget(self) -> None:
+        """Drop all references, so that this world's memory is freed immediately."""
+        for one in (*self._all, self):
+            vars(one).clear()
 
     # -- words --------------------------------------------------------------------------------------------------------
 
