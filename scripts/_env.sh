@@ -5,6 +5,7 @@
 #   need_redis         redis-server
 #   adopt ARGUMENT...  restarts the script with these arguments such that orphans of its processes are counted, too
 #   stage NAME CMD...  runs a command, reports its result, duration and processor time, remembers failures
+#   beside NAME CMD... starts a stage that runs beside the next one, and is reported when that has ended
 #   simulated COUNT    runs simulated worlds
 #   finish             lists the stages with the times of each; exit code 1 when one failed
 # Set-up messages go to standard error: standard output belongs to the caller (--json).
@@ -124,10 +125,11 @@ adopt() {
     exec "$python" scripts/_adopter.py "scripts/${0##*/}" "$@"
 }
 
-# processor_seconds: prints those of this script and of all its processes that have ended, orphans included if adopted
+# processor_seconds [PID]: prints those of a process and of all its children that have ended; by default those of this
+# script, orphans included if adopted
 processor_seconds() {
-    local files=("/proc/$$/stat")
-    if [[ ${TXSTORM_ADOPTER:-} == "$PPID" ]]; then files+=("/proc/$PPID/stat"); fi
+    local files=("/proc/${1:-$$}/stat")
+    if [[ -z ${1:-} && ${TXSTORM_ADOPTER:-} == "$PPID" ]]; then files+=("/proc/$PPID/stat"); fi
     # After the name: user and system time, then those of children that have been waited for.
     awk -v ticks="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); sum += $12 + $13 + $14 + $15 } END { printf "%d", sum / ticks }' \
         "${files[@]}" 2>/dev/null || echo 0
@@ -144,15 +146,49 @@ await_orphans() {
     done
 }
 
+# ended NAME OUTCOME SECONDS PROCESSOR_SECONDS: reports a stage
+ended() {
+    if [[ $2 == FAILED ]]; then failed+=("$1"); fi
+    stages+=("$1: $2 ($3 s, $4 processor s)")
+    echo "== ${stages[-1]}"
+}
+
+beside() {
+    companion=$1 results=$(mktemp -d)
+    shift
+    (
+        trap - EXIT
+        me=$BASHPID outcome=ok # in $() it would be another process
+        "$@" >"$results/output" 2>&1 || outcome=FAILED
+        echo "$outcome $SECONDS $(processor_seconds "$me")" >"$results/outcome"
+    ) &
+    companion_pid=$! companion_start=$SECONDS
+}
+
+# end_companion: waits for the stage that `beside` has started, reports it, and sets `spent_beside` to its processor seconds
+end_companion() {
+    local outcome=FAILED end=$SECONDS
+    spent_beside=0
+    if [[ -z ${companion:-} ]]; then return; fi
+    wait "$companion_pid" || true
+    read -r outcome end spent_beside <"$results/outcome" || true
+    echo "== $companion"
+    cat "$results/output"
+    ended "$companion" "$outcome" $((end - companion_start)) "$spent_beside"
+    rm -r "$results"
+    companion=
+}
+
 stage() {
-    local name=$1 start=$SECONDS spent outcome=ok
+    local name=$1 start=$SECONDS spent outcome=ok duration spent_beside
     spent=$(processor_seconds)
     shift
     echo "== $name"
-    "$@" || { outcome=FAILED; failed+=("$name"); }
+    "$@" || outcome=FAILED
+    duration=$((SECONDS - start))
+    end_companion
     await_orphans
-    stages+=("$name: $outcome ($((SECONDS - start)) s, $(($(processor_seconds) - spent)) processor s)")
-    echo "== ${stages[-1]}"
+    ended "$name" "$outcome" "$duration" $(($(processor_seconds) - spent - spent_beside))
 }
 
 # simulated COUNT [OPTION...]: runs COUNT schedules of the simulated worlds, on all processors

@@ -7,20 +7,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from fast import Fast
 from java_processes import JavaProcesses
 from programs import close_loaded
 from shared_session import Surroundings
 from spread import Spread
 
-from txstorm.engine.local import LocalEngine
-from txstorm.engine.port import Engine
+if TYPE_CHECKING:
+    from txstorm.engine.port import Engine
 
 # No deadlines: the machine may be busy. The failing example is printed with what replays it.
 hypothesis.settings.register_profile("txstorm", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("fast", parent=hypothesis.settings.get_profile("txstorm"), max_examples=20)
 hypothesis.settings.load_profile("txstorm")
 
 pytest_plugins = ["servers.fixtures"]
@@ -49,14 +51,17 @@ def delta_jars() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of `scripts/test` for runs of all tests."""
+    """Add the options of `scripts/test`."""
     parser.addoption("--jvm-budget", action="store_true", help="fail if more JVMs were started than the budget")
+    help_text = "leave out costly tests, Spark, servers and other processes (tests/helpers/fast.py)"
+    parser.addoption("--fast", action="store_const", const="all", help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the distribution of the tests and the count of their Java processes."""
+    """Register the distribution of the tests, what ``--fast`` leaves out, and the count of their Java processes."""
     config.pluginmanager.register(Spread(config))
-    if not hasattr(config, "workerinput") and Path("/proc/self/environ").exists():
+    config.pluginmanager.register(Fast(config), "fast")
+    if not config.option.fast and not hasattr(config, "workerinput") and Path("/proc/self/environ").exists():
         config.pluginmanager.register(JavaProcesses())
 
 
@@ -103,6 +108,8 @@ def _programs() -> Iterator[None]:
 def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     """Return a function that creates an engine; its tests run once on threads and once on Spark."""
     if request.param == "local":
+        from txstorm.engine.local import LocalEngine
+
         return LocalEngine
     from txstorm.engine.spark import SparkEngine
 

@@ -18,6 +18,7 @@ killers.json first to look for all of them.
   scripts/mutants naive_group_commit                    one
   scripts/mutants --record                              after a change of the simulation or of tests
   scripts/mutants --copies                              all in changed copies, as scripts/test-long does
+  scripts/mutants --killers                             what is recorded, and which tests scripts/test --fast has
 """
 
 import argparse
@@ -38,6 +39,7 @@ from scripts._mutants.mutation import ROOT, Mutant
 from scripts._mutants.trial import BROKEN, KILLED, NOT_TRIED, SURVIVES, Killer, Outcome, Trials
 
 KILLERS = Path(__file__).with_name("killers.json")
+OPTIONS = ["-s", "-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
 
 
 def main() -> int:
@@ -47,12 +49,10 @@ def main() -> int:
     chosen = [known[name] for name in options.names] or list(known.values())
     killers = json.loads(KILLERS.read_text(encoding="utf-8")) if KILLERS.exists() else {}
     if options.killers:
-        for mutant in chosen:
-            print(f"{mutant.name}  {_kind(killers.get(mutant.name))}")
-        return 0
+        return _show(chosen, killers)
     command = Command(options, chosen, killers)
     files = _files(chosen, killers)
-    arguments = ["-s", "-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider", "--hypothesis-seed=0", *files]
+    arguments = [*OPTIONS, "--hypothesis-seed=0", *files]
     with tempfile.TemporaryDirectory(prefix="txstorm-mutants-") as examples:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = examples  # not those of other runs, nor for them
         if not files:
@@ -69,7 +69,7 @@ def _options(known: Collection[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all by default")
     parser.add_argument("--record", action="store_true", help="store what kills each mutant in killers.json")
     parser.add_argument("--copies", action="store_true", help="use only changed copies and new interpreters")
-    parser.add_argument("--killers", action="store_true", help="print what is recorded, and run nothing")
+    parser.add_argument("--killers", action="store_true", help="print what is recorded; run nothing")
     parser.add_argument("--schedules", type=int, default=10_000, metavar="N", help="schedules of a search (10000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of a search (0)")
     parser.add_argument(
@@ -90,6 +90,35 @@ def _files(chosen: Iterable[Mutant], killers: Mapping[str, Killer]) -> list[str]
         if mutant.test and not (ROOT / mutant.test.partition("::")[0]).exists():
             sys.exit(f"error: mutant {mutant.name}: no file {mutant.test.partition('::')[0]}")
     return [file for file in files if (ROOT / file).exists()]
+
+
+def _show(chosen: Sequence[Mutant], killers: Mapping[str, Killer]) -> int:
+    """Print what is recorded, and count the tests among it that `scripts/test --fast` runs.
+
+    Schedules do not count: after a change of the simulation, one that was recorded earlier is played as its explicit
+    choices, but its seed and index draw others.
+    """
+    fast = FastTests()
+    if files := _files(chosen, killers):
+        pytest.main([*OPTIONS, *files], [fast])
+    found = [mutant.name for mutant in chosen if killers.get(mutant.name, {}).get("test") in fast.ids]
+    for mutant in chosen:
+        print(f"{mutant.name}  {_kind(killers.get(mutant.name))}{', fast' if mutant.name in found else ''}")
+    print(f"{len(found)} of {len(chosen)} are killed by a test of scripts/test --fast")
+    return 0
+
+
+class FastTests:
+    """Pytest plugin that lists the tests of ``--fast`` instead of running the collected ones."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        selection = session.config.pluginmanager.get_plugin("fast")
+        self.ids = {item.nodeid for item in session.items if selection.selects(item)}
+        return True
 
 
 class Command:

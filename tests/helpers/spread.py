@@ -43,7 +43,11 @@ def file_of(nodeid: str) -> str:
 
 
 class GroupScheduling(LoadFileScheduling):
-    """Gives each worker whole files, except that all tests of a group go to one worker."""
+    """Gives each worker whole files, except that all tests of a group go to one worker.
+
+    After the crash of a worker, the rest of its tests is run by the others or by the worker that replaces it. The test
+    that crashed is not run again: the next worker would crash, too.
+    """
 
     def __init__(self, config: pytest.Config, log: Any, groups: Path) -> None:
         super().__init__(config, log)
@@ -55,6 +59,30 @@ class GroupScheduling(LoadFileScheduling):
         if self.collection is None:
             self._groups = json.loads(self._file.read_text(encoding="utf-8"))
         super().schedule()
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return to the queue what a worker that has ended has not run; return the test that crashed it, if any."""
+        units = self.assigned_work.pop(node)
+        left = {scope: [test for test, done in unit.items() if not done] for scope, unit in units.items()}
+        left = {scope: tests for scope, tests in left.items() if tests}
+        crashed = next((tests.pop(0) for tests in left.values()), None)
+        self.workqueue.update({scope: dict.fromkeys(tests, False) for scope, tests in left.items() if tests})
+        for other in self.nodes:
+            self._reschedule(other)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a worker at least two tests while there are any: it runs one when it knows the next, or that none follows.
+
+        Otherwise the replacement of a crashed worker, which gets one unit only, would wait for a second test forever.
+        """
+        if node not in self.registered_collections:  # it replaces a crashed worker, and is still collecting
+            return
+        super()._reschedule(node)
+        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2 and not node.shutting_down:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()  # after its tests
 
     def _split_scope(self, nodeid: str) -> str:
         return self._groups.get(nodeid) or super()._split_scope(nodeid)
@@ -72,7 +100,13 @@ class Spread:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Order the tests: groups first, then long files, by the last run or, if it is unknown, by their marks."""
+        """Order the tests: groups first, then long files, by the last run or, if it is unknown, by their marks.
+
+        Tests that get the Spark session from a fixture are marked `spark` here, if they are not.
+        """
+        for item in items:
+            if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
+                item.add_marker("spark")
         seconds = self._worker["seconds"] if self._worker else self._known()
         long = {file_of(item.nodeid) for item in items if any(item.get_closest_marker(mark) for mark in MARKS)}
 

@@ -94,7 +94,7 @@ class Hooked(WordCount):
         self.called("pre_rollback")
 
     def called(self, *what):
-        CALLS.append((*what, f"task {self.task}", id(self)))
+        CALLS.append((*what, f"task {self.task}", self))  # not its id, which a later object may have again
 
 
 def counted(lines) -> dict[str, int]:

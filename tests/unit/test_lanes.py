@@ -66,6 +66,7 @@ def test_a_thread_is_named_after_its_call_by_default():
     assert names[0].endswith("(work)")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("options", "printed"), [("", ""), (", daemon=False", "done")])
 def test_only_non_daemon_threads_delay_the_exit(options, printed):
     program = f"""

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -50,6 +51,15 @@ def test_a_hundred_mutants_have_a_killer_without_processes_jvm_or_server():
     killers = json.loads(KILLERS.read_text("utf-8"))
     assert killers.keys() <= mutants().keys()
     assert sum(not {"copy", "processes"} & one.keys() for one in killers.values()) >= 100
+
+
+def test_a_hundred_mutants_are_killed_by_tests_of_the_fast_suite():
+    command = [sys.executable, "-m", "scripts._mutants", "--killers"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    last = made.stdout.splitlines()[-1]
+    count = re.fullmatch(r"(\d+) of \d+ are killed by a test of scripts/test --fast", last)
+    assert count is not None, last
+    assert int(count[1]) >= 100
 
 
 def test_mutants_apply_after_renaming_and_reformatting_of_files(tmp_path):

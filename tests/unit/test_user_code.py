@@ -99,6 +99,7 @@ def test_a_missing_file_names_the_line_that_created_the_spout(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.integration
 def test_an_installed_job_is_named_at_the_line_called_by_txstorm(tmp_path):
     """If the job itself is installed in site-packages, the error names the line that txstorm called."""
     site = tmp_path / "lib" / "site-packages"

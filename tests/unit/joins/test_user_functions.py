@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 from txstorm.user_code import InDriver
 
 
@@ -15,6 +17,7 @@ def test_copies_in_the_same_process_share_the_object():
     assert copy is held
 
 
+@pytest.mark.integration
 def test_copies_in_another_process_are_empty():
     held = InDriver("password")
     code = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()).value)"

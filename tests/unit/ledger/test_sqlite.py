@@ -243,6 +243,7 @@ def test_two_processes_creating_a_ledger_concurrently_share_it(tmp_path: Path, p
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("left", ["nothing", "logs"])
 def test_a_ledger_in_a_read_only_directory_can_be_read(left: str) -> None:
     # Not in pytest's temporary directory, which other users cannot access.

@@ -71,6 +71,7 @@ def test_an_unknown_component_is_an_error_with_similar_names():
         word_count().component("count")
 
 
+@pytest.mark.integration
 def test_fingerprint_is_the_same_in_another_process():
     code = "import topology_samples as t; print(t.word_count().fingerprint(), t.rich().fingerprint())"
     paths = [str(Path(__file__).parent), *sys.path]

@@ -320,6 +320,7 @@ def test_a_store_unreachable_for_a_lease_period_loses_the_lease(handle, monkeypa
     ledger.commit([Put("a", b"")])
 
 
+@pytest.mark.integration
 def test_only_processes_of_this_machine_are_known_to_have_ended():
     own = process_mark()
     place, number, started = own.rsplit("/", 2)

@@ -171,6 +171,7 @@ def test_an_index_opened_by_another_coordinator_is_not_touched(tmp_path):
     assert len(list((tmp_path / "index/counts").iterdir())) == 1
 
 
+@pytest.mark.integration
 def test_killed_while_writing_the_index(tmp_path):
     """After a kill at any moment, the index on disk is as of some txid, and later changes are read from the tables."""
     child = start("index", tmp_path / "data")
