@@ -17,7 +17,7 @@ from txstorm.coordinator.events import (
     Stopping,
     Wake,
 )
-from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.coordinator.machine import AttemptStatus, Config, State, initial, step
 from txstorm.errors import LedgerCorrupt, TxstormError
 
 
@@ -221,3 +221,17 @@ def test_draining_can_be_shortened_but_not_revoked():
     assert bench.ignores(Stopping(drain=True))
     assert bench.ignores(Activated())
     assert bench.ignores(Deactivated())
+
+
+PROCESSING, PROCESSED, COMMITTING = AttemptStatus
+LEGAL = {(PROCESSING, PROCESSED), (PROCESSED, COMMITTING), (COMMITTING, PROCESSED)}
+
+
+@pytest.mark.parametrize("before", AttemptStatus)
+@pytest.mark.parametrize("after", AttemptStatus)
+def test_only_legal_transitions(before, after):
+    if (before, after) in LEGAL:
+        assert before.to(after) is after
+    else:
+        with pytest.raises(TxstormError, match=f"in status {before.value} .* got {after.value}"):
+            before.to(after)

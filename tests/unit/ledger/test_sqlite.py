@@ -181,7 +181,9 @@ def test_copying_the_data_directory_in_the_process_loses_no_later_commit(
         shutil.copytree(ledger_file.parent, tmp_path_factory.mktemp("copies") / "copy")
         processes.run(commit.format("b"), ledger_file)
         ledger.commit([Put("c", b"")])
-        SqliteLedger(ledger_file, create=False, read_only=True).close()  # another handle of this process: the locks stay
+        SqliteLedger(
+            ledger_file, create=False, read_only=True
+        ).close()  # another handle of this process: the locks stay
         processes.run(commit.format("d"), ledger_file)
         assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
     assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
