@@ -4,7 +4,6 @@ import xml.etree.ElementTree as ET
 import pytest
 from topology_samples import Lines, Plain, builder, rich, source_diagram, word_count
 
-from txstorm.api.bolt import BatchBolt
 from txstorm.errors import InputError
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.pictures.describe import FORMATS
