@@ -14,25 +14,26 @@ from txstorm.errors import FencedError
 from txstorm.lanes import THREADS, Inline, Worker, start_thread
 
 
-def test_a_call_on_a_thread_completes_its_future():
-    assert THREADS.call(lambda: threading.current_thread().name, "txstorm-local-7").result(10) == "txstorm-local-7"
+def test_a_call_on_a_named_thread_completes_its_future():
+    names: list[str] = []
+
+    def work():
+        names.append(threading.current_thread().name)
+        return names[-1]
+
+    assert THREADS.call(work, "txstorm-local-7").result(10) == "txstorm-local-7"
+    start_thread(work).join(10)
+    assert names[1].endswith("(work)")  # after its call by default
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(3)])
-def test_every_exception_reaches_the_caller(error):
+def test_every_exception_reaches_the_caller_and_a_worker_runs_calls_in_order(error):
     def fail():
         raise error
 
     assert THREADS.call(fail, "failing").exception(10) is error
-    worker = Worker("failing")
-    assert worker.submit(fail).exception(10) is error
-    assert worker.submit(lambda: "still at work").result(10) == "still at work"
-    worker.end()
-    assert worker.join(10)
-
-
-def test_a_worker_runs_calls_in_order_and_completes_their_futures():
     worker, given, calls = Worker("orderly"), Future(), []
+    assert worker.submit(fail).exception(10) is error
     for number in range(5):
         worker.submit(lambda number=number: calls.append(number))
     assert worker.submit(lambda: list(calls), given) is given
@@ -55,15 +56,6 @@ def test_another_worker_takes_over_the_calls_of_an_abandoned_one():
     assert stuck.result(10) is True
     assert first.join(10)
     second.end()
-
-
-def test_a_thread_is_named_after_its_call_by_default():
-    def work():
-        names.append(threading.current_thread().name)
-
-    names: list[str] = []
-    start_thread(work).join(10)
-    assert names[0].endswith("(work)")
 
 
 @pytest.mark.integration

@@ -33,42 +33,41 @@ def test_identity_keeps_values_without_a_common_type():
     assert [type(value) for (value,) in found] == [type(value) for (value,) in expected]
 
 
-def test_identity_with_too_few_names_is_an_error():
-    with pytest.raises((EmitError, ValueError, pa.ArrowInvalid)):
-        outputs(Identity("place"), [SALES])
-
-
 # --- Map, FlatMap, Filter ---------------------------------------------------------------------------------------------
 
 
-def test_map_returns_one_value_for_one_field():
-    assert outputs(Map(lambda row: row["amount"] * 2, "double"), [SALES]) == [(2,), (-4,), (6,)]
-    assert outputs(Map(lambda row: (row["shop"],), "one"), [SALES]) == [(("a",),), (("b",),), (("a",),)]
+def shop_and_amount(row):
+    return [row["amount"], row["shop"]]
 
 
-def test_map_returns_a_sequence_for_several_fields():
-    bolt = Map(lambda row: [row["amount"], row["shop"]], "amount", "shop")
-    assert outputs(bolt, [SALES]) == [(1, "a"), (-2, "b"), (3, "a")]
-    with pytest.raises(EmitError, match="expected 3 value"):
-        outputs(Map(lambda row: (1, 2), "a", "b", "c"), [SALES])
+@pytest.mark.parametrize(
+    ("bolt", "expected"),
+    [
+        (Map(lambda row: row["amount"] * 2, "double"), [(2,), (-4,), (6,)]),
+        (Map(lambda row: (row["shop"],), "one"), [(("a",),), (("b",),), (("a",),)]),
+        (Map(shop_and_amount, "amount", "shop"), [(1, "a"), (-2, "b"), (3, "a")]),
+        (FlatMap(lambda row: range(max(row["amount"], 0)), "n"), [(0,), (0,), (1,), (2,)]),
+        (FlatMap(lambda row: [(row["shop"], 1)] * 2, "shop", "n"), [("a", 1)] * 2 + [("b", 1)] * 2 + [("a", 1)] * 2),
+        (Filter(lambda row: row["amount"] > 0, "shop", "amount"), [("a", 1), ("a", 3)]),
+        (MapBatches(lambda batch: batch.filter(pc.field("amount") > 0), "amount", "shop"), [(1, "a"), (3, "a")]),
+        (MapBatches(lambda batch: None, "x"), []),
+    ],
+)
+def test_functions_of_tuples_and_of_batches(bolt, expected):
+    assert outputs(bolt, [SALES]) == expected
 
 
-def test_flat_map_emits_any_number_of_tuples():
-    assert outputs(FlatMap(lambda row: range(max(row["amount"], 0)), "n"), [SALES]) == [(0,), (0,), (1,), (2,)]
-    pairs = FlatMap(lambda row: [(row["shop"], 1)] * 2, "shop", "n")
-    assert outputs(pairs, [SALES.slice(1, 1)]) == [("b", 1), ("b", 1)]
-
-
-def test_filter_passes_tuples_unchanged():
-    assert outputs(Filter(lambda row: row["amount"] > 0, "shop", "amount"), [SALES]) == [("a", 1), ("a", 3)]
-
-
-def test_map_batches_works_on_columns():
-    positive = MapBatches(lambda batch: batch.filter(pc.field("amount") > 0), "amount", "shop")
-    assert outputs(positive, [SALES]) == [(1, "a"), (3, "a")]
-    assert outputs(MapBatches(lambda batch: None, "x"), [SALES]) == []
-    with pytest.raises(EmitError, match="expects the declared columns"):
-        outputs(MapBatches(lambda batch: batch, "x"), [SALES])
+@pytest.mark.parametrize(
+    ("bolt", "kind", "message"),
+    [
+        (Identity("place"), (EmitError, ValueError, pa.ArrowInvalid), None),
+        (Map(lambda row: (1, 2), "a", "b", "c"), EmitError, "expected 3 value"),
+        (MapBatches(lambda batch: batch, "x"), EmitError, "expects the declared columns"),
+    ],
+)
+def test_values_and_columns_other_than_declared_are_errors(bolt, kind, message):
+    with pytest.raises(kind, match=message):
+        outputs(bolt, [SALES])
 
 
 # --- SplitWords -------------------------------------------------------------------------------------------------------
@@ -88,17 +87,11 @@ def test_split_words_is_findall_on_the_lower_case_of_every_line():
     ]
 
 
-def test_split_words_accepts_other_fields_and_patterns():
+def test_split_words_accepts_other_fields_and_patterns_without_groups():
     batch = rows("id text", (1, "Ab, cd"), (2, None), (3, ""))
     assert fields_of(SplitWords("text", word="token")) == ("token",)
     assert outputs(SplitWords("text", pattern=r"\S+", lower=False), [batch]) == [("Ab,",), ("cd",)]
-
-
-def test_split_words_of_nothing_emits_nothing():
     assert emitted(SplitWords("text"), [rows("text", None, None)]) == []
-
-
-def test_split_words_refuses_groups():
     with pytest.raises(ValueError, match="groups"):
         SplitWords(pattern="(a)b")
 
@@ -120,8 +113,5 @@ def test_a_bolt_on_record_batches_sees_columns_where_tuples_were_emitted():
     assert outputs(Columns(), [rows("x", 1, 2.5)]) == [("double",)]
     assert outputs(Columns(), [rows("x", (1, 2), (3,))]) == [("list<item: int64>",)]
     assert outputs(Columns(), [rows("x", {"a": 1}, None)]) == [("struct<a: int64>",)]
-
-
-def test_a_bolt_on_record_batches_refuses_values_without_a_common_type():
     with pytest.raises(EmitError, match=r"bolt, stream 'default' of 'source'.*'thing'.*one type.*execute"):
         outputs(Columns(), [MIXED])

@@ -32,16 +32,13 @@ def result(topology: Any, tmp_path: Path, name: str = "table") -> list[tuple[Any
     return [tuple(row.values()) for row in handle.state(name).to_pylist()]
 
 
-def test_count_and_sum_by_key_are_committers():
-    for bolt in (CountByKey("word", "table"), SumByKey("word", "n", "table")):
-        assert isinstance(bolt, BatchBolt)
-        assert isinstance(bolt, Committer)
-
-
 def test_count_by_key_counts_tuples(tmp_path: Path):
     words = ["a", "b", "a", None, "a", "c", None]
     bolt = CountByKey("word", table="table")
     assert result(built(bolt, "word", words, ["word"]), tmp_path) == [(None, 2), ("a", 3), ("b", 1), ("c", 1)]
+    for one in (bolt, SumByKey("word", "n", "table")):
+        assert isinstance(one, BatchBolt)
+        assert isinstance(one, Committer)
 
 
 def test_count_by_key_of_several_typed_fields(tmp_path: Path):
@@ -66,22 +63,20 @@ def test_sum_by_key_of_several_typed_fields(tmp_path: Path):
     ]
 
 
-def test_an_integer_overflow_of_a_sum_fails_the_topology(tmp_path: Path):
-    bolt = SumByKey("name", "n", "table")
-    with pytest.raises(StateError, match="'n'"):
-        result(built(bolt, "name n", [("a", (1 << 63) - 1), ("a", 0), ("a", 1)], ["name"]), tmp_path)
-
-
-def test_keys_of_another_type_fail_the_topology(tmp_path: Path):
-    with pytest.raises(StateError, match=r"keep.*'word'"):
-        result(built(CountByKey("word", "table"), "word", [1, 2], ["word"]), tmp_path / "numbers")
-    with pytest.raises(EmitError, match=r"keep.*'word'"):
-        result(built(CountByKey("word", "table"), "word", ["a", 1, 2, "b"], ["word"]), tmp_path / "mixed")
-
-
-def test_a_bad_table_name_is_a_fault_of_the_topology():
-    with pytest.raises(TopologyError, match="no/name"):
-        built(CountByKey("word", "no/name"), "word", [], ["word"])
+@pytest.mark.parametrize(
+    ("bolt", "fields", "rows", "kind", "message"),
+    [
+        (SumByKey("word", "n", "table"), "word n", [("a", (1 << 63) - 1), ("a", 0), ("a", 1)], StateError, "'n'"),
+        (CountByKey("word", "table"), "word", [1, 2], StateError, r"keep.*'word'"),
+        (CountByKey("word", "table"), "word", ["a", 1, 2, "b"], EmitError, r"keep.*'word'"),
+        (CountByKey("word", "no/name"), "word", [], TopologyError, "no/name"),
+    ],
+)
+def test_overflows_keys_of_another_type_and_bad_table_names_fail_the_topology(
+    tmp_path: Path, bolt, fields, rows, kind, message
+):
+    with pytest.raises(kind, match=message):
+        result(built(bolt, fields, rows, ["word"]), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -35,24 +35,21 @@ def books(ledger: MemoryLedger, tmp_path: Path) -> Books:
     return made
 
 
+@pytest.fixture
+def pair(ledger: MemoryLedger, tmp_path: Path) -> tuple[Books, Books]:
+    """Return the books of two coordinators over one ledger."""
+    return Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
+
+
 def intent(*txids: int, epoch: int = 1) -> Intent:
     records = tuple(TxidRecord(txid, txid * 10, f"d{txid}", {"at": txid}, txid) for txid in txids)
     return Intent("words", "0a", 0, epoch, records, ())
 
 
-def test_a_new_ledger_knows_nothing(books: Books) -> None:
+def test_a_new_ledger_knows_nothing_and_an_identity_is_written_and_read(books: Books) -> None:
     assert books.identity() is None
-    assert (books.currtx(), books.metas(), books.intents(), books.tables(), books.history(), books.failures()) == (
-        1,
-        {},
-        [],
-        {},
-        {},
-        {},
-    )
-
-
-def test_identity_is_written_and_read(books: Books) -> None:
+    assert (books.currtx(), books.intents()) == (1, [])
+    assert [books.metas(), books.tables(), books.history(), books.failures()] == [{}] * 4
     books.write_identity(Identity("words", "0a", 2, "f"), None)
     assert books.identity() == Identity("words", "0a", 2, "f")
 
@@ -68,10 +65,9 @@ def test_a_stale_coordinator_cannot_undo_a_rewind_by_writing_its_identity(books:
 
 
 def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(
-    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
-    commit = ledger.commit
+    (first, second), commit = pair, ledger.commit
 
     def later(ops: Sequence[Op], *, durable: bool = True) -> None:
         second.write_identity(Identity("words", "0b"), None)
@@ -84,10 +80,9 @@ def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(
 
 
 def test_a_coordinator_that_pauses_after_raising_the_epoch_is_fenced_by_its_successor(
-    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
-    commit = ledger.commit
+    (first, second), commit = pair, ledger.commit
 
     def sleepy(ops: Sequence[Op], *, durable: bool = True) -> None:
         commit(ops, durable=durable)
@@ -120,18 +115,17 @@ def test_every_coordinator_has_a_higher_epoch_and_fences_its_predecessor(books: 
 
 
 def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(
-    ledger: MemoryLedger, tmp_path: Path
+    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
-    get = ledger.get
+    (first, second), get = pair, ledger.get
 
     def interrupted(path: str):
         found = get(path)
-        ledger.get = get  # type: ignore[method-assign]
+        monkeypatch.setattr(ledger, "get", get)
         second.raise_epoch()
         return found
 
-    ledger.get = interrupted  # type: ignore[method-assign]
+    monkeypatch.setattr(ledger, "get", interrupted)
     with pytest.raises(FencedError, match="another coordinator has raised the epoch at the same time"):
         first.raise_epoch()
     assert second.epoch == 1

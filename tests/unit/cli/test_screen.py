@@ -25,7 +25,7 @@ def test_lines_are_rate_limited_and_printed_only_for_changes():
     assert LINE_SECONDS >= 1
 
 
-def test_a_terminal_shows_messages_above_a_table():
+def test_a_terminal_shows_messages_above_a_table_but_a_dumb_one_lines():
     file = io.StringIO()
     screen = screen_for(Console(file=file, force_terminal=True, width=120, _environ={"TERM": "xterm"}))
     assert isinstance(screen, LiveScreen)
@@ -35,8 +35,5 @@ def test_a_terminal_shows_messages_above_a_table():
     screen.end()
     assert "committed txid 5" in file.getvalue()
     assert "stopping" in file.getvalue()
-
-
-def test_a_dumb_terminal_shows_lines():
-    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    assert isinstance(screen_for(console), LineScreen)
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(screen_for(dumb), LineScreen)

@@ -63,17 +63,10 @@ def module(name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def test_the_attribute_defaults_to_topology(words: Path):
-    assert load("words").id == "words"
-
-
-def test_a_call_with_arguments(words: Path):
-    assert load("words:made(['a'], name='other')").id == "other"
-
-
-def test_a_function_without_required_arguments_is_called(words: Path):
+def test_the_attribute_is_topology_by_default_and_functions_are_called(words: Path):
     module("later", "import words\ndef topology(name='later'):\n    return words.made(['a'], name)\n")
-    assert load("later").id == "later"
+    for text, name in (("words", "words"), ("words:made(['a'], name='other')", "other"), ("later", "later")):
+        assert load(text).id == name
 
 
 def test_the_current_directory_comes_first(words: Path, tmp_path_factory: pytest.TempPathFactory):
@@ -84,55 +77,48 @@ def test_the_current_directory_comes_first(words: Path, tmp_path_factory: pytest
     assert sys.path[0] == str(words)
 
 
+MODULES = {
+    "parcel.__init__": "",  # not a module name of the project, which may already be imported
+    "parcel.count": "",
+    "named": "import words\nmine = words.made(['a'])\n",
+    "needy": "import not_installed_anywhere\n",
+    "script": "import sys\nsys.exit('usage: script')\n",
+    "typo": "x = (\n",
+}
+FAILURES = {
+    "wrods": ("no module 'wrods' in", "did you mean 'words'"),
+    "parcel.coumt": ("no module 'parcel.coumt' in package 'parcel' (did you mean 'parcel.count'?)",),
+    "words.py": ("did you mean 'words'",),
+    "words:topologie": ("module 'words' has no attribute 'topologie' (did you mean 'topology'",),
+    "named": ("it has mine",),
+    "words:builder(['a'])": ("call build_topology() on it",),
+    "words:Keep": ("words:Keep: expected a Topology, got an object of type type",),
+    "words:__name__": ("expected a Topology, got an object of type str; build one",),
+    "words:topology()": ("leave out the parentheses",),
+    "words:made(1, 2, 3, 4)": ("words:made(words, name='words', take=2) does not take these",),
+    "words:made": ("words:made is a function that needs words",),
+    "needy": ("{words}/needy.py:1", "ModuleNotFoundError: No module named 'not_installed_anywhere'"),
+    "script": ("SystemExit: usage: script",),
+    "typo": ("{words}/typo.py:1: SyntaxError",),
+}
+
+
 def failure(text: str) -> InputError:
     with pytest.raises(InputError) as caught:
         load(text)
     return caught.value
 
 
-def test_no_such_module(words: Path):
-    assert "no module 'wrods' in" in str(failure("wrods"))
-    assert "did you mean 'words'" in str(failure("wrods"))
+@pytest.mark.parametrize("text", FAILURES)
+def test_targets_that_cannot_be_loaded(words: Path, text: str):
+    for name, content in MODULES.items():
+        module(name, content)
+    found = str(failure(text))
+    for part in FAILURES[text]:
+        assert part.format(words=words) in found
 
 
-def test_no_such_module_in_a_package(words: Path):
-    module("parcel.__init__", "")  # not a module name of the project, which may already be imported
-    module("parcel.count", "")
-    assert "no module 'parcel.coumt' in package 'parcel' (did you mean 'parcel.count'?)" in str(failure("parcel.coumt"))
-
-
-def test_a_module_name_with_its_file_suffix(words: Path):
-    assert "did you mean 'words'" in str(failure("words.py"))
-
-
-def test_no_such_attribute(words: Path):
-    assert "module 'words' has no attribute 'topologie' (did you mean 'topology'" in str(failure("words:topologie"))
-
-
-def test_a_module_without_topology_lists_its_topologies(words: Path):
-    module("named", "import words\nmine = words.made(['a'])\n")
-    assert "it has mine" in str(failure("named"))
-
-
-def test_a_builder_is_not_built_yet(words: Path):
-    assert "call build_topology() on it" in str(failure("words:builder(['a'])"))
-
-
-def test_something_else(words: Path):
-    assert "words:Keep: expected a Topology, got an object of type type" in str(failure("words:Keep"))
-    assert "expected a Topology, got an object of type str; build one" in str(failure("words:__name__"))
-
-
-def test_a_topology_is_not_called(words: Path):
-    assert "leave out the parentheses" in str(failure("words:topology()"))
-
-
-def test_wrong_arguments_name_the_signature(words: Path):
-    assert "words:made(words, name='words', take=2) does not take these" in str(failure("words:made(1, 2, 3, 4)"))
-    assert "words:made is a function that needs words" in str(failure("words:made"))
-
-
-def test_an_exception_in_the_module_shows_its_frames_only(words: Path):
+def test_an_exception_of_the_users_code_shows_its_frames_only(words: Path):
     module("broken", "def inner():\n    return {}['nothing']\n\ninner()\n")
     error = failure("broken")
     assert str(error).startswith(f"{words / 'broken.py'}:2 in inner: KeyError: 'nothing'")
@@ -140,29 +126,9 @@ def test_an_exception_in_the_module_shows_its_frames_only(words: Path):
     assert note.count('File "') == 2
     assert "importlib" not in note
     assert "cli/target.py" not in note
-
-
-def test_an_exception_in_the_factory(words: Path):
     error = failure("words:made(1)")
     assert f"{words / 'words.py'}:25 in builder: TypeError: 'int' object is not iterable" in str(error)
     assert "in made" in error.__notes__[0]
-
-
-def test_a_syntax_error(words: Path):
-    module("typo", "x = (\n")
-    assert str(failure("typo")).startswith(f"{words / 'typo.py'}:1: SyntaxError")
-
-
-def test_a_failed_import_within_the_module_is_reported_as_such(words: Path):
-    module("needy", "import not_installed_anywhere\n")
-    error = str(failure("needy"))
-    assert f"{words / 'needy.py'}:1" in error
-    assert "ModuleNotFoundError: No module named 'not_installed_anywhere'" in error
-
-
-def test_a_module_that_exits(words: Path):
-    module("script", "import sys\nsys.exit('usage: script')\n")
-    assert "SystemExit: usage: script" in str(failure("script"))
 
 
 def test_faults_of_the_topology_stay_a_topology_error(words: Path):

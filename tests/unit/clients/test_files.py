@@ -40,15 +40,11 @@ def fail(monkeypatch):
     return arm
 
 
-def test_a_failed_sync_names_the_file(tmp_path, fail):
-    (tmp_path / "a").write_bytes(b"1")
+def test_a_failed_sync_names_the_file_and_a_file_whose_sync_fails_is_discarded(tmp_path, fail):
+    write_durably(tmp_path / "a", b"old")
     fail("/a")
     with pytest.raises(OSError, match=r"Input/output error: it cannot be synced to the disk.*/a'"):
         sync_file(tmp_path / "a")
-
-
-def test_a_file_whose_sync_fails_is_discarded(tmp_path, fail):
-    write_durably(tmp_path / "a", b"old")
     fail(".tmp")
     with pytest.raises(OSError, match="synced"):
         write_durably(tmp_path / "a", b"new")
@@ -97,9 +93,14 @@ def test_directories_and_their_modes(tmp_path, fail):
 
 
 @pytest.fixture
-def shared(tmp_path):
+def handle(tmp_path):
+    """Return a handle on a new table."""
+    return DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
+
+
+@pytest.fixture
+def shared(handle):
     """Return a handle on a table with a log entry and a data file as written by Spark, with a Hadoop checksum file."""
-    handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
     share(handle.path)
     data = bytes(range(256)) * 5
     (handle.path / "part-0.parquet").write_bytes(data)
@@ -133,22 +134,16 @@ def test_files_of_spark_that_the_disk_lost_are_not_rewritten(shared):
         make_durable(shared.path, [shared.log_entry(1)], again=True)
 
 
-def test_a_checkpoint_that_cannot_be_synced_is_discarded(tmp_path, fail):
-    handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
+def test_a_checkpoint_that_cannot_be_synced_is_discarded_and_its_files_are_renamed_again(handle, fail):
     for number in (1, 2):
         handle.commit(Commit({"app": number}, {"kind": "commit"}))
     fail(".json.tmp")
     with pytest.raises(TableCorrupt, match="synced"):
         handle.checkpoint(1)
     assert not [one for one in handle.log_entry(0).parent.iterdir() if "checkpoint" in one.name]
-    assert handle.checkpoint(1)
-    assert DeltaHandle.open(handle.path).app_version("app") == 2
-
-
-def test_the_files_of_a_checkpoint_are_renamed_again(tmp_path, fail):
-    handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
-    handle.commit(Commit({"app": 1}, {"kind": "commit"}))
     synced = fail("_delta_log")
+    before = len(synced)
     assert handle.checkpoint(1)
-    assert sum(one.endswith("_delta_log") for one in synced) == 2
-    assert sum("_again_" in one for one in synced) == 2
+    assert sum(one.endswith("_delta_log") for one in synced[before:]) == 2
+    assert sum("_again_" in one for one in synced[before:]) == 2
+    assert DeltaHandle.open(handle.path).app_version("app") == 2

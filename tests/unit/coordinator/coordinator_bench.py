@@ -106,3 +106,10 @@ class Bench:
         fresh.next_attempt = self.next_attempt
         fresh.value = self.value
         return fresh
+
+
+def started(count: int, **kwargs: Any) -> Bench:
+    """Return a bench with txids 1 to `count` in their processing phase."""
+    bench = Bench(max_pending=count, **kwargs)
+    bench.wake()
+    return bench

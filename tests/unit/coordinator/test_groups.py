@@ -1,7 +1,7 @@
 """Commit groups: several consecutive txids committed by one decision."""
 
 import pytest
-from coordinator_bench import Bench
+from coordinator_bench import Bench, started
 
 from txstorm.coordinator.commands import Commit, Discard, Forget
 from txstorm.coordinator.events import Committed, Failed, Stopping
@@ -11,8 +11,7 @@ from txstorm.errors import SettingError, TxstormError
 
 def grouped() -> Bench:
     """Return a bench in which txid 1 is committed and the group of txids 2 to 5 is committing."""
-    bench = Bench(max_pending=5, max_group=4)
-    bench.wake()
+    bench = started(5, max_group=4)
     bench.value = None
     bench.ack(1)
     for txid in (5, 4, 3, 2):
@@ -21,16 +20,11 @@ def grouped() -> Bench:
     return bench
 
 
-def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit():
-    bench = Bench(max_pending=5, max_group=5)
-    bench.wake()
+def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_up_to_max_group():
+    bench = started(5, max_group=5)
     bench.ack(1), bench.ack(2), bench.ack(4), bench.ack(3)
     assert bench.ack(1) == ["commit 2+3+4", "batch 6(always)"]
-
-
-def test_a_group_is_no_longer_than_max_group():
-    bench = Bench(max_pending=6, max_group=2)
-    bench.wake()
+    bench = started(6, max_group=2)
     bench.value = None
     for txid in (2, 3, 4, 5, 6):
         bench.ack(txid)
@@ -40,16 +34,14 @@ def test_a_group_is_no_longer_than_max_group():
 
 
 def test_one_group_commits_at_a_time_and_does_not_grow():
-    bench = Bench(max_pending=3, max_group=3)
-    bench.wake()
+    bench = started(3, max_group=3)
     assert bench.ack(1) == ["commit 1"]
     assert bench.ack(2) + bench.ack(3) == []
     assert bench.state.committing_txids == (1,)
 
 
 def test_following_is_the_processed_prefix_of_the_next_group():
-    bench = Bench(max_pending=6, max_group=2)
-    bench.wake()
+    bench = started(6, max_group=2)
     bench.value = None
     for txid in (2, 3, 5):
         bench.ack(txid)
@@ -73,7 +65,7 @@ def test_a_committed_group_forgets_metadata_before_its_last_and_plans_more():
     assert (bench.state.currtx, bench.forgotten, bench.state.committed) == (6, 5, 5)
 
 
-def test_a_committed_prefix_followed_by_a_failure():
+def test_a_committed_prefix_followed_by_a_failure_or_a_wake():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert bench.send(Committed(3, attempts[3])) == []
@@ -81,33 +73,23 @@ def test_a_committed_prefix_followed_by_a_failure():
     assert bench.send(Failed(4, attempts[4])) == ["batch 4(always)", "batch 5(always)"]
     assert bench.discarded() == [4, 5]
     assert bench.state.currtx == 4
-
-
-def test_after_a_committed_prefix_the_rest_commits_at_the_next_wake():
     bench = grouped()
     assert bench.send(Committed(3, bench.attempts[3])) == []
     assert [status for _, status in bench.state.active.values()] == [PROCESSED, PROCESSED]
     assert bench.wake() == ["commit 4+5"]
 
 
-def test_a_failure_reported_before_the_prefix_is_committed():
+def test_a_failure_within_a_group_before_its_prefix_is_committed_and_behind_it():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert bench.send(Failed(4, attempts[4])) == ["batch 4(always)", "batch 5(always)"]
     assert bench.state.committing_txids == (2, 3)
     bench.send(Committed(3, attempts[3]))
     assert bench.state.currtx == 4
-
-
-def test_the_first_txid_of_a_group_fails():
     bench = grouped()
-    assert bench.fail(2) == [f"batch {txid}(always)" for txid in (2, 3, 4, 5)]
+    assert bench.fail(2) == [f"batch {txid}(always)" for txid in (2, 3, 4, 5)]  # the first one fails
     assert bench.state.committing_txids == ()
-
-
-def test_a_failure_after_the_group_does_not_affect_the_group():
-    bench = Bench(max_pending=3, max_group=3)
-    bench.wake()
+    bench = started(3, max_group=3)
     bench.ack(2), bench.ack(1)
     assert bench.fail(3) == ["batch 3(always)"]
     assert bench.state.active[1][1] is bench.state.active[2][1] is COMMITTING
@@ -123,8 +105,7 @@ def test_commit_and_discard_name_the_attempts():
 
 
 def test_committed_without_a_commit_is_an_error():
-    bench = Bench(max_pending=2)
-    bench.wake()
+    bench = started(2)
     bench.ack(1)
     with pytest.raises(TxstormError, match=r"Committed\(txid=2.*that commits is \(1,\)"):
         bench.send(Committed(2, bench.attempts[2]))

@@ -22,10 +22,15 @@ def journal_of(bench: Bench) -> list[str]:
     return [header(bench.config), *(record(event, commands) for event, commands in bench.log)]
 
 
-def test_a_journal_replays_to_the_same_state():
+def test_journals_of_one_run_of_several_of_none_and_of_a_killed_one():
     bench, lines = session()
     assert replay(lines) == Replayed(len(bench.log), bench.state)
     assert replay(line + "\n" for line in lines) == Replayed(len(bench.log), bench.state)
+    again, more = session(stored={1: "a", 2: "b"})
+    assert replay(lines + more) == Replayed(len(bench.log) + len(again.log), again.state)
+    assert replay([header(Config(3))]) == Replayed(0, initial(Config(3)))
+    cut = [*lines[:-1], lines[-1][: len(lines[-1]) // 2]]
+    assert replay(cut).steps == len(bench.log) - 1
 
 
 def test_lines_are_readable_json_objects():
@@ -45,6 +50,9 @@ def test_lines_are_readable_json_objects():
 
 def test_the_first_difference_is_named():
     bench, lines = session()
+    found = replay(lines, Config(max_pending=1)).difference  # another configuration
+    assert isinstance(found, Difference)
+    assert found.got == found.expected[:1]  # the first batch starts, but no plan for the second follows
     place = next(number for number, line in enumerate(lines) if '"Commit"' in line)
     lines[place] = record(bench.log[place - 1][0], ())
     found = replay(lines).difference
@@ -52,29 +60,6 @@ def test_the_first_difference_is_named():
     assert (found.line, found.event, found.expected) == (place + 1, bench.log[place - 1][0], ())
     assert found.got == bench.log[place - 1][1]
     assert f"journal line {place + 1}: after Processed" in str(found)
-
-
-def test_another_configuration_gives_the_first_difference():
-    _, lines = session()
-    found = replay(lines, Config(max_pending=1)).difference
-    assert isinstance(found, Difference)
-    assert found.got == found.expected[:1]  # the first batch starts, but no plan for the second follows
-
-
-def test_several_runs_in_one_journal():
-    bench, lines = session()
-    again, more = session(stored={1: "a", 2: "b"})
-    assert replay(lines + more) == Replayed(len(bench.log) + len(again.log), again.state)
-
-
-def test_a_journal_cut_off_by_a_kill_is_read_up_to_there():
-    bench, lines = session()
-    cut = [*lines[:-1], lines[-1][: len(lines[-1]) // 2]]
-    assert replay(cut).steps == len(bench.log) - 1
-
-
-def test_a_header_alone_is_a_journal():
-    assert replay([header(Config(3))]) == Replayed(0, initial(Config(3)))
 
 
 @pytest.mark.parametrize("kind", [*EVENTS, *COMMANDS], ids=lambda kind: kind.__name__)
@@ -92,45 +77,40 @@ def test_every_event_and_command_can_be_recorded_and_read(kind):
         assert (found.event, found.expected) == (value, (Commit((9,), (9,)),))
 
 
-def test_a_newer_format_is_refused_by_name():
-    newer = json.loads(header(Config(1))) | {"version": 2}
-    with pytest.raises(InputError, match="txstorm-coordinator-journal version 2 is newer than version 1"):
-        replay([json.dumps(newer)])
+WAKE, HEADER = record(Wake(), ()), header(Config(1))
 
 
-WAKE = record(Wake(), ())
+def head(**changes) -> str:
+    return json.dumps({"format": "txstorm-coordinator-journal", **changes})
+
+
 BAD = {
     "nothing": ([], "expected a header .* got nothing"),
     "blank": (["", "\n"], "expected a header .* got nothing"),
     "no header": ([WAKE, WAKE], "line 1: expected a header"),
-    "other format": ([json.dumps({"format": "other", "version": 1})], "line 1: expected a header"),
-    "no version": ([json.dumps({"format": "txstorm-coordinator-journal"})], "line 1: expected a whole number"),
-    "bad config": (
-        [json.dumps({"format": "txstorm-coordinator-journal", "version": 1, "config": {"max_pending": 1}})],
-        "line 1: expected Config with",
+    "other format": ([head(format="other", version=1)], "line 1: expected a header"),
+    "no version": ([head()], "line 1: expected a whole number"),
+    "bad config": ([head(version=1, config={"max_pending": 1})], "line 1: expected Config with"),
+    "newer": (
+        [json.dumps(json.loads(HEADER) | {"version": 2})],
+        "txstorm-coordinator-journal version 2 is newer than version 1",
     ),
-    "not json in the middle": ([header(Config(1)), "{", WAKE], "line 2: expected a JSON object"),
-    "no object": ([header(Config(1)), "[1]", WAKE], "line 2: expected a JSON object"),
-    "no event": ([header(Config(1)), "{}"], "line 2: expected .name, values."),
-    "unknown event": (
-        [header(Config(1)), '{"event": ["Exit", {}], "commands": []}'],
-        "line 2: expected .name, values.",
-    ),
-    "a command as event": ([header(Config(1)), '{"event": ["Forget", {"before": 1}], "commands": []}'], "line 2"),
-    "missing value": ([header(Config(1)), '{"event": ["Resume", {}], "commands": []}'], "expected Resume with .'txid'"),
-    "text for a number": ([header(Config(1)), '{"event": ["Resume", {"txid": "1"}], "commands": []}'], "whole number"),
-    "bool for a number": ([header(Config(1)), '{"event": ["Resume", {"txid": true}], "commands": []}'], "whole number"),
-    "number for a bool": (
-        [header(Config(1)), '{"event": ["Stopping", {"drain": 1}], "commands": []}'],
-        "true or false",
-    ),
-    "no list": ([header(Config(1)), '{"event": ["Wake", {}], "commands": 1}'], "line 2: expected a list"),
-    "impossible event": ([header(Config(1)), WAKE], "line 2: .*expected Opened"),
+    "not json in the middle": ([HEADER, "{", WAKE], "line 2: expected a JSON object"),
+    "no object": ([HEADER, "[1]", WAKE], "line 2: expected a JSON object"),
+    "no event": ([HEADER, "{}"], "line 2: expected .name, values."),
+    "unknown event": ([HEADER, '{"event": ["Exit", {}], "commands": []}'], "line 2: expected .name, values."),
+    "a command as event": ([HEADER, '{"event": ["Forget", {"before": 1}], "commands": []}'], "line 2"),
+    "missing value": ([HEADER, '{"event": ["Resume", {}], "commands": []}'], "expected Resume with .'txid'"),
+    "text for a number": ([HEADER, '{"event": ["Resume", {"txid": "1"}], "commands": []}'], "whole number"),
+    "bool for a number": ([HEADER, '{"event": ["Resume", {"txid": true}], "commands": []}'], "whole number"),
+    "number for a bool": ([HEADER, '{"event": ["Stopping", {"drain": 1}], "commands": []}'], "true or false"),
+    "no list": ([HEADER, '{"event": ["Wake", {}], "commands": 1}'], "line 2: expected a list"),
+    "impossible event": ([HEADER, WAKE], "line 2: .*expected Opened"),
 }
 
 
 @pytest.mark.parametrize(("lines", "message"), BAD.values(), ids=BAD)
-def test_malformed_journals_are_rejected_with_their_line(lines, message):
+def test_malformed_and_newer_journals_are_rejected_with_their_line(lines, message):
     with pytest.raises(InputError, match=message):
         replay(lines)
 

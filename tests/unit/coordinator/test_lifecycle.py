@@ -1,7 +1,7 @@
 """Life cycle of the coordinator: opening, back-off, deactivation, stopping, and late answers to plans."""
 
 import pytest
-from coordinator_bench import Bench
+from coordinator_bench import Bench, started
 
 from txstorm.coordinator.commands import Discard, Plan, Process
 from txstorm.coordinator.events import (
@@ -17,14 +17,8 @@ from txstorm.coordinator.events import (
     Stopping,
     Wake,
 )
-from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.coordinator.machine import AttemptStatus, Config, State, initial, step
 from txstorm.errors import LedgerCorrupt, TxstormError
-
-
-def started(count: int, **kwargs) -> Bench:
-    bench = Bench(max_pending=count, **kwargs)
-    bench.wake()
-    return bench
 
 
 def asking(count: int) -> State:
@@ -40,30 +34,25 @@ def asking(count: int) -> State:
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_but_opened_may_come_first():
+def test_opened_comes_first_emits_nothing_by_itself_and_starts_from_the_ledger_again():
     with pytest.raises(TxstormError, match=r"got Wake.* first, expected Opened"):
         step(initial(Config(1)), Wake())
-
-
-def test_opened_emits_nothing_by_itself():
     assert step(initial(Config(4)), Opened(3, (3, 4)))[1] == ()
-
-
-def test_opened_again_starts_from_the_ledger():
     state, _ = step(asking(3), Opened(2, (2, 3)))
     assert (state.currtx, state.active, state.planning) == (2, {}, None)
     assert step(state, Wake())[1] == (Plan(2, replay=True),)
 
 
-@pytest.mark.parametrize("stored", [(4,), (3, 5), (4, 3), (2, 3)])
-def test_stored_metadata_with_gaps_is_refused(stored):
-    with pytest.raises(LedgerCorrupt, match=r"without gaps from currtx 3"):
-        step(initial(Config(4)), Opened(3, stored))
-
-
-def test_opaque_metadata_must_be_dropped_before_opening():
-    with pytest.raises(TxstormError, match=r"opaque.*\[3, 4\] must be dropped"):
-        step(initial(Config(4, opaque=True)), Opened(3, (3, 4)))
+@pytest.mark.parametrize(
+    ("opaque", "stored", "kind", "says"),
+    [
+        *((False, stored, LedgerCorrupt, r"without gaps from currtx 3") for stored in ((4,), (3, 5), (4, 3), (2, 3))),
+        (True, (3, 4), TxstormError, r"opaque.*\[3, 4\] must be dropped"),
+    ],
+)
+def test_stored_metadata_with_gaps_or_of_an_opaque_spout_is_refused(opaque, stored, kind, says):
+    with pytest.raises(kind, match=says):
+        step(initial(Config(4, opaque=opaque)), Opened(3, stored))
 
 
 # --- back-off ---------------------------------------------------------------------------------------------------------
@@ -91,11 +80,8 @@ def test_an_earlier_failure_does_not_end_the_back_off_of_a_later_one():
     assert bench.send(Resume(3)) == ["batch 3(always)", "batch 4(always)"]
 
 
-def test_resuming_a_txid_that_is_not_held_changes_nothing():
+def test_a_held_txid_is_idle_but_not_drained_and_another_one_is_not_resumed():
     assert started(2).ignores(Resume(1))
-
-
-def test_a_held_txid_is_idle_but_not_drained():
     bench = started(1)
     bench.fail(1, resume=False)
     assert bench.state.idle
@@ -106,8 +92,7 @@ def test_a_held_txid_is_idle_but_not_drained():
 
 
 def test_not_ready_holds_new_transactions_until_a_wake_but_no_replays():
-    bench = Bench(max_pending=3)
-    bench.wake()
+    bench = started(3)
     bench.value = None
     bench.ack(1), bench.ack(1)
     assert bench.asked == [1, 2, 3, 4]
@@ -130,10 +115,12 @@ def test_a_replay_that_is_not_ready_is_planned_again_only_at_the_next_wake():
 # --- late answers to plans --------------------------------------------------------------------------------------------
 
 
-def test_one_plan_at_a_time():
+def test_one_plan_at_a_time_and_an_unrequested_answer_is_discarded():
     state = asking(2)
     assert step(state, Wake()) == (state, ())
     assert not any(isinstance(one, Plan) for one in step(state, Processed(1, 11))[1])
+    assert step(state, Planned(7, 70)) == (state, (Discard((7,), (70,)),))
+    assert step(state, NotReady(7)) == (state, ())
 
 
 def test_a_plan_answered_after_the_failure_of_an_earlier_txid_is_discarded():
@@ -143,18 +130,9 @@ def test_a_plan_answered_after_the_failure_of_an_earlier_txid_is_discarded():
     assert commands == (Discard((3,), (13,)), Plan(2, replay=True))
     state, commands = step(state, Planned(2, 22))
     assert commands == (Process(2, 22), Plan(3, replay=True))  # its metadata is stored, so it is now a replay
-
-
-def test_a_plan_answered_with_not_ready_after_a_failure_does_not_hold_the_replay():
     state, _ = step(asking(2), Failed(1, 11))
-    state, commands = step(state, NotReady(3))
+    state, commands = step(state, NotReady(3))  # which does not hold the replay
     assert commands == (Plan(1, replay=True),)
-
-
-def test_an_unrequested_answer_is_discarded():
-    state = asking(1)
-    assert step(state, Planned(7, 70)) == (state, (Discard((7,), (70,)),))
-    assert step(state, NotReady(7)) == (state, ())
 
 
 def test_a_plan_answered_after_stopping_is_discarded():
@@ -203,17 +181,13 @@ def test_stopping_discards_everything_except_the_committing_group():
     assert sorted(bench.metas) == [1, 2, 3, 4]
 
 
-def test_stopping_and_a_failure_of_the_committing_group():
+def test_stopping_and_a_failure_or_a_prefix_of_the_committing_group():
     bench = started(2)
     bench.ack(1)
     bench.send(Stopping())
     assert bench.fail(1) == []
     assert bench.state.stopped
-
-
-def test_stopping_and_a_prefix_of_the_committing_group():
-    bench = Bench(max_pending=3, max_group=2)
-    bench.wake()
+    bench = started(3, max_group=2)
     bench.ack(3), bench.ack(2), bench.ack(1)
     attempts = dict(bench.attempts)
     bench.send(Stopping())
@@ -221,11 +195,8 @@ def test_stopping_and_a_prefix_of_the_committing_group():
     assert bench.commands()[1:] == [Discard((2,), (attempts[2],))]
     assert bench.ignores(Failed(2, attempts[2]))
     assert bench.state.stopped
-
-
-def test_stopping_with_nothing_active_is_stopped_at_once():
     bench = Bench()
-    bench.send(Stopping())
+    bench.send(Stopping())  # with nothing active it is stopped at once
     assert bench.state.stopped
     assert bench.commands() == []
 
@@ -250,3 +221,17 @@ def test_draining_can_be_shortened_but_not_revoked():
     assert bench.ignores(Stopping(drain=True))
     assert bench.ignores(Activated())
     assert bench.ignores(Deactivated())
+
+
+PROCESSING, PROCESSED, COMMITTING = AttemptStatus
+LEGAL = {(PROCESSING, PROCESSED), (PROCESSED, COMMITTING), (COMMITTING, PROCESSED)}
+
+
+@pytest.mark.parametrize("before", AttemptStatus)
+@pytest.mark.parametrize("after", AttemptStatus)
+def test_only_legal_transitions(before, after):
+    if (before, after) in LEGAL:
+        assert before.to(after) is after
+    else:
+        with pytest.raises(TxstormError, match=f"in status {before.value} .* got {after.value}"):
+            before.to(after)

@@ -1,18 +1,11 @@
 """Items of Storm's conformance list that concern only the coordinator, by their numbers in that list."""
 
 import pytest
-from coordinator_bench import Bench
+from coordinator_bench import Bench, started
 
 from txstorm.coordinator.commands import Commit, Discard, Forget, Plan, Process
 from txstorm.coordinator.events import Committed, Failed, NotReady, Opened, Planned, Processed, Wake
 from txstorm.coordinator.machine import COMMITTING, PROCESSED, PROCESSING, Config, initial, step
-
-
-def started(count: int, **kwargs) -> Bench:
-    """Return a bench with txids 1 to `count` in their processing phase."""
-    bench = Bench(max_pending=count, **kwargs)
-    bench.wake()
-    return bench
 
 
 def test_item_14_one_pending_starts_the_next_only_after_the_commit():
@@ -24,33 +17,22 @@ def test_item_14_one_pending_starts_the_next_only_after_the_commit():
     assert bench.ack(1) == ["batch 2(always)"]
 
 
-def test_item_15_an_ack_of_a_superseded_attempt_is_ignored():
+def test_items_15_16_answers_for_superseded_attempts_and_txids_outside_the_window_are_ignored():
     bench = started(3)
     old = dict(bench.attempts)
     bench.fail(1)
     for txid in (1, 2, 3):
         assert bench.ignores(Processed(txid, old[txid]))
         assert bench.ignores(Committed(txid, old[txid]))
-    assert bench.ack(1) == ["commit 1"]
-
-
-def test_item_16_a_fail_of_a_superseded_attempt_is_ignored():
-    bench = started(3)
-    old = dict(bench.attempts)
-    bench.fail(1)
-    for txid in (1, 2, 3):
         assert bench.ignores(Failed(txid, old[txid]))
         assert bench.ignores(Failed(txid, old[txid], resume=False))
-
-
-def test_items_15_16_answers_for_txids_outside_the_window_are_ignored():
+    assert bench.ack(1) == ["commit 1"]
     bench = started(2)
     bench.ack(1)
     bench.ack(1)
     for txid in (1, 4, 99):
-        assert bench.ignores(Processed(txid, 101))
-        assert bench.ignores(Committed(txid, 101))
-        assert bench.ignores(Failed(txid, 101))
+        for event in (Processed(txid, 101), Committed(txid, 101), Failed(txid, 101)):
+            assert bench.ignores(event)
 
 
 def test_item_17_initialized_once_with_the_metadata_of_the_previous_txid():
@@ -58,6 +40,7 @@ def test_item_17_initialized_once_with_the_metadata_of_the_previous_txid():
     bench.value = "a"
     bench.wake()
     bench.fail(1)
+    assert bench.initialized == [(1, None), (2, "a"), (3, "a")]
     bench.ack(1), bench.ack(2), bench.fail(1), bench.ack(1), bench.ack(1)
     assert bench.initialized == [(1, None), (2, "a"), (3, "a"), (4, "a")]
     bench = bench.restart()
@@ -66,13 +49,6 @@ def test_item_17_initialized_once_with_the_metadata_of_the_previous_txid():
     assert bench.initialized == []
     bench.ack(2), bench.ack(2)
     assert bench.initialized == [(5, "a")]
-
-
-def test_item_17_first_transaction_has_no_metadata_before_it():
-    bench = Bench(max_pending=2)
-    bench.wake()
-    bench.fail(1)
-    assert bench.initialized == [(1, None), (2, "always")]
 
 
 def test_item_18_a_failing_source_starts_nothing_and_is_asked_again():
@@ -153,17 +129,13 @@ def test_item_31_states_are_values_and_share_nothing():
     assert hash(before) == hash(two.state)
 
 
-@pytest.mark.parametrize("item", [43, 45, 46], ids=["43-finish-batch", "45-execute", "46-emit"])
-def test_failed_exception_in_the_processing_phase_replays_at_once(item):
+def test_items_43_to_46_failed_exception_in_either_phase_replays_both_at_once():
+    """Items 43 (finish_batch), 45 (execute), 46 (emit); item 44: in the commit phase, both phases again (T8, T29)."""
     bench = started(3)
     bench.ack(3)
     assert bench.fail(2) == ["batch 2(always)", "batch 3(always)"]
     assert bench.discarded() == [2, 3]
     assert [status for _, status in bench.state.active.values()] == [PROCESSING] * 3
-
-
-def test_item_44_failed_exception_in_the_commit_phase_runs_both_phases_again():
-    """Item 44: a FailedException in the commit phase replays the transaction through both phases (rows T8, T29)."""
     bench = started(2)
     bench.ack(1)
     assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
@@ -192,13 +164,8 @@ def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
     bench = started(3, opaque=True)
     bench.value = "other"
     assert bench.fail(2) == ["batch 2(other)", "batch 3(other)"]
-    assert bench.asked == [1, 2, 3]
-
-
-def test_item_57_opaque_discards_before_it_plans_again():
-    bench = started(3, opaque=True)
-    bench.fail(2)
     assert [type(one) for one in bench.commands()] == [Discard, Plan, Process, Plan, Process]
+    assert bench.asked == [1, 2, 3]
 
 
 def test_item_58_an_unknown_commit_fails_and_is_replayed():
@@ -212,12 +179,9 @@ def test_item_63_restart_emits_stored_txids_in_order_without_asking():
     bench.value = None
     assert bench.wake() == ["batch 5(e)", "batch 6(f)"]
     assert bench.asked == [7]
-
-
-def test_item_63_restart_with_a_narrower_window_emits_stored_txids_as_it_advances():
     bench = Bench(max_pending=1, currtx=2, stored={1: "a", 2: "b", 3: "c"})
     bench.value = None
-    assert bench.wake() == ["batch 2(b)"]
+    assert bench.wake() == ["batch 2(b)"]  # the window is narrower than before
     bench.ack(2)
     assert bench.ack(2) == ["batch 3(c)"]
     assert bench.asked == []
@@ -272,9 +236,6 @@ def test_item_83_an_attempt_is_processed_once():
     bench = started(2, opaque=True)
     bench.ack(1), bench.fail(1), bench.ack(1), bench.ack(2), bench.ack(1), bench.ack(2)
     assert len(bench.used) == len(set(bench.used)) == 6
-
-
-def test_a_second_report_of_the_same_processing_is_ignored():
     bench = started(2)
     bench.ack(1), bench.ack(2)
     assert bench.ignores(Processed(1, bench.attempts[1]))  # committing

@@ -23,23 +23,27 @@ def test_consumed_time_is_that_of_the_slowest_partition():
     assert (report.caught_up, report.consumed_time, report.delay, report.slowest) == ([], 20, 40, "r0")
 
 
-def test_times_that_decrease_count_as_the_greatest_so_far():
-    """A15: a record that is older than its predecessor does not move the partition back."""
+def test_times_that_decrease_count_as_the_greatest_so_far_or_of_the_previous_report():
+    """A15: a record that is older than its predecessor does not move the partition back.
+
+    Without a look back, the report before holds the maximum; a rewound consumer starts a new one.
+    """
     assert collect({"r1": 2}, time_of, {"r1": 4}, 60).times == {"r1": 25}
-
-
-def test_times_that_decrease_count_as_the_greatest_of_the_previous_report():
-    """A15: without a look back, the report before holds the maximum; a rewound consumer starts a new one."""
     first = collect({"r1": 1}, time_of, {"r1": 4}, 60, look_back=0)
     second = collect({"r1": 2}, time_of, {"r1": 4}, 61, previous=first, look_back=0)
     assert (second.consumed_time, second.delay) == (25, 36)
     assert collect({"r1": 0}, time_of, {"r1": 4}, 62, previous=second, look_back=0).consumed_time == 5
 
 
-def test_partition_at_its_end_holds_nothing_back():
+@pytest.mark.parametrize(
+    ("consumed", "ends", "caught_up", "time"),
+    [({"r0": 3, "r1": 1}, {"r0": 4, "r1": 4}, ["r0"], 25), ({"r0": 1}, {"r0": 4, "r1": 0}, ["r1"], 20)],
+    ids=["at its end", "empty"],
+)
+def test_a_partition_at_its_end_or_empty_holds_nothing_back(consumed, ends, caught_up, time):
     """A15, A17: a partition without unread records is left out, however old its last record is."""
-    report = collect({"r0": 3, "r1": 1}, time_of, {"r0": 4, "r1": 4}, 60)
-    assert (report.caught_up, report.consumed_time) == (["r0"], 25)
+    report = collect(consumed, time_of, ends, 60)
+    assert (report.caught_up, report.consumed_time) == (caught_up, time)
 
 
 def test_consumer_at_the_end_of_all_partitions_has_no_delay():
@@ -57,9 +61,14 @@ def test_partition_that_was_at_its_end_is_consumed_up_to_then():
     assert collect({"r0": 0}, time_of, {"r0": 2}, 1010, previous=resumed).consumed_time == 1000
 
 
-def test_partition_of_unknown_end_is_not_caught_up():
+def test_an_unknown_end_is_not_caught_up_and_records_that_no_longer_exist_are_left_out():
+    """Transaction markers and compacted records have offsets, but no record: the one before it counts."""
     assert collect({"r0": 3}, time_of, {"r0": None}, 60).consumed_time == 40
     assert collect({"r0": 3}, time_of, {}, 60).consumed_time == 40
+    known = {("r0", 0): 10, ("r0", 1): 20}
+    assert collect({"r0": 3}, lambda *at: known.get(at), {"r0": 9}, 60).consumed_time == 20
+    assert collect({"r0": 3}, lambda *at: known[at], {"r0": 9}, 60).consumed_time == 20
+    assert collect({"r0": 3}, lambda *at: None, {"r0": 9}, 60).consumed_time is None
 
 
 @pytest.mark.parametrize("consumed", [{"r0": 1}, {"r0": 1, "r1": None}, {"r0": 1, "r1": -1}])
@@ -67,19 +76,6 @@ def test_partition_with_records_of_which_none_is_consumed_leaves_the_time_unknow
     report = collect(consumed, time_of, {"r0": 4, "r1": 4}, 60)
     assert (report.consumed_time, report.delay, report.slowest) == (None, None, "r1")
     assert report.times == {"r0": 20}
-
-
-def test_empty_partition_is_caught_up():
-    report = collect({"r0": 1}, time_of, {"r0": 4, "r1": 0}, 60)
-    assert (report.caught_up, report.consumed_time) == (["r1"], 20)
-
-
-def test_records_that_no_longer_exist_are_left_out():
-    """Transaction markers and compacted records have offsets, but no record: the one before it counts."""
-    known = {("r0", 0): 10, ("r0", 1): 20}
-    assert collect({"r0": 3}, lambda *at: known.get(at), {"r0": 9}, 60).consumed_time == 20
-    assert collect({"r0": 3}, lambda *at: known[at], {"r0": 9}, 60).consumed_time == 20
-    assert collect({"r0": 3}, lambda *at: None, {"r0": 9}, 60).consumed_time is None
 
 
 @pytest.mark.parametrize("time", ["12", True, float("nan"), float("inf")])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -39,13 +41,17 @@ before = "0 s"
 """
 
 
-def read(tmp_path: Path, **parts: str) -> JoinService:
+def read(tmp_path: Path, *, changes: Mapping[str, str] = MappingProxyType({}), **parts: str) -> JoinService:
+    """Read the valid configuration with `parts` filled in, and with texts of it replaced by others."""
+    text = VALID.format(**{**dict.fromkeys(("top", "left", "right", "join", "more"), ""), **parts})
+    for old, new in changes.items():
+        text = text.replace(old, new)
     path = tmp_path / "clicks.toml"
-    path.write_text(VALID.format(**{**dict.fromkeys(("top", "left", "right", "join", "more"), ""), **parts}))
+    path.write_text(text, "utf-8")
     return JoinService.read(path)
 
 
-def faults(tmp_path: Path, **parts: str) -> list[str]:
+def faults(tmp_path: Path, **parts: Any) -> list[str]:
     with pytest.raises(InputError) as caught:
         read(tmp_path, **parts)
     first, *lines = str(caught.value).splitlines()
@@ -100,11 +106,9 @@ def test_values(tmp_path: Path):
 
 def test_files_and_spellings_that_are_accepted(tmp_path: Path):
     """A byte order mark, Spark's join types, bounds that begin later, and client settings as TOML reads them."""
-    filled = dict.fromkeys(("top", "left", "right", "join", "more"), "")
     client = '[kafka]\nsocket.keepalive.enable = true\n"socket.timeout.ms" = 6000'
-    text = VALID.format(**{**filled, "join": 'how = "left_outer"\nafter = "1 h"', "more": client})
-    (tmp_path / "clicks.toml").write_text("\ufeff" + text.replace('before = "0 s"', 'before = "-1 min"'), "utf-8")
-    config = JoinService.read(tmp_path / "clicks.toml")
+    changes = {"\nname": "\ufeff\nname", 'before = "0 s"': 'before = "-1 min"'}
+    config = read(tmp_path, changes=changes, join='how = "left_outer"\nafter = "1 h"', more=client)
     assert (config.join.how, config.join.before) == ("left", timedelta(minutes=-1))
     assert config.kafka == {"socket.keepalive.enable": "true", "socket.timeout.ms": "6000"}
     config.topology()
@@ -207,34 +211,18 @@ def test_options_of_a_store_that_its_variant_does_not_have(tmp_path: Path):
         assert fault.startswith(expected) and "secret" not in fault
 
 
-def test_keys_that_a_store_cannot_have(tmp_path: Path):
-    filled = dict.fromkeys(("left", "join"), "")
-    more = '[store]\nurl = "redis://h"\nretain = "1 h"'
-    text = VALID.format(**filled, top='variant = "redis"', right='id = "click"', more=more)
-    (tmp_path / "clicks.toml").write_text(
-        text.replace('= "int", at', '= "float", at').replace('view = "int"', 'view = "float"')
-    )
-    with pytest.raises(InputError, match="right: field 'view' is a float; a store takes none as a key or id"):
-        JoinService.read(tmp_path / "clicks.toml")
-
-
-def test_rows_of_a_store_that_expire_before_their_left_rows(tmp_path: Path):
-    parts = {"top": 'variant = "redis"', "right": 'id = "click"', "left": "", "join": ""}
-    path = tmp_path / "clicks.toml"
-    text = VALID.format(**parts, more='[store]\nurl = "redis://h"\nretain = "1 h"')
-    path.write_text(text.replace('before = "0 s"', 'before = "61 min"'))
-    with pytest.raises(InputError, match="1 error\n  store: retain: right rows would expire before the left rows"):
-        JoinService.read(path)
-    path.write_text(text.replace('before = "0 s"', 'before = "60 min"'))
-    JoinService.read(path)
+def test_keys_and_bounds_that_a_store_cannot_have(tmp_path: Path):
+    parts = {"top": 'variant = "redis"', "right": 'id = "click"', "more": '[store]\nurl = "redis://h"\nretain = "1 h"'}
+    wrong = faults(tmp_path, changes={'view = "int"': 'view = "float"'}, **parts)
+    assert "right: field 'view' is a float; a store takes none as a key or id" in "\n".join(wrong)
+    (fault,) = faults(tmp_path, changes={'before = "0 s"': 'before = "61 min"'}, **parts)
+    assert fault.startswith("store: retain: right rows would expire before the left rows")
+    read(tmp_path, changes={'before = "0 s"': 'before = "60 min"'}, **parts)
 
 
 def test_keys_of_other_types_can_never_match(tmp_path: Path):
-    path = tmp_path / "clicks.toml"
-    filled = dict.fromkeys(("top", "left", "right", "join", "more"), "")
-    path.write_text(VALID.format(**filled).replace('key = "view"', 'key = "ad"'))
-    with pytest.raises(InputError, match=r"right: key \['view'\] has the types \['int'\], that of left \['ad'\] has"):
-        JoinService.read(path)
+    wrong = "\n".join(faults(tmp_path, changes={'key = "view"': 'key = "ad"'}))
+    assert "right: key ['view'] has the types ['int'], that of left ['ad'] has" in wrong
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("a = ", "not TOML: Invalid value")])

@@ -27,25 +27,14 @@ def test_it_finds_what_a_scan_finds():
         assert first_at_or_after(times.__getitem__, start, end, wanted) == scanned(times, start, end, wanted)
 
 
-def test_times_and_offsets_of_numpy():
+def test_the_end_is_excluded_and_never_asked_for_and_a_million_offsets_take_twenty_questions():
     times = np.arange(0, 100, 10)
     assert first_at_or_after(times.__getitem__, np.int64(2), np.int64(10), np.float64(41)) == 5
-
-
-def test_the_end_is_excluded_and_never_asked_for():
     asked = []
-
-    def time_of(offset):
-        asked.append(offset)
-        return offset * 10
-
-    assert first_at_or_after(time_of, 100, 200, 5_000) == 200
-    assert first_at_or_after(time_of, 100, 200, 0) == 100
+    assert first_at_or_after(lambda offset: asked.append(offset) or offset * 10, 100, 200, 5_000) == 200
+    assert first_at_or_after(lambda offset: asked.append(offset) or offset * 10, 100, 200, 0) == 100
     assert set(asked) <= set(range(100, 200))
-
-
-def test_a_million_offsets_take_twenty_questions():
-    asked = []
+    asked.clear()
     assert first_at_or_after(lambda offset: asked.append(offset) or offset, 0, 1_000_000, 765_432) == 765_432
     assert len(asked) <= 20
 
@@ -59,22 +48,19 @@ def test_where_times_decrease_the_one_found_has_reached_the_time_and_the_one_bef
         assert found == 0 or times[found - 1] < wanted
 
 
-@pytest.mark.parametrize("answer", [None, "12", math.nan, True])
-def test_an_answer_that_is_no_time(answer):
-    with pytest.raises(InputError, match=r"time_of\(5\) returned .*expected a number"):
-        first_at_or_after(lambda offset: answer, 0, 10, 3)
-
-
-@pytest.mark.parametrize(("start", "end"), [(5, 4), (0, None), ("0", 3), (0.0, 3)])
-def test_a_range_that_is_none(start, end):
-    with pytest.raises(InputError, match="start <= end"):
-        first_at_or_after(lambda offset: offset, start, end, 3)
-
-
-@pytest.mark.parametrize("wanted", [None, "2026-01-31T12:00:00Z", math.nan])
-def test_a_wanted_time_that_is_none(wanted):
-    with pytest.raises(InputError, match="time wanted"):
-        first_at_or_after(lambda offset: offset, 0, 3, wanted)
+@pytest.mark.parametrize(
+    ("message", "cases"),
+    [
+        (r"time_of\(5\) returned .*expected a number", [(answer, 0, 10, 3) for answer in (None, "12", math.nan, True)]),
+        ("start <= end", [(0, start, end, 3) for start, end in ((5, 4), (0, None), ("0", 3), (0.0, 3))]),
+        ("time wanted", [(0, 0, 3, wanted) for wanted in (None, "2026-01-31T12:00:00Z", math.nan)]),
+    ],
+    ids=["no time", "no range", "no wanted time"],
+)
+def test_answers_ranges_and_wanted_times_that_are_none(message, cases):
+    for answer, start, end, wanted in cases:
+        with pytest.raises(InputError, match=message):
+            first_at_or_after(lambda offset, answer=answer: answer, start, end, wanted)
 
 
 def test_an_error_of_the_source_is_passed_on():

@@ -127,16 +127,17 @@ def test_a_merge_drops_expired_rows_and_keeps_flags():
     assert merged.stored.column("number").take(pa.array(merged.at)).to_pylist() == [2, 0]
 
 
-def test_the_bound_of_a_window_never_goes_back():
+def numbers_of(window, left, known):
+    """Return the numbers of the rows in a window that match `left` rows at their times."""
+    return window.stored(window.pairs(left, left.times, left.times, known), ["number"])["number"].to_pylist()
+
+
+def test_the_bound_of_a_window_never_goes_back_and_keys_of_equal_hash_do_not_match():
     window, _ = RightWindow().with_rows(rows_of([(1, 5, 0), (1, 9, 1)])).expire(7, 0)
     window, never = window.expire(3, 1)
     assert (window.bound, len(window), never) == (7, 1, [])
-
-
-def test_keys_of_equal_hash_do_not_match():
     window = RightWindow().with_rows(rows_of([(1, 5, 0), (16, 5, 1)]))
-    left = rows_of([(16, 5, 9)])
-    assert window.stored(window.pairs(left, left.times, left.times, 1), ["number"])["number"].to_pylist() == [1]
+    assert numbers_of(window, rows_of([(16, 5, 9)]), 1) == [1]
 
 
 def test_a_window_holds_only_the_columns_that_it_needs():
@@ -144,8 +145,7 @@ def test_a_window_holds_only_the_columns_that_it_needs():
     rows = Rows(rows.hashes, rows.times, rows.stored.append_column("text", pa.array(["a", "b"])), rows.keyed)
     window = RightWindow(columns=("key", "number")).with_rows(rows).with_rows(rows)
     assert [block.stored.column_names for block in window.blocks] == [["key", "number"]] * 2
-    left = rows_of([(1, 5, 9)])
-    assert window.stored(window.pairs(left, left.times, left.times, 0), ["number"])["number"].to_pylist() == [0, 0]
+    assert numbers_of(window, rows_of([(1, 5, 9)]), 0) == [0, 0]
 
 
 def test_pending_rows_are_released_by_time():

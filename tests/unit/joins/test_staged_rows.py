@@ -61,18 +61,14 @@ def test_values_come_back_as_they_were(values):
     assert [list(map(type, row)) for row in found] == [list(map(type, row)) for row in given]
 
 
-def test_transactions_of_other_types_are_staged_together():
+def test_transactions_of_other_types_are_staged_together_and_an_expiry_alone():
     group = group_with({0: typed(("a", "1", 1))}, {0: typed(("a", "2", "x"))}, {0: [("a", "3", 1.5)]})
     requests, _ = puts_of(group.changes(1, 3), 9)
     assert [rows[0].value["value"] for rows in requests] == [1, "x", 1.5]
-
-
-def test_an_expiry_alone_is_staged():
     group = group_with()
     group.handle("fill", 0, 1).expiry = 77
     group.end_txid(1)
-    assert puts_of(group.changes(1, 1), 9) == ([], 77)
-    assert group.puts(1, 1, 9) == ([], 77)
+    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1, 9) == ([], 77)
 
 
 def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has_expired():

@@ -88,6 +88,23 @@ def ledger_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def in_child() -> Callable[[Callable[[], object]], object]:
+    """Return a function that makes a call in a forked child; it returns 0, or 1 if the call raised."""
+
+    def run(call: Callable[[], object]) -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                call()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    return run
+
+
 class Processes:
     """Helper that starts Python processes using the ledger, and ends all of them after the test."""
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,14 @@ except HeldError as error:
 """
 
 
+def opened(path: Path) -> closing[SqliteLedger]:
+    return closing(SqliteLedger(path, create=False))
+
+
 @integration
 def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, processes) -> None:
     holder = processes.holding(ledger_file, "word-count")
-    with SqliteHandle(ledger_file) as ledger:
+    with opened(ledger_file) as ledger:
         with pytest.raises(HeldError) as caught:
             ledger.acquire("second")
         assert f"'word-count' (pid {holder.pid} on {socket.gethostname()}, since 20" in str(caught.value)
@@ -55,7 +60,7 @@ def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, 
 @integration
 def test_the_lease_of_a_killed_process_is_free_at_once(ledger_file: Path, processes) -> None:
     holder = processes.holding(ledger_file, "word-count")
-    with SqliteHandle(ledger_file) as ledger:
+    with opened(ledger_file) as ledger:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         assert ledger.holder() is None
@@ -65,45 +70,38 @@ def test_the_lease_of_a_killed_process_is_free_at_once(ledger_file: Path, proces
 
 @integration
 def test_closing_other_handles_in_the_process_does_not_free_it(ledger_file: Path, processes) -> None:
-    with SqliteHandle(ledger_file) as holder:
+    """Neither of handles on the same path, nor of handles on a path through links."""
+    link = ledger_file.parent / "link"
+    link.symlink_to(ledger_file.parent)
+    with opened(ledger_file) as holder:
         holder.acquire("first")
-        other = SqliteLedger(ledger_file, create=False)
-        with pytest.raises(HeldError, match=f"pid {os.getpid()} "):
-            other.acquire("again")
-        assert other.holder() == holder.holder()
-        other.close()
-        SqliteLedger(ledger_file, create=False, read_only=True).close()
-        assert f"'first' (pid {os.getpid()} " in processes.run(TRY, ledger_file)
+        for path in (ledger_file, link / ledger_file.name):
+            other = SqliteLedger(path, create=False)
+            with pytest.raises(HeldError, match=f"pid {os.getpid()} "):
+                other.acquire("again")
+            assert other.holder() == holder.holder()
+            other.close()
+            SqliteLedger(path, create=False, read_only=True).close()
+            assert f"'first' (pid {os.getpid()} " in processes.run(TRY, ledger_file)
         holder.release()
         assert processes.run(TRY, ledger_file) == "held\n"
 
 
 @integration
-def test_paths_through_links_share_one_lease(ledger_file: Path, processes) -> None:
-    link = ledger_file.parent / "link"
-    link.symlink_to(ledger_file.parent)
-    with SqliteHandle(ledger_file) as ledger, SqliteHandle(link / ledger_file.name) as linked:
-        ledger.acquire("first")
-        with pytest.raises(HeldError):
-            linked.acquire("second")
-        linked.close()
-        assert "'first'" in processes.run(TRY, ledger_file)
-
-
-@integration
-def test_a_forked_child_neither_has_nor_frees_the_lease(ledger_file: Path, processes) -> None:
+def test_a_forked_child_neither_has_nor_frees_the_lease(ledger_file: Path, processes, in_child) -> None:
     lease = FileLease(ledger_file.with_name("ledger.db.lock"))
     lease.acquire("parent")
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def child() -> None:
+        with pytest.raises(HeldError):
             FileLease(ledger_file.with_name("ledger.db.lock")).acquire("child")
-        except HeldError:
-            lease.release()
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(FencedError):
+            lease.check()
+        lease.release()
+
+    assert in_child(child) == 0
     assert "'parent'" in processes.run(TRY, ledger_file)
+    lease.check()
     lease.release()
 
 
@@ -111,11 +109,9 @@ def test_a_forked_child_neither_has_nor_frees_the_lease(ledger_file: Path, proce
 def test_reading_and_copying_the_data_directory_in_the_process_does_not_free_it(
     ledger_file: Path, processes, tmp_path_factory
 ) -> None:
-    with SqliteHandle(ledger_file) as ledger:
+    with opened(ledger_file) as ledger:
         ledger.acquire("first")
-        lock = ledger_file.with_name("ledger.db.lock")
-        with lock.open("r+b") as file:
-            file.read()
+        ledger_file.with_name("ledger.db.lock").read_bytes()
         shutil.copytree(ledger_file.parent, tmp_path_factory.mktemp("copies") / "copy")
         assert "'first'" in processes.run(TRY, ledger_file)
         ledger.check_lease()
@@ -128,7 +124,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_lease(ledger_
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     try:
-        with SqliteHandle(ledger_file) as ledger:
+        with opened(ledger_file) as ledger:
             assert ledger.holder() is None
             ledger.acquire("second")
     finally:
@@ -144,28 +140,12 @@ def test_the_name_left_by_an_earlier_holder_is_not_reported_for_the_current_one(
     gone = json.dumps({"owner": "old", "pid": ended.pid, "host": socket.gethostname(), "since": "s"})
     for left_over in (b"", b"{", b'["x"]', gone.encode()):
         lock.write_bytes(left_over)
-        with SqliteHandle(ledger_file) as ledger:
+        with opened(ledger_file) as ledger:
             assert "'another run'" in str(ledger.holder())
 
 
-@integration
-def test_a_forked_child_has_lost_the_lease(ledger_file: Path) -> None:
-    lease = FileLease(ledger_file.with_name("ledger.db.lock"))
-    lease.acquire("parent")
-    child = os.fork()
-    if child == 0:
-        try:
-            lease.check()
-        except FencedError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    lease.check()
-    lease.release()
-
-
 def test_a_lease_whose_file_was_removed_is_lost_and_nothing_is_written_with_it(ledger_file: Path) -> None:
-    with SqliteHandle(ledger_file) as ledger:
+    with opened(ledger_file) as ledger:
         ledger.acquire("first")
         ledger.check_lease()
         ledger_file.with_name("ledger.db.lock").unlink()
@@ -205,28 +185,15 @@ def test_polling_checks_at_once_pauses_in_between_and_stops_in_time() -> None:
     assert len(pauses) == 2
 
 
-def test_the_name_of_a_holder_that_has_ended_is_ignored(ledger_file: Path) -> None:
-    ledger_file.with_name("ledger.db.lock").write_text('{"owner": "old", "pid": 1, "host": "h", "since": "s"}')
-    with SqliteHandle(ledger_file) as ledger:
+def test_the_name_of_a_holder_that_has_ended_is_ignored_and_a_lock_file_that_cannot_be_created_named(
+    ledger_file: Path,
+) -> None:
+    lock = ledger_file.with_name("ledger.db.lock")
+    lock.write_text('{"owner": "old", "pid": 1, "host": "h", "since": "s"}')
+    with opened(ledger_file) as ledger:
         assert ledger.holder() is None
         ledger.acquire("new")
-
-
-def test_a_lock_file_that_cannot_be_created_is_named(ledger_file: Path) -> None:
-    lock = ledger_file.with_name("ledger.db.lock")
+    lock.unlink()
     lock.mkdir()
-    with SqliteHandle(ledger_file) as ledger, pytest.raises(DataDirectoryError, match=str(lock)):
+    with opened(ledger_file) as ledger, pytest.raises(DataDirectoryError, match=str(lock)):
         ledger.acquire("first")
-
-
-class SqliteHandle:
-    """Context manager: an open SQLite ledger, closed at the end of the block."""
-
-    def __init__(self, path: Path) -> None:
-        self._ledger = SqliteLedger(path, create=False)
-
-    def __enter__(self) -> SqliteLedger:
-        return self._ledger
-
-    def __exit__(self, *_: object) -> None:
-        self._ledger.close()

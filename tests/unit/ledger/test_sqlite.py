@@ -11,6 +11,7 @@ import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,10 @@ def filled(path: Path, entries: int = 300) -> Path:
     with closing(SqliteLedger(path, create=True)) as ledger:
         ledger.commit([Put(f"coordinator/meta/{i}", b"x" * 200) for i in range(entries)])
     return path
+
+
+def opened(path: Path, **options: Any) -> closing[SqliteLedger]:
+    return closing(SqliteLedger(path, create=False, **options))
 
 
 def refused(path: Path, error: type[Exception], *words: str, read_only: bool = False) -> None:
@@ -47,18 +52,14 @@ def test_a_missing_file_is_created_only_on_request(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
 
 
-def test_creating_a_ledger_twice_keeps_the_first(tmp_path: Path) -> None:
-    path = filled(tmp_path / "ledger.db", 3)
-    with closing(SqliteLedger(path, create=True)) as ledger:
-        assert ledger.children("coordinator/meta") == ["0", "1", "2"]
-
-
-def test_odd_names_of_directories(tmp_path: Path) -> None:
+def test_creating_a_ledger_twice_keeps_the_first_also_in_a_directory_of_an_odd_name(tmp_path: Path) -> None:
     directory = tmp_path / "a b?mode=ro#c%41ä"
     directory.mkdir()
-    path = filled(directory / "ledger.db", 2)
-    with closing(SqliteLedger(path, create=False, read_only=True)) as ledger:
-        assert len(ledger.scan("coordinator/meta")) == 2
+    path = filled(directory / "ledger.db", 3)
+    with closing(SqliteLedger(path, create=True)) as ledger:
+        assert ledger.children("coordinator/meta") == ["0", "1", "2"]
+    with opened(path, read_only=True) as ledger:
+        assert len(ledger.scan("coordinator/meta")) == 3
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -91,18 +92,15 @@ def test_overwritten_pages_are_corrupt(tmp_path: Path, seed: int) -> None:
         pytest.fail(f"seed {seed}: page {page} of {len(damaged) // 4096} was damaged without anybody noticing")
 
 
-def test_another_sqlite_database_is_not_a_ledger(tmp_path: Path) -> None:
+def test_another_sqlite_database_and_a_directory_are_not_ledgers(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE mine(a)")
     refused(path, DataDirectoryError, "another SQLite database")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
-
-
-def test_a_directory_is_not_a_ledger(tmp_path: Path) -> None:
-    (tmp_path / "ledger.db").mkdir()
-    refused(tmp_path / "ledger.db", DataDirectoryError, "something else")
+    (tmp_path / "directory").mkdir()
+    refused(tmp_path / "directory", DataDirectoryError, "something else")
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -112,31 +110,31 @@ def test_a_newer_format_is_refused_by_name(ledger_file: Path, read_only: bool) -
     refused(ledger_file, DataDirectoryError, "txstorm-ledger 1", "txstorm-ledger 2", read_only=read_only)
 
 
-def test_every_commit_is_synced_in_wal_mode(ledger_file: Path) -> None:
-    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
-        connection = ledger._connection
-        assert connection is not None
-        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+def pragma(ledger: SqliteLedger, name: str) -> Any:
+    assert ledger._connection is not None
+    return ledger._connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def test_a_reader_writes_nothing(ledger_file: Path) -> None:
-    with closing(SqliteLedger(ledger_file, create=False, read_only=True)) as reader:
+def test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_it(ledger_file: Path) -> None:
+    with closing(sqlite3.connect(ledger_file)) as made:
+        assert made.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    with opened(ledger_file) as ledger, opened(ledger_file) as other:
+        assert (pragma(ledger, "synchronous"), pragma(ledger, "journal_mode")) == (2, "wal")
+        ledger.commit([Put("a", b"1")])
+        assert other.get("a") == Entry(b"1", 0)
+
+
+def test_a_reader_follows_a_writer_and_writes_nothing(ledger_file: Path) -> None:
+    with opened(ledger_file, read_only=True) as reader:
         for write in (lambda: reader.commit([Put("a", b"")]), lambda: reader.acquire("me")):
             with pytest.raises(InputError, match="read_only"):
                 write()
         assert reader.holder() is None
-    assert not ledger_file.with_name("ledger.db.lock").exists()
-
-
-def test_a_reader_follows_a_writer(ledger_file: Path) -> None:
-    with (
-        closing(SqliteLedger(ledger_file, create=False)) as writer,
-        closing(SqliteLedger(ledger_file, create=False, read_only=True)) as reader,
-    ):
-        for i in range(5):
-            writer.commit([Put("a", str(i).encode())])
-            assert reader.get("a") == Entry(str(i).encode(), i)
+        assert not ledger_file.with_name("ledger.db.lock").exists()
+        with opened(ledger_file) as writer:
+            for i in range(5):
+                writer.commit([Put("a", str(i).encode())])
+                assert reader.get("a") == Entry(str(i).encode(), i)
 
 
 @integration
@@ -144,7 +142,7 @@ def test_a_reader_during_commits_of_another_process(ledger_file: Path, processes
     code = "ledger = SqliteLedger(path, create=False); ledger.acquire('w'); n = 0\n"
     code += "for line in sys.stdin: ledger.commit([Put('n', line.strip().encode())]); print('ok', flush=True)"
     writer = processes.start(code, ledger_file)
-    with closing(SqliteLedger(ledger_file, create=False, read_only=True)) as reader:
+    with opened(ledger_file, read_only=True) as reader:
         for i in range(5):
             writer.stdin.write(f"{i}\n")
             writer.stdin.flush()
@@ -165,7 +163,7 @@ def test_commits_before_a_sigkill_are_visible_to_readers_and_the_next_writer(led
     printed = int((writer.stdout.read().split() or [printed])[-1])
     writer.wait()
     for read_only in (True, False):
-        with closing(SqliteLedger(ledger_file, create=False, read_only=read_only)) as ledger:
+        with opened(ledger_file, read_only=read_only) as ledger:
             both = ledger.scan("")
             assert both["n"] == both["m"]
             assert int(both["n"].value) in (printed, printed + 1)
@@ -176,19 +174,17 @@ def test_copying_the_data_directory_in_the_process_loses_no_later_commit(
     ledger_file: Path, processes, tmp_path_factory
 ) -> None:
     """Copying the directory loses no commit, although closing the copied files releases SQLite's own POSIX locks."""
-    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+    commit = "ledger = SqliteLedger(path, create=False); ledger.commit([Put({!r}, b'')]); ledger.close()"
+    look = "print(SqliteLedger(path, create=False, read_only=True).children(''))"
+    with opened(ledger_file) as ledger:
         ledger.commit([Put("a", b"")])
         shutil.copytree(ledger_file.parent, tmp_path_factory.mktemp("copies") / "copy")
-        processes.run(
-            "ledger = SqliteLedger(path, create=False); ledger.commit([Put('b', b'')]); ledger.close()", ledger_file
-        )
+        processes.run(commit.format("b"), ledger_file)
         ledger.commit([Put("c", b"")])
-        with closing(SqliteLedger(ledger_file, create=False, read_only=True)):
-            pass  # closing another handle of this process does not release the locks
-        processes.run(
-            "ledger = SqliteLedger(path, create=False); ledger.commit([Put('d', b'')]); ledger.close()", ledger_file
-        )
-        look = "print(SqliteLedger(path, create=False, read_only=True).children(''))"
+        SqliteLedger(
+            ledger_file, create=False, read_only=True
+        ).close()  # another handle of this process: the locks stay
+        processes.run(commit.format("d"), ledger_file)
         assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
     assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
 
@@ -225,7 +221,7 @@ print(won)
         racer.stdin.flush()
     won = [eval(racer.communicate(timeout=60)[0]) for racer in racers]
     assert sorted(won[0] + won[1]) == list(range(ABSENT, 99)), "every version has exactly one winner"
-    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+    with opened(ledger_file) as ledger:
         stored = {int(name): entry.value for name, entry in ledger.scan("won").items()}
     assert stored == {version: str(me).encode() for me in (0, 1) for version in won[me]}
 
@@ -238,16 +234,27 @@ def test_two_processes_creating_a_ledger_concurrently_share_it(tmp_path: Path, p
     for racer in racers:
         racer.communicate(timeout=60)
         assert racer.returncode == 0
-    with closing(SqliteLedger(path, create=False)) as ledger:
+    with opened(path) as ledger:
         assert sorted(ledger.children("p")) == sorted(str(racer.pid) for racer in racers)
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("left", ["nothing", "logs"])
-def test_a_ledger_in_a_read_only_directory_can_be_read(left: str) -> None:
+def test_a_ledger_in_a_read_only_directory_can_be_read(left: str, in_child) -> None:
     # Not in pytest's temporary directory, which other users cannot access.
     directory = Path(tempfile.mkdtemp())
+
+    def as_a_user_without_rights() -> None:
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        with opened(path, read_only=True) as ledger:
+            assert ledger.holder() is None
+            assert len(ledger.scan("coordinator/meta")) == 7
+        with pytest.raises(DataDirectoryError):
+            SqliteLedger(path, create=False)
+
     try:
         path = filled(directory / "ledger.db", 7)
         if left == "logs":
@@ -255,43 +262,14 @@ def test_a_ledger_in_a_read_only_directory_can_be_read(left: str) -> None:
         for file in directory.iterdir():
             file.chmod(0o444)
         directory.chmod(0o555)
-        assert _as_a_user_without_rights(lambda: _read_count(path)) == 7
-        assert _as_a_user_without_rights(lambda: _write_refused(path)) == 1
+        assert in_child(as_a_user_without_rights) == 0
     finally:
         directory.chmod(0o755)
         shutil.rmtree(directory)
 
 
-def _read_count(path: Path) -> int:
-    with closing(SqliteLedger(path, create=False, read_only=True)) as ledger:
-        assert ledger.holder() is None
-        return len(ledger.scan("coordinator/meta"))
-
-
-def _write_refused(path: Path) -> int:
-    try:
-        SqliteLedger(path, create=False)
-    except DataDirectoryError:
-        return 1
-    return 0
-
-
-def _as_a_user_without_rights(action) -> int:
-    child = os.fork()
-    if child == 0:
-        result = 255
-        try:
-            if os.getuid() == 0:
-                os.setgid(65534)
-                os.setuid(65534)
-            result = action()
-        finally:
-            os._exit(result)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_a_failed_commit_leaves_the_connection_usable(ledger_file: Path) -> None:
-    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+    with opened(ledger_file) as ledger:
         for _ in range(3):
             with pytest.raises(ConflictError):
                 ledger.commit([Put("a", b"1"), Put("a", b"2", ABSENT)])
@@ -299,33 +277,30 @@ def test_a_failed_commit_leaves_the_connection_usable(ledger_file: Path) -> None
 
 
 def test_a_full_disk_changes_nothing_and_is_reported(ledger_file: Path) -> None:
-    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+    with opened(ledger_file) as ledger:
         ledger.commit([Put("a", b"1")])
-        connection = ledger._connection
-        assert connection is not None
-        connection.execute("PRAGMA max_page_count = 1")  # SQLite's limit stands in for a full disk
+        pragma(ledger, "max_page_count = 1")  # SQLite's limit stands in for a full disk
         with pytest.raises(TxstormError, match=r"ledger\.db.*full.*disk space"):
             ledger.commit([Put("a", b"2"), *(Put(f"b/{i}", b"x" * 4096) for i in range(20))])
         assert ledger.scan("") == {"a": Entry(b"1", 0)}
-        connection.execute("PRAGMA max_page_count = 100000")
+        pragma(ledger, "max_page_count = 100000")
         ledger.commit([Put("a", b"2", 0)])
 
 
 def test_damage_under_a_live_handle_is_reported_as_such(tmp_path: Path) -> None:
     path = filled(tmp_path / "ledger.db")
-    with closing(SqliteLedger(path, create=False)) as ledger:
+    with opened(path) as ledger:
         with path.open("r+b") as file:
             file.seek(4096)
             file.write(b"\xff" * (path.stat().st_size - 4096))
-        connection = ledger._connection
-        assert connection is not None
-        connection.execute("PRAGMA shrink_memory")  # otherwise, SQLite reads from its page cache
+        assert ledger._connection is not None
+        ledger._connection.execute("PRAGMA shrink_memory")  # otherwise, SQLite reads from its page cache
         with pytest.raises(LedgerCorrupt, match=r"ledger\.db"):
             ledger.scan("coordinator/meta")
 
 
 def test_one_handle_serves_many_threads(ledger_file: Path) -> None:
-    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+    with opened(ledger_file) as ledger:
         threads = [threading.Thread(target=lambda i=i: ledger.commit([Put(f"t/{i}", b"")])) for i in range(8)]
         for thread in threads:
             thread.start()
@@ -367,6 +342,9 @@ def test_the_ledger_of_a_data_directory(tmp_path: Path) -> None:
         ledger.commit([Put("a", b"1")])
     with closing(open_ledger(data_dir, create=False, read_only=True)) as ledger:
         assert ledger.get("a") == Entry(b"1", 0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataDirectoryError, match="file/below"):  # which cannot be created
+        open_ledger(tmp_path / "file" / "below", create=True)
 
 
 def test_a_new_data_directory_is_accessible_by_its_user_only(tmp_path: Path) -> None:
@@ -381,40 +359,21 @@ def test_a_new_data_directory_is_accessible_by_its_user_only(tmp_path: Path) -> 
         assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o700
 
 
-def test_opening_a_ledger_switches_it_to_wal_mode(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    SqliteLedger(path, create=True).close()
-    with closing(sqlite3.connect(path)) as made:
-        assert made.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-    with closing(SqliteLedger(path, create=False)) as ledger, closing(SqliteLedger(path, create=False)) as other:
-        ledger.commit([Put("a", b"1")])
-        assert other.get("a") == Entry(b"1", 0)
-
-
-def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataDirectoryError, match="file/below"):
-        open_ledger(tmp_path / "file" / "below", create=True)
-
-
-def test_a_commit_with_durable_false_is_visible_to_others_and_synced(tmp_path: Path):
-    path = tmp_path / "ledger.db"
-    with closing(SqliteLedger(path, create=True)) as ledger, closing(SqliteLedger(path, create=False)) as other:
+def test_a_commit_with_durable_false_is_visible_to_others_and_synced(ledger_file: Path):
+    with opened(ledger_file) as ledger, opened(ledger_file) as other:
         ledger.commit([Put("status", b"1")], durable=False)
-        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert pragma(ledger, "synchronous") == 2
         assert other.get("status") == Entry(b"1", 0)
         with pytest.raises(ConflictError):
             ledger.commit([Put("status", b"2", ABSENT)], durable=False)
-        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert pragma(ledger, "synchronous") == 2
         ledger.commit([Put("status", b"2", 0)])
         assert other.get("status") == Entry(b"2", 1)
 
 
-def test_a_commit_waits_for_another_process_up_to_its_time_limit(tmp_path: Path):
-    path = tmp_path / "ledger.db"
-    SqliteLedger(path, create=True).close()
-    with closing(SqliteLedger(path, create=False, busy=0.05)) as ledger:
-        with closing(sqlite3.connect(path, isolation_level=None)) as hanging:
+def test_a_commit_waits_for_another_process_up_to_its_time_limit(ledger_file: Path):
+    with opened(ledger_file, busy=0.05) as ledger:
+        with closing(sqlite3.connect(ledger_file, isolation_level=None)) as hanging:
             hanging.execute("BEGIN IMMEDIATE")
             with pytest.raises(HeldError, match="expected another process to end its commit, got database is locked"):
                 ledger.commit([Put("a", b"")])

@@ -6,8 +6,6 @@ import json
 import threading
 import time
 
-import pytest
-
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.coordinator.events import Opened, Planned, Processed, Wake
 from txstorm.coordinator.machine import Config, initial, step
@@ -40,14 +38,6 @@ def test_recent_transactions_are_kept_and_all_are_counted() -> None:
     assert monitor.snapshot().tuples == 15 * (RECENT + 10)
 
 
-def test_listeners_are_notified_of_every_transaction_in_order() -> None:
-    heard: list[int] = []
-    monitor = Monitor([lambda one: heard.append(one.txid), lambda one: heard.append(-one.txid)])
-    monitor.committed([progress(1), progress(2)])
-    monitor.close()
-    assert heard == [1, -1, 2, -2]
-
-
 def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     monitor = Monitor()
     assert monitor.snapshot().in_flight == ()
@@ -60,17 +50,10 @@ def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     snapshot = monitor.snapshot()
     assert snapshot.committed == 4
     assert snapshot.in_flight == ((5, 50, "processing"), (6, 60, "processed"))
-    assert (snapshot.replays, snapshot.last_failure) == (1, "6:55: why")
-
-
-@pytest.mark.parametrize("cause", ["state counts: permission denied"])
-def test_blocked_status_is_set_and_cleared(cause: str) -> None:
-    monitor = Monitor()
-    assert monitor.snapshot().blocked is None
-    monitor.blocked(cause)
-    assert monitor.snapshot().blocked == cause
-    monitor.blocked(None)
-    assert monitor.snapshot().blocked is None
+    assert (snapshot.replays, snapshot.last_failure, snapshot.blocked) == (1, "6:55: why", None)
+    for cause in ("state counts: permission denied", None):
+        monitor.blocked(cause)
+        assert monitor.snapshot().blocked == cause
 
 
 def test_a_hanging_listener_delays_nothing_and_dropped_records_are_counted(monkeypatch, caplog) -> None:
@@ -97,31 +80,19 @@ def test_a_hanging_listener_delays_nothing_and_dropped_records_are_counted(monke
     goes_on.set()
 
 
-def test_all_queued_records_are_delivered_in_order_at_the_end() -> None:
+def test_all_listeners_get_all_records_in_order_also_slow_ones_and_those_that_raise(caplog) -> None:
     heard: list[int] = []
 
     def slow(one: TransactionProgress) -> None:
         time.sleep(0.001)
         heard.append(one.txid)
+        raise KeyboardInterrupt
 
-    monitor = Monitor([slow])
+    monitor = Monitor([slow, lambda one: heard.append(-one.txid)])
     for txid in range(1, 101):
         monitor.committed([progress(txid)])
     monitor.close()
-    assert heard == list(range(1, 101))
+    assert heard == [signed for txid in range(1, 101) for signed in (txid, -txid)]
+    assert "txid 2: a listener raised" in caplog.text
     assert monitor.snapshot().undelivered == 0
     monitor.close()
-
-
-def test_a_listener_that_raises_gets_the_next_record(caplog) -> None:
-    heard: list[int] = []
-
-    def listener(one: TransactionProgress) -> None:
-        heard.append(one.txid)
-        raise KeyboardInterrupt
-
-    monitor = Monitor([listener])
-    monitor.committed([progress(1), progress(2)])
-    monitor.close()
-    assert heard == [1, 2]
-    assert "txid 2: a listener raised" in caplog.text

@@ -79,25 +79,16 @@ def test_external_effects_prevent_a_commit_job():
     assert spread((COUNTS, *stores)) == [f"map own {elsewhere}", f"outlet out {elsewhere}"]
 
 
-def test_committers_downstream_or_upstream_of_another_committer():
+def test_other_committers_prevent_a_commit_job_only_upstream():
     plan = compile_plan(source_diagram())
     assert commit_job_tables(plan) == {}
     assert obstacles(plan, "D") == ["it has no keyed state", "its input from C is produced in the commit phase"]
 
-    def behind(made):
-        last = Batch()
-        last.tables = (OTHER,)
-        made.set_committer_bolt("last", last).fields_grouping("keep", ["word"]).fields_grouping(
-            "keep", ["why"], "errors"
-        )
-
-    assert spread((COUNTS,), more=behind) == {"keep": (COUNTS,)}
-
-
-def test_an_independent_sink_does_not_prevent_a_commit_job():
-    def beside(made):
-        sink = Batch()
-        sink.tables = (SinkTable("words", {"word": str}),)
+    def behind_and_beside(made):
+        last, sink = Batch(), Batch()
+        last.tables, sink.tables = (OTHER,), (SinkTable("words", {"word": str}),)
+        behind = made.set_committer_bolt("last", last).fields_grouping("keep", ["word"])
+        behind.fields_grouping("keep", ["why"], "errors")
         made.set_committer_bolt("sink", sink).shuffle_grouping("s")
 
-    assert spread((COUNTS,), more=beside) == {"keep": (COUNTS,)}
+    assert spread((COUNTS,), more=behind_and_beside) == {"keep": (COUNTS,)}

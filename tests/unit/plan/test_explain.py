@@ -1,3 +1,4 @@
+import pytest
 from plan_samples import branches, builder, source_diagram, word_count
 
 from txstorm.bolts import CountByKey
@@ -78,39 +79,29 @@ processing phase: finishes many txids at once; one job a pack, 1 Spark stage
 commit phase: nothing finishes here; a txid commits when it is processed"""
 
 
-def test_the_word_count_topology():
-    assert explain(word_count()) == WORD_COUNT
+@pytest.mark.parametrize(
+    ("topology", "text"),
+    [
+        (word_count(), WORD_COUNT),
+        (source_diagram(), DIAGRAM),
+        (branches(), BRANCHES),
+        (builder().build_topology(), ALONE),
+    ],
+    ids=["word count", "committers in the middle", "branches and streams", "without committers"],
+)
+def test_the_text_of_a_plan(topology, text):
+    assert explain(topology) == explain(compile_plan(topology)) == text
 
 
-def test_committers_in_the_middle_of_the_graph():
-    assert explain(source_diagram()) == DIAGRAM
-
-
-def test_branches_and_streams():
-    assert explain(branches()) == BRANCHES
-
-
-def test_without_committers():
-    assert explain(builder().build_topology()) == ALONE
-
-
-def test_explaining_a_compiled_plan_gives_the_same_text():
-    assert explain(compile_plan(branches())) == BRANCHES
-
-
-def test_tables_that_spark_publishes_are_named():
+def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
     made = builder()
     made.set_bolt("sink", DeltaSink("out", {"word": str}, writer="spark")).shuffle_grouping("s")
     made.set_bolt("counts", CountByKey("word", "counts", writer="spark")).global_grouping("s")
+    made.set_bolt("merged", CountByKey("word", "merged", layout="merge")).global_grouping("s")
     lines = explain(made.build_topology())
     assert "state counts: state/counts, changes/counts, by word, kept until removed, published with Spark" in lines
     assert "sink out: sinks/out, published with Spark" in lines
-
-
-def test_a_state_with_the_merge_layout_has_one_table():
-    made = builder()
-    made.set_bolt("counts", CountByKey("word", "counts", layout="merge")).global_grouping("s")
-    assert "state counts: state/counts, by word" in explain(made.build_topology())
+    assert "state merged: state/merged, by word" in lines
 
 
 def test_disabled_large_commits():

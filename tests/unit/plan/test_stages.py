@@ -29,14 +29,7 @@ def test_the_word_count_topology():
     ]
 
 
-def test_an_edge_describes_its_subscription():
-    plan = compile_plan(branches())
-    edge = plan.in_edges("faults")[0]
-    grouping = plan.topology.component("faults").inputs[0].grouping
-    assert edge == Edge(edge.index, "far", "errors", "faults", grouping, 3, 1, local=False, boundary=True)
-
-
-def test_edges_are_numbered_by_target_then_input():
+def test_edges_are_numbered_by_target_then_input_and_describe_their_subscription():
     plan = compile_plan(branches())
     assert [edge.index for edge in plan.edges] == list(range(6))
     assert [(edge.source, edge.target) for edge in plan.edges] == [
@@ -49,6 +42,9 @@ def test_edges_are_numbered_by_target_then_input():
     ]
     assert [edge.index for edge in plan.in_edges("meet")] == [2, 3]
     assert [edge.index for edge in plan.out_edges("far")] == [3, 4]
+    grouping = plan.topology.component("faults").inputs[0].grouping
+    assert plan.in_edges("faults")[0] == Edge(4, "far", "errors", "faults", grouping, 3, 1, local=False, boundary=True)
+    assert cloudpickle.loads(cloudpickle.dumps(plan)).edges == plan.edges  # it can be shipped
 
 
 def test_committers_in_the_middle_of_the_graph():
@@ -77,51 +73,35 @@ def test_local_edges(grouping, spout, bolt, local):
     assert len(plan.stages) == (1 if local else 2)
 
 
-def test_a_chain_has_one_stage_per_exchange():
-    plan = chain(
+def test_a_chain_has_one_stage_per_exchange_of_as_many_tasks_as_its_widest_component():
+    steps = [
         ("local_or_shuffle", 2),
         ("shuffle", 2),
         ("local_or_shuffle", 2),
         ("shuffle", 5),
         ("global", 1),
         ("all", 1),
-        spout=2,
-    )
+    ]
+    plan = chain(*steps, spout=2)
     assert [stage.components for stage in plan.stages] == [("s", "b0"), ("b1", "b2"), ("b3",), ("b4", "b5")]
     assert [stage.tasks for stage in plan.stages] == [2, 2, 5, 1]
-
-
-def test_a_stage_has_as_many_tasks_as_its_widest_component():
     made = builder(2)
     made.set_bolt("a", Each(), 3).shuffle_grouping("s")
     made.set_bolt("b", Each(), 7).shuffle_grouping("s")
     assert compile_plan(made.build_topology()).stages[1] == Stage(1, 7, ("a", "b"))
+    plan = compile_plan(builder(3).build_topology())  # a spout alone
+    assert (plan.stages, plan.commit, plan.edges) == ((Stage(0, 3, ("s",)),), (), ())
 
 
 def test_a_local_edge_across_stages_is_not_fused():
     plan = compile_plan(branches())
     over = next(edge for edge in plan.edges if (edge.source, edge.target) == ("near", "meet"))
     assert over.local
-    assert (plan.level("near"), plan.level("meet")) == (0, 2)
+    assert [plan.level(name) for name in ("s", "near", "far", "meet", "faults")] == [0, 0, 1, 2, 3]
     assert not plan.fused(over)
     assert plan.fused(plan.edges[0])
-
-
-def test_levels():
-    plan = compile_plan(branches())
-    assert [plan.level(name) for name in ("s", "near", "far", "meet", "faults")] == [0, 0, 1, 2, 3]
     with pytest.raises(InputError, match="no component 'fara'"):
         plan.level("fara")
-
-
-def test_a_spout_alone_is_one_stage():
-    plan = compile_plan(builder(3).build_topology())
-    assert (plan.stages, plan.commit, plan.edges) == ((Stage(0, 3, ("s",)),), (), ())
-
-
-def test_a_plan_can_be_shipped():
-    plan = cloudpickle.loads(cloudpickle.dumps(compile_plan(branches())))
-    assert plan.edges == compile_plan(branches()).edges
 
 
 @pytest.mark.parametrize("seed", range(40))

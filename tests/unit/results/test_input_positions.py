@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,11 +37,15 @@ class Recorded(BatchBolt, Committer):
             self.records.put(unit, record)
 
 
-def topology(*bolts: Recorded) -> Any:
+def recorded(data_dir: Path, *rows: tuple[str, str], bolts: Sequence[Recorded] = ()) -> Path:
+    """Commit `rows` as the records of `bolts`, one component by default, and an empty transaction; return `data_dir`."""
     builder = TransactionalTopologyBuilder("recorded", "feed", FeedSpout({"s": ("unit", "record")}))
-    for bolt in bolts:
+    for bolt in bolts or [Recorded("c")]:
         builder.set_bolt(bolt.name, bolt).global_grouping("feed", "s")
-    return builder.build_topology()
+    with TopologyTestDriver(builder.build_topology(), data_dir=data_dir) as driver:
+        driver.commit(driver.feed({"s": rows}))
+        driver.commit(driver.feed({"s": []}))
+    return data_dir
 
 
 WINDOWS = {"newest": [[0, "", 5, 1], [1, "p", 7, 1]], "about": {"inputs": [["a", "default", []], ["b", "s", []]]}}
@@ -63,39 +69,31 @@ LONE = {"newest": [[0, "0", 9, 1]], "about": {"retain": 5}}
 )
 def test_records_of_windows_and_of_joins(tmp_path, record, expected):
     """A4: each partition of each input, of windows by input and of joins by side; nothing of processing time."""
-    with TopologyTestDriver(topology(Recorded("c")), data_dir=tmp_path / "data") as driver:
-        driver.commit(driver.feed({"s": [("component", json.dumps(record)), ("[0]", "of a task")]}))
-        driver.commit(driver.feed({"s": []}))
-    assert timed_components(tmp_path / "data") == ["c"]
+    data = recorded(tmp_path / "data", ("component", json.dumps(record)), ("[0]", "of a task"))
+    assert timed_components(data) == ["c"]
     positions = [InputPosition("c", *one) for one in expected]
-    assert input_positions(tmp_path / "data", "c") == positions
-    assert input_positions(tmp_path / "data", "c", 1) == positions
-    assert input_positions(tmp_path / "data", "c", 0) == []
+    assert input_positions(data, "c") == input_positions(data, "c", 1) == positions
+    assert input_positions(data, "c", 0) == []
     with pytest.raises(StateError, match="txid 3 is not committed"):
-        input_positions(tmp_path / "data", "c", 3)
+        input_positions(data, "c", 3)
 
 
 def test_a_state_of_the_user_with_such_a_name_has_no_positions(tmp_path):
-    with TopologyTestDriver(topology(Recorded("c", ("key", "value"))), data_dir=tmp_path / "data") as driver:
-        driver.commit(driver.feed({"s": [("component", "{}")]}))
-    assert input_positions(tmp_path / "data", "c") == []
+    data = recorded(tmp_path / "data", ("component", "{}"), bolts=[Recorded("c", ("key", "value"))])
+    assert input_positions(data, "c") == []
 
 
 @pytest.mark.parametrize(("about", "expected"), [({"retain": 5}, ["c"]), ({"inputs": []}, [])])
 def test_a_feed_is_told_from_other_components_by_its_record(tmp_path, about, expected):
-    with TopologyTestDriver(topology(Recorded("c")), data_dir=tmp_path / "data") as driver:
-        driver.commit(driver.feed({"s": [("component", ComponentRecord(about=about).text())]}))
-    assert store_parts_in(tmp_path / "data") == expected
+    record = ComponentRecord(about=about).text()
+    assert store_parts_in(recorded(tmp_path / "data", ("component", record))) == expected
 
 
 def test_dropped_components_are_not_listed(tmp_path, monkeypatch):
-    with TopologyTestDriver(topology(Recorded("c"), Recorded("d")), data_dir=tmp_path / "data") as driver:
-        driver.commit(driver.feed({"s": [("component", "{}")]}))
+    data = recorded(tmp_path / "data", ("component", "{}"), bolts=[Recorded("c"), Recorded("d")])
     until = {"changes/c-progress": None, "changes/d-progress": 1}
-    monkeypatch.setattr(
-        DeltaTableState, "until", lambda table: until[table.handle.path.relative_to(tmp_path / "data").as_posix()]
-    )
-    assert timed_components(tmp_path / "data") == ["c"]
+    monkeypatch.setattr(DeltaTableState, "until", lambda table: until[table.handle.path.relative_to(data).as_posix()])
+    assert timed_components(data) == ["c"]
 
 
 def test_words():

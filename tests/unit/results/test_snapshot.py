@@ -53,23 +53,17 @@ def test_a_snapshot_is_every_table_as_of_one_txid(done):
     assert cut.state("counts").to_pylist() == [{"word": w, "n": n} for w, n in (("a", 2), ("b", 1), ("c", 1))]
     assert cut.state("total").to_pylist() == [{"n": 4}]
     assert [row["_txid"] for row in cut.sink("log").to_pylist()] == [1, 1, 2, 2]
-    assert {name: rows.num_rows for name, rows in cut.to_arrow().items()} == {
-        "state/counts": 3,
-        "state/total": 1,
-        "sinks/log": 4,
-    }
+    numbers = {name: rows.num_rows for name, rows in cut.to_arrow().items()}
+    assert numbers == {"state/counts": 3, "state/total": 1, "sinks/log": 4}
     assert json.loads(cut.to_json())["tables"]["state/total"] == [{"n": 4}]
     assert repr(cut) == f"<snapshot of {done.data_dir} as of txid 2: 3 tables>"
     assert "sink log as of txid 2: 4 rows" in cut._repr_html_()
-
-
-def test_the_last_committed_txid_by_default_and_nothing_before_the_first(done):
-    assert done.snapshot().txid == done.snapshot(3).txid == 3
+    assert done.snapshot().txid == done.snapshot(3).txid == 3  # the last committed one by default
     assert {rows.num_rows for rows in done.snapshot(txid=0).to_arrow().values()} == {0}
 
 
 @pytest.mark.parametrize("txid", [4, -1])
-def test_a_txid_that_is_not_committed_is_named(done, txid):
+def test_a_txid_that_is_not_committed_is_named(done, txid, tmp_path):
     wanted = f"txid {txid} is not committed; the last one is 3: ask for 0 to 3"
     for ask in (
         lambda: done.snapshot(txid),
@@ -80,11 +74,8 @@ def test_a_txid_that_is_not_committed_is_named(done, txid):
     ):
         with pytest.raises(StateError, match=wanted):
             ask()
-
-
-def test_a_directory_without_topology(tmp_path):
     with pytest.raises(DataDirectoryError, match="does not exist"):
-        txstorm.snapshot(tmp_path / "data")
+        txstorm.snapshot(tmp_path / "data", txid)
 
 
 def test_changes_by_position_and_by_name(done):
@@ -123,13 +114,8 @@ def test_snapshots_are_consistent_while_the_topology_runs(tmp_path):
 
 def test_views_cover_every_table_and_stay_at_their_txid(done):
     pinned = {view.name: view.statement for view in sql_views(done.data_dir, 2, "my-")}
-    assert list(pinned) == [
-        "my-state_counts",
-        "my-state_total",
-        "my-changes_counts",
-        "my-changes_total",
-        "my-sink_log",
-    ]
+    names = ("state_counts", "state_total", "changes_counts", "changes_total", "sink_log")
+    assert list(pinned) == [f"my-{name}" for name in names]
     assert all("_txid <= 2" in statement for statement in pinned.values())
     assert pinned["my-sink_log"] == (
         f"CREATE OR REPLACE TEMP VIEW `my-sink_log` AS SELECT * FROM delta.`{done.data_dir}/sinks/log` WHERE _txid <= 2"

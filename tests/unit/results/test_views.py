@@ -1,5 +1,8 @@
 """Reading the results in a data directory, during and after a run."""
 
+import sys
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 
@@ -40,21 +43,22 @@ def done(tmp_path):
     return tmp_path / "data"
 
 
-def test_a_state_in_all_forms(done):
+def test_a_state_in_all_forms(done, monkeypatch):
     rows = [{"word": "<b>", "n": 1}, {"word": "cat", "n": 3}, {"word": "dog", "n": 2}]
     view = StateView(done, "counts")
     assert view.txid == 3
-    assert view.to_pylist() == rows
-    assert view.to_arrow().to_pylist() == rows
-    assert view.to_pandas().to_dict("records") == rows
+    assert view.to_pylist() == view.to_arrow().to_pylist() == view.to_pandas().to_dict("records") == rows
     assert view.to_json().startswith('{"state": "counts", "txid": 3, "rows": [')
-
-
-def test_a_state_as_of_a_txid_does_not_change(done):
-    past = StateView(done, "counts").as_of(txid=1)
+    assert isinstance(view.to_spark(SimpleNamespace(createDataFrame=lambda data: data)), pa.Table)
+    assert "state counts as of txid 3: 3 rows" in view._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in view._repr_html_()
+    past = view.as_of(txid=1)
     assert past.txid == 1
     assert past.to_pylist() == [{"word": "cat", "n": 1}, {"word": "dog", "n": 1}]
     assert repr(past) == f"<state counts as of txid 1 in {done}>"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[pandas\]'"):
+        view.to_pandas()
 
 
 def test_changes_include_both_ends(done):
@@ -71,46 +75,24 @@ def test_a_sink(done):
     rows = SinkView(done, "log").to_pylist()
     assert [row["_txid"] for row in rows] == [1, 1, 2, 2, 3, 3]
     assert {row["word"] for row in rows} == {"cat", "dog", "<b>"}
+    assert "sink log: 6 rows" in SinkView(done, "log")._repr_html_()
     with pytest.raises(StateError, match="did you mean 'log'"):
         SinkView(done, "logg").to_arrow()
 
 
-def test_html_representations_are_escaped(done):
-    text = StateView(done, "counts")._repr_html_()
-    assert "state counts as of txid 3: 3 rows" in text
-    assert "<td>&lt;b&gt;</td>" in text
-    assert "sink log: 6 rows" in SinkView(done, "log")._repr_html_()
-
-
-def test_spark_receives_the_arrow_table(done):
-    class Session:
-        def createDataFrame(self, data):
-            return data
-
-    assert isinstance(StateView(done, "counts").to_spark(Session()), pa.Table)
-
-
-def test_missing_pandas_is_named(done, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[pandas\]'"):
-        StateView(done, "counts").to_pandas()
-
-
-def test_the_topology_of_a_data_directory(done):
+def test_the_topology_of_a_data_directory(done, tmp_path_factory):
     assert identity_of(done).topology == "words"
     assert committed_txid(done) == 3
     assert tables_of(done) == (["counts"], ["log"])
     assert check_readable(f"file://{done}") == done
-
-
-def test_directories_without_data(tmp_path):
+    empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(DataDirectoryError, match="does not exist"):
-        check_readable(tmp_path / "nothing")
+        check_readable(empty / "nothing")
     with pytest.raises(DataDirectoryError, match="is empty"):
-        check_readable(tmp_path)
-    assert committed_txid(tmp_path) == 0
-    assert identity_of(tmp_path) is None
-    assert read_directory_history(tmp_path).num_rows == 0
+        check_readable(empty)
+    assert committed_txid(empty) == 0
+    assert identity_of(empty) is None
+    assert read_directory_history(empty).num_rows == 0
 
 
 ROW = {"timeline": 0, "attempt": 1, "stamp": 0, "first": 1, "last": 3, "digest": "d", "extents": {}, "versions": {}}
@@ -120,18 +102,14 @@ def row(txid):
     return {**ROW, "txid": txid, "tuples": 5}
 
 
-def test_history_joins_the_table_and_the_ledger(tmp_path, monkeypatch):
-    append_history(tmp_path, [row(1), row(2)])
-    monkeypatch.setattr(reading, "_kept_rows", lambda directory: [row(2), row(3)])
-    assert read_directory_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
-
-
-def test_history_rows_moved_during_a_read_are_neither_lost_nor_duplicated(tmp_path, monkeypatch):
-    append_history(tmp_path, [row(1)])
+@pytest.mark.parametrize("moved", [False, True])
+def test_history_joins_the_table_and_the_ledger(tmp_path, monkeypatch, moved):
+    """Rows that a concurrent run moves to the table during the read are neither lost nor duplicated."""
+    append_history(tmp_path, [row(1)] if moved else [row(1), row(2)])
 
     def kept(directory):
-        """Return the ledger's rows, after moving them to the history table, as a concurrent run does."""
-        append_history(tmp_path, [row(2), row(3)])
+        if moved:
+            append_history(tmp_path, [row(2), row(3)])
         return [row(2), row(3)]
 
     monkeypatch.setattr(reading, "_kept_rows", kept)

@@ -62,13 +62,10 @@ def test_records_diverted_after_failures(settings: dict, kinds: list[str], diver
     assert desk.policy.divert(3) == desk.restart().divert(3) == divert
 
 
-def test_the_topology_ends_if_the_source_itself_was_already_diverted() -> None:
+def test_the_topology_ends_if_the_source_itself_was_already_diverted_or_under_another_policy() -> None:
     desk = Desk()
     assert desk.fail("other", "other") == 0
     assert desk.fail("other") is None
-
-
-def test_stored_decisions_have_no_effect_under_another_policy() -> None:
     desk = Desk()
     desk.fail("other")
     desk.settings = Settings.parse({})
@@ -76,17 +73,17 @@ def test_stored_decisions_have_no_effect_under_another_policy() -> None:
     assert desk.fail("other") is None
 
 
-def test_back_off_grows_across_restarts_and_resets_when_more_records_are_diverted() -> None:
-    desk = Desk(on_error="retry(3), dead_letter")
-    assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
-    assert desk.policy.failure(3).count == 5
-
-
 def test_stored_errors_have_no_traceback() -> None:
     desk = Desk()
     desk.fail("lost", "lost", "lost")
     error = desk.restart().failure(3).error
     assert (error.kind, error.message, error.traceback) == ("lost", "why", "")
+
+
+def test_back_off_grows_across_restarts_and_resets_when_more_records_are_diverted() -> None:
+    desk = Desk(on_error="retry(3), dead_letter")
+    assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
+    assert desk.policy.failure(3).count == 5
 
 
 def test_a_batch_diverted_as_a_whole_keeps_its_extent() -> None:

@@ -101,8 +101,12 @@ def words(tmp_path: Path) -> Iterator[Words]:
 
 
 def test_available_now_commits_all_existing_data_and_starts_no_empty_transaction(words: Words) -> None:
+    words.source = MemoryTransactionalSpout([[]], ["word"], 2)
     handle = words.finish(available_now=True)
-    assert handle.committed == 2
+    assert (handle.committed, handle.progress.txids) == (0, 0)
+    assert handle.state("counts").to_pylist() == []
+    words.source.add(0, "a", "b", "a")
+    assert words.finish(available_now=True).committed == 2
     assert words.finish(available_now=True).committed == 2
     words.source.add(0, "c")
     again = words.finish(available_now=True)
@@ -110,13 +114,6 @@ def test_available_now_commits_all_existing_data_and_starts_no_empty_transaction
     assert [row["n"] for row in again.sink("sizes").to_pylist()] == [2, 1, 1]
     words.source.add(0)
     assert words.finish(available_now=True).progress.txids == 0
-
-
-def test_available_now_of_an_empty_source_ends_at_once(words: Words) -> None:
-    words.source = MemoryTransactionalSpout([[]], ["word"], 2)
-    handle = words.finish(available_now=True)
-    assert (handle.committed, handle.progress.txids) == (0, 0)
-    assert handle.state("counts").to_pylist() == []
 
 
 def test_without_available_now_a_memory_spout_continues_with_empty_transactions(words: Words) -> None:
@@ -127,11 +124,11 @@ def test_without_available_now_a_memory_spout_continues_with_empty_transactions(
 
 
 def test_until_txid_ends_there_even_if_nothing_is_left_to_do(words: Words) -> None:
-    assert words.finish(until_txid=4).committed == 4
-    assert words.finish(until_txid=4).committed == 4
-    earlier = words.finish(until_txid=2)
-    assert (earlier.committed, earlier.progress.txids) == (4, 0)
-    assert words.finish(until_txid=5).progress.txids == 1
+    runs = [words.finish(until_txid=txid) for txid in (4, 4, 2, 5)]
+    assert [one.committed for one in runs] == [4, 4, 4, 5]
+    assert [one.progress.txids for one in runs] == [4, 0, 0, 1]
+    assert len({one.id for one in runs}) == 1  # of the topology
+    assert len({one.runId for one in runs}) == 4
 
 
 def test_process_all_available_covers_existing_data_and_starts_no_empty_transaction(words: Words) -> None:
@@ -224,13 +221,8 @@ def test_run_returns_at_once_and_reports_its_status(words: Words) -> None:
     assert handle.isActive
     assert not handle.awaitTermination(0.01)
     wait(lambda: 1 in Count.waiting)
-    assert (handle.name, handle.txid, handle.committed, handle.lastProgress, handle.recentProgress) == (
-        "words",
-        1,
-        0,
-        None,
-        [],
-    )
+    assert (handle.name, handle.txid, handle.committed) == ("words", 1, 0)
+    assert (handle.lastProgress, handle.recentProgress) == (None, [])
     assert handle.status["message"] == "running"
     assert handle.status["isDataAvailable"]
     assert handle.status["inFlight"] == 2
@@ -241,12 +233,6 @@ def test_run_returns_at_once_and_reports_its_status(words: Words) -> None:
     assert handle.exception() is None
     assert handle.status["phase"] == "stopped"
     assert (handle.txid, handle.committed) == (3, 2)
-
-
-def test_the_topology_and_each_run_have_distinct_ids(words: Words) -> None:
-    first, second = words.finish(until_txid=1), words.finish(until_txid=2)
-    assert first.id == second.id
-    assert first.runId != second.runId
 
 
 def test_progress_has_the_names_of_structured_streaming(words: Words) -> None:
@@ -281,14 +267,22 @@ def test_a_listener_that_hangs_does_not_delay_the_run(words: Words, monkeypatch:
         goes_on.set()
 
 
-def test_results_are_available_from_the_handle(words: Words, capsys: pytest.CaptureFixture[str]) -> None:
-    handle = words.finish(available_now=True)
+def test_results_are_available_from_the_handle_and_the_journal_can_be_replayed(
+    words: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings of the run override those of the topology, also under Storm's keys."""
+    path, settings = tmp_path / "journal", {"topology.max.spout.pending": "3"}
+    handle = words.finish(available_now=True, journal=path, settings=settings)
+    assert handle.topology.settings.max_spout_pending == 3
     assert handle.state("counts").to_pandas().to_dict("list") == {"word": ["a", "b"], "n": [2, 1]}
     assert handle.state("counts").as_of(txid=1).to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
     assert handle.history().column("txid").to_pylist() == [1, 2]
     handle.explain()
     assert "commit phase" in capsys.readouterr().out
     assert "<td>2</td>" in handle._repr_html_()
+    replayed = journal.replay(path.read_text(encoding="utf-8").splitlines())
+    assert replayed.difference is None
+    assert replayed.state.currtx == 3
 
 
 def test_every_method_of_a_failed_run_reports_the_error(words: Words) -> None:
@@ -301,15 +295,6 @@ def test_every_method_of_a_failed_run_reports_the_error(words: Words) -> None:
     assert "boom" in handle.status["lastFailure"]
     assert "boom" in handle._repr_html_()
     assert {row["word"]: row["n"] for row in handle.state("counts").to_pylist()} == {"a": 2, "b": 1, "c": 1}
-
-
-def test_the_journal_can_be_replayed_against_the_state_machine(words: Words, tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    words.finish(available_now=True, journal=path)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    replayed = journal.replay(lines)
-    assert replayed.difference is None
-    assert replayed.state.currtx == 3
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -335,8 +320,3 @@ def test_wrong_arguments_are_rejected_before_anything_is_created(words: Words) -
     with pytest.raises(InputError, match=r"build_topology\(\)"):
         run(TransactionalTopologyBuilder("words", "source", words.source), engine="local")
     assert not words.data_dir.exists()
-
-
-def test_settings_of_the_run_override_those_of_the_topology_also_under_storms_keys(words: Words) -> None:
-    handle = words.finish(available_now=True, settings={"topology.max.spout.pending": "3"})
-    assert handle.topology.settings.max_spout_pending == 3

@@ -33,28 +33,15 @@ def run(batches):
     return group.changes(1, 1)
 
 
-def test_delta_sink_is_a_committer_of_record_batches():
+def test_delta_sink_is_a_committer_of_record_batches_that_appends_every_tuple_by_field_name():
     sink = DeltaSink("words", {"word": str})
     assert isinstance(sink, Committer)
     assert takes_batches(sink)
-
-
-def test_delta_sink_appends_every_tuple_by_field_name():
     rows = run(
         [pa.record_batch({"n": [1, 2], "word": ["a", "b"]}), pa.record_batch({"word": ["c"], "n": [3], "x": [0]})]
     )
-    assert rows.to_pylist() == [
-        {"word": "a", "n": 1, "_txid": 1},
-        {"word": "b", "n": 2, "_txid": 1},
-        {"word": "c", "n": 3, "_txid": 1},
-    ]
-
-
-def test_an_empty_batch_appends_no_rows():
+    assert rows.to_pylist() == [{"word": word, "n": n, "_txid": 1} for word, n in (("a", 1), ("b", 2), ("c", 3))]
     assert run([]) is None
-
-
-def test_a_missing_field_is_named():
     with pytest.raises(
         StateError, match=r"sink 'words' \(sink\[0\], txid 1\): expected one column 'n', got \['word'\]"
     ):

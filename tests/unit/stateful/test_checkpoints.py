@@ -63,20 +63,15 @@ def test_a_checkpoint_that_became_due_during_another_step_is_sent_with_its_ack()
     assert machine.sent[1:] == [("PREPARE", 0)]
 
 
-def test_a_checkpoint_that_was_not_prepared_everywhere_is_rolled_back_by_the_next_start():  # W36
-    machine = started((5, "PREPARING"))
-    assert machine.sent == [("ROLLBACK", 5)]
+@pytest.mark.parametrize(("status", "message", "state"), [("PREPARING", "ROLLBACK", 4), ("COMMITTING", "COMMIT", 5)])
+def test_the_next_start_rolls_an_unprepared_checkpoint_back_and_ends_a_commit_that_has_begun(status, message, state):
+    """Row W36."""
+    machine = started((5, status))
+    assert machine.sent == [(message, 5)]
     machine.ack(5)
-    assert (machine.sent[1:], machine.stored) == ([("INITSTATE", 4)], (4, "COMMITTED"))
-    machine.ack(4)
-    assert machine.sent[2:] == [("PREPARE", 5)]
-
-
-def test_a_checkpoint_whose_commit_has_begun_is_committed_by_the_next_start():
-    machine = started((5, "COMMITTING"))
-    assert machine.sent == [("COMMIT", 5)]
-    machine.ack(5)
-    assert (machine.sent[1:], machine.stored) == ([("INITSTATE", 5)], (5, "COMMITTED"))
+    assert (machine.sent[1:], machine.stored) == ([("INITSTATE", state)], (state, "COMMITTED"))
+    machine.ack(state)
+    assert machine.sent[2:] == [("PREPARE", state + 1)]
 
 
 def test_a_failed_prepare_starts_the_recovery():
@@ -108,15 +103,12 @@ def test_a_commit_that_failed_is_sent_again_without_a_recovery():
     assert machine.sent[-1] == ("PREPARE", 1)
 
 
-def test_answers_for_other_txids_are_ignored():
+def test_answers_for_other_txids_and_to_nothing_are_ignored():
     machine = started((4, "PREPARING"))
     for txid in (-1, 3, 5):
         machine.ack(txid)
         machine.fail(txid)
     assert (machine.sent, machine.stored) == ([("ROLLBACK", 4)], (4, "PREPARING"))
-
-
-def test_answers_to_nothing_are_ignored():
     machine = started((4, "COMMITTED"), interval_ms=1000)
     machine.ack(4)
     machine.ack(4)
@@ -124,16 +116,22 @@ def test_answers_to_nothing_are_ignored():
     assert (machine.sent, machine.stored) == ([("INITSTATE", 4)], (4, "COMMITTED"))
 
 
-@pytest.mark.parametrize("interval", [-1, None, "1000", True, float("nan")])
-def test_a_wrong_interval_is_refused(interval):
-    with pytest.raises(InputError, match=r"interval_ms .* expected a number of milliseconds from 0"):
-        CheckpointMachine(interval_ms=interval)
-
-
-@pytest.mark.parametrize("stored", [5, (5,), (5, "DONE"), ("5", "COMMITTED"), (True, "COMMITTED")])
-def test_what_is_no_checkpoint_is_refused(stored):
-    with pytest.raises(InputError, match=r"stored is .* expected"):
-        CheckpointMachine(stored)
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        *(
+            ("interval_ms", value, r"interval_ms .* expected a number of milliseconds from 0")
+            for value in (-1, None, "1000", True, float("nan"))
+        ),
+        *(
+            ("stored", value, r"stored is .* expected")
+            for value in (5, (5,), (5, "DONE"), ("5", "COMMITTED"), (True, "COMMITTED"))
+        ),
+    ],
+)
+def test_a_wrong_interval_and_what_is_no_checkpoint_are_refused(argument, value, message):
+    with pytest.raises(InputError, match=message):
+        CheckpointMachine(**{argument: value})
 
 
 class Sum(StatefulBolt):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,9 +20,10 @@ def test_states_in_memory_keep_all_rules():  # W32
     check_state_provider(MemoryStateProvider)
 
 
-def test_what_another_object_has_prepared_is_not_committed():
+def test_what_another_object_has_prepared_is_not_committed_and_a_rollback_forgets_what_was_read():
     provider = MemoryStateProvider()
     one, other = (provider.new_state("counts") for _ in range(2))
+    assert one.get("a") is None
     one.prepare_commit(2)
     other.rollback()
     other.put("a", 1)
@@ -30,14 +32,6 @@ def test_what_another_object_has_prepared_is_not_committed():
         one.commit(2)
     other.commit(3)
     assert (other.last_committed(), other.get("a")) == (3, 1)
-
-
-def test_a_rollback_forgets_what_was_read():
-    provider = MemoryStateProvider()
-    one, other = (provider.new_state("counts") for _ in range(2))
-    assert one.get("a") is None
-    other.put("a", 1)
-    other.commit()
     one.rollback()
     assert one.get("a") == 1
 
@@ -260,30 +254,11 @@ class PlainState:
 
     def __init__(self, kept):
         self.kept = kept
-
-    def put(self, key, value):
-        self.kept.put(key, value)
-
-    def get(self, key, default=None):
-        return self.kept.get(key, default)
-
-    def delete(self, key):
-        return self.kept.delete(key)
+        self.put, self.get, self.delete, self.last_committed = kept.put, kept.get, kept.delete, kept.last_committed
+        self.prepareCommit, self.commit, self.rollback = kept.prepare_commit, kept.commit, kept.rollback
 
     def __iter__(self):
         return iter(self.kept)
-
-    def prepareCommit(self, txid):
-        self.kept.prepare_commit(txid)
-
-    def commit(self, txid=None):
-        self.kept.commit(txid)
-
-    def rollback(self):
-        self.kept.rollback()
-
-    def last_committed(self):
-        return self.kept.last_committed()
 
 
 class PlainProvider:
@@ -294,19 +269,13 @@ class PlainProvider:
         return PlainState(self.kept.new_state(namespace, conf, context))
 
 
-def test_a_provider_need_not_be_derived_from_ours():
+def test_a_provider_need_not_be_derived_from_ours_but_its_states_have_the_methods():
     check_state_provider(PlainProvider, seeds=range(3))
-
-
-def test_a_state_without_the_methods_is_refused():
-    class Provider(PlainProvider):
-        def newState(self, namespace, conf, context):
-            return {}
-
+    without = SimpleNamespace(newState=lambda namespace, conf, context: {})
     with pytest.raises(
         InputError, match=r"state 'n': .* object of dict, which has no put, delete, prepare_commit, com"
     ):
-        open_state(Provider(), "n", {}, None)
+        open_state(without, "n", {}, None)
 
 
 KEYS = [1, "1", True, None, b"1", Decimal(1), date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC), (1, "1"), ("1", (1,))]
@@ -373,36 +342,39 @@ def test_a_state_that_manages_itself_commits_without_a_txid():
         state.commit()
 
 
-def test_a_namespace_belongs_to_one_topology():
+@pytest.mark.parametrize(
+    ("context", "kind", "message"),
+    [
+        (("second", "2", 5), StateError, r"expected that of topology 'second' .* found that of topology 'first'"),
+        (("first", "1", 4), FencedError, "expected the epoch 4 of this coordinator, found 5"),
+    ],
+)
+def test_a_state_is_not_opened_for_another_topology_or_with_an_older_epoch(context, kind, message):
     provider = MemoryStateProvider()
-    provider.new_state("n", {}, StateContext("first", "1", "n", 0, 0, 1))
-    with pytest.raises(StateError, match=r"expected that of topology 'second' .* found that of topology 'first'"):
-        provider.new_state("n", {}, StateContext("second", "2", "n", 0, 0, 1))
-
-
-def test_a_state_cannot_be_opened_with_an_older_epoch():
-    provider = MemoryStateProvider()
-    provider.new_state("n", {}, StateContext("t", "1", "n", 0, 0, 5))
-    with pytest.raises(FencedError, match="expected the epoch 4 of this coordinator, found 5"):
-        provider.new_state("n", {}, StateContext("t", "1", "n", 0, 0, 4))
+    provider.new_state("n", {}, StateContext("first", "1", "n", 0, 0, 5))
+    topology, incarnation, epoch = context
+    with pytest.raises(kind, match=message):
+        provider.new_state("n", {}, StateContext(topology, incarnation, "n", 0, 0, epoch))
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "conf", "kind"),
     [
-        "memory",
-        "org.apache.storm.state.InMemoryKeyValueStateProvider",
-        "txstorm.stateful:MemoryStateProvider",
+        ("memory", {}, MemoryStateProvider),
+        ("org.apache.storm.state.InMemoryKeyValueStateProvider", {}, MemoryStateProvider),
+        ("txstorm.stateful:MemoryStateProvider", {}, MemoryStateProvider),
+        ("redis", {"jedisPoolConfig": {"port": 1}}, RedisStateProvider),
+        (
+            "org.apache.storm.redis.state.RedisKeyValueStateProvider",
+            {"jedisPoolConfig": {"port": 1}},
+            RedisStateProvider,
+        ),
     ],
 )
-def test_a_provider_is_named_in_words_by_storms_class_or_as_a_class(name):
-    provider, conf = configured_provider(name, {})
-    assert (type(provider), conf) == (MemoryStateProvider, {})
-
-
-def test_redis_is_named_by_storms_class():
-    for name in ("redis", "org.apache.storm.redis.state.RedisKeyValueStateProvider"):
-        assert type(configured_provider(name, {"jedisPoolConfig": {"port": 1}})[0]) is RedisStateProvider
+def test_a_provider_is_named_in_words_by_storms_class_or_as_a_class(name, conf, kind):
+    provider, left = configured_provider(name, conf)
+    assert type(provider) is kind
+    assert left == {} or kind is RedisStateProvider
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,25 @@ class StormWordCount(BaseStatefulBolt):
         self.counts.put("prepared", txid)
 
 
+def executor(bolt=None, state=None, **options):
+    return StatefulBoltExecutor(bolt or WordCount(), ["word"], state, **options)
+
+
+def started(bolt=None, **options):
+    made = executor(bolt, **options)
+    made.init_state(-1)
+    return made
+
+
 def test_calls_come_in_storms_order():
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
-    answers = [executor.init_state(-1)]
-    executor.execute("cat")
-    answers += [executor.prepare(0), executor.commit(0)]
-    executor.execute("cat")
-    answers += [executor.prepare(1), executor.rollback(1)]
+    run = executor()
+    answers = [run.init_state(-1)]
+    run.execute("cat")
+    answers += [run.prepare(0), run.commit(0)]
+    run.execute("cat")
+    answers += [run.prepare(1), run.rollback(1)]
     assert answers == ["acked"] * 5
-    assert executor.calls == [
+    assert run.calls == [
         ("prepare",),
         ("init_state",),
         ("execute", "cat"),
@@ -70,56 +80,46 @@ def test_calls_come_in_storms_order():
         ("pre_rollback",),
         ("state.rollback",),
     ]
-    assert executor.forwarded == [("INITSTATE", -1), ("PREPARE", 0), ("COMMIT", 0), ("PREPARE", 1), ("ROLLBACK", 1)]
-    assert list(executor.state) == [("cat", 1)]
-    assert executor.emitted() == [("cat", 1), ("cat", 2)]
+    assert run.forwarded == [("INITSTATE", -1), ("PREPARE", 0), ("COMMIT", 0), ("PREPARE", 1), ("ROLLBACK", 1)]
+    assert list(run.state) == [("cat", 1)]
+    assert run.emitted() == [("cat", 1), ("cat", 2)]
 
 
 def test_storms_spelling_works():
-    executor = StatefulBoltExecutor(StormWordCount(), ["word"])
-    executor.init_state(-1)
-    executor.execute("cat")
-    executor.prepare(0)
-    assert dict(executor.state) == {"cat": 1, "prepared": 0}
-    assert executor.emitted() == [("cat", 1)]
+    run = started(StormWordCount())
+    run.execute("cat")
+    run.prepare(0)
+    assert dict(run.state) == {"cat": 1, "prepared": 0}
+    assert run.emitted() == [("cat", 1)]
 
 
 def test_tuples_wait_for_the_state_in_order():
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
-    executor.execute("cat")
-    executor.execute("dog")
-    assert executor.calls == [("prepare",)]
-    executor.init_state(-1)
-    assert executor.calls[1:] == [("init_state",), ("execute", "cat"), ("execute", "dog")]
+    run = executor()
+    run.execute("cat")
+    run.execute("dog")
+    assert run.calls == [("prepare",)]
+    run.init_state(-1)
+    assert run.calls[1:] == [("init_state",), ("execute", "cat"), ("execute", "dog")]
 
 
 def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():  # W34
-    executor = StatefulBoltExecutor(WordCount(), ["word"], inputs=3)
-    assert [executor.init_state(-1, i) for i in (0, 2, 0, 2, 1)] == ["waiting"] * 4 + ["acked"]
-    assert [executor.prepare(0, i) for i in (0, 1, 2)] == ["waiting", "waiting", "acked"]
-    assert executor.calls[1:] == [("init_state",), ("pre_prepare", 0), ("state.prepare_commit", 0)]
-    assert executor.forwarded == [("INITSTATE", -1), ("PREPARE", 0)]
-
-
-def test_messages_of_a_checkpoint_that_is_rolled_back_do_not_count_for_its_next_attempt():
-    executor = StatefulBoltExecutor(WordCount(), ["word"], inputs=2)
-    for i in (0, 1):
-        executor.init_state(-1, i)
-    assert executor.prepare(0, 0) == "waiting"
-    assert [executor.rollback(0, i) for i in (0, 1)] == ["waiting", "acked"]
-    assert [executor.prepare(0, i) for i in (1, 0)] == ["waiting", "acked"]
+    run = executor(inputs=3)
+    assert [run.init_state(-1, i) for i in (0, 2, 0, 2, 1)] == ["waiting"] * 4 + ["acked"]
+    assert [run.prepare(0, i) for i in (0, 1, 2)] == ["waiting", "waiting", "acked"]
+    assert run.calls[1:] == [("init_state",), ("pre_prepare", 0), ("state.prepare_commit", 0)]
+    assert run.forwarded == [("INITSTATE", -1), ("PREPARE", 0)]
+    # Messages of a checkpoint that is rolled back do not count for its next attempt.
+    assert [run.prepare(1, 0), *(run.rollback(1, i) for i in (0, 1, 2))] == ["waiting"] * 3 + ["acked"]
+    assert [run.prepare(1, i) for i in (1, 2, 0)] == ["waiting", "waiting", "acked"]
 
 
 def test_before_the_state_prepare_fails_and_recovery_does_not():
     state = MemoryStateProvider().new_state("bolt-0")
     state.put("cat", 5)
     state.prepare_commit(3)
-    executor = StatefulBoltExecutor(WordCount(), ["word"], state)
-    assert executor.prepare(4) == "failed"
-    assert executor.commit(3) == "acked"
-    assert executor.rollback(4) == "acked"
-    assert executor.init_state(3) == "acked"
-    assert executor.calls == [
+    run = executor(state=state)
+    assert [run.prepare(4), run.commit(3), run.rollback(4), run.init_state(3)] == ["failed", *["acked"] * 3]
+    assert run.calls == [
         ("prepare",),
         ("pre_commit", 3),
         ("state.commit", 3),
@@ -131,71 +131,52 @@ def test_before_the_state_prepare_fails_and_recovery_does_not():
 
 
 def test_old_messages_are_acknowledged_and_ignored():
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
-    for call in (executor.init_state, executor.prepare, executor.rollback):
+    run = executor()
+    for call in (run.init_state, run.prepare, run.rollback):
         assert call(7) == "acked"
-    seen = len(executor.calls)
-    assert [executor.prepare(5), executor.commit(5), executor.rollback(5), executor.init_state(5)] == ["acked"] * 4
-    assert (len(executor.calls), len(executor.forwarded)) == (seen, 3)
-    assert executor.init_state(6) == "acked"  # after ROLLBACK 7 the last txid is 6
-    assert executor.forwarded[-1] == ("INITSTATE", 6)
+    seen = len(run.calls)
+    assert [run.prepare(5), run.commit(5), run.rollback(5), run.init_state(5)] == ["acked"] * 4
+    assert (len(run.calls), len(run.forwarded)) == (seen, 3)
+    assert run.init_state(6) == "acked"  # after ROLLBACK 7 the last txid is 6
+    assert run.forwarded[-1] == ("INITSTATE", 6)
 
 
-def test_a_second_state_message_is_only_forwarded():
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
-    executor.init_state(-1)
-    assert executor.init_state(-1) == "acked"
-    assert executor.calls == [("prepare",), ("init_state",)]
-    assert executor.forwarded == [("INITSTATE", -1)] * 2
-
-
-def test_a_commit_that_is_sent_again_is_not_repeated():
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
-    for call in (executor.init_state, executor.prepare, executor.commit, executor.commit):
+def test_second_messages_of_a_state_and_a_commit_are_not_acted_on():
+    run = started()
+    assert run.init_state(-1) == "acked"
+    assert run.calls == [("prepare",), ("init_state",)]
+    assert run.forwarded == [("INITSTATE", -1)] * 2
+    for call in (run.init_state, run.prepare, run.commit, run.commit):
         assert call(0) == "acked"
-    assert executor.calls.count(("state.commit", 0)) == executor.calls.count(("pre_commit", 0)) == 1
+    assert run.calls.count(("state.commit", 0)) == run.calls.count(("pre_commit", 0)) == 1
 
 
 class Broken(WordCount):
     def pre_prepare(self, txid):
         raise OSError("full")
 
-
-def test_a_message_fails_if_a_hook_raises():
-    executor = StatefulBoltExecutor(Broken(), ["word"])
-    executor.init_state(-1)
-    assert executor.prepare(0) == "failed"
-    assert executor.calls[2:] == [("pre_prepare", 0)]
-    assert [str(error) for error in executor.errors] == ["full"]
-    assert executor.rollback(0) == "acked"
-    assert executor.forwarded == [("INITSTATE", -1), ("ROLLBACK", 0)]
-
-
-def test_a_commit_of_what_is_not_prepared_fails():
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
-    executor.init_state(-1)
-    assert executor.commit(4) == "failed"
-
-
-class Refusing(WordCount):
     def execute(self, tuple):
         self.collector.fail(tuple)
 
 
-def test_failed_tuples_are_listed():
-    executor = StatefulBoltExecutor(Refusing(), ["word"])
-    executor.init_state(-1)
-    executor.execute("cat")
-    assert [one.values for one in executor.failed] == [("cat",)]
+def test_a_message_fails_if_a_hook_raises_or_nothing_is_prepared_and_failed_tuples_are_listed():
+    run = started(Broken())
+    assert run.prepare(0) == "failed"
+    assert run.calls[2:] == [("pre_prepare", 0)]
+    assert [str(error) for error in run.errors] == ["full"]
+    assert run.rollback(0) == "acked"
+    assert run.forwarded == [("INITSTATE", -1), ("ROLLBACK", 0)]
+    run.execute("cat")
+    assert [one.values for one in run.failed] == [("cat",)]
+    assert run.commit(4) == "failed"
 
 
 def test_wrong_arguments_are_refused():
     with pytest.raises(InputError, match="object is no StatefulBolt"):
-        StatefulBoltExecutor(object(), ["word"])
+        executor(object())
     with pytest.raises(InputError, match="inputs is 0, expected a whole number from 1"):
-        StatefulBoltExecutor(WordCount(), ["word"], inputs=0)
-    executor = StatefulBoltExecutor(WordCount(), ["word"])
+        executor(inputs=0)
     with pytest.raises(InputError, match="2 values, expected one for each of"):
-        executor.execute("a", "b")
+        executor().execute("a", "b")
     with pytest.raises(InputError, match="input 1 is unknown"):
-        executor.prepare(0, 1)
+        executor().prepare(0, 1)

@@ -71,16 +71,12 @@ def test_tuples_wait_until_every_saved_source_has_passed_its_evaluated_id():
     assert run.saved == {(0, "default"): (5, 5), (1, "default"): (1, 3), (0, "other"): (None, 7)}
 
 
-def test_saved_ids_never_decrease():
+def test_saved_ids_never_decrease_and_a_source_may_have_none():
     run = executor(RunningSum().with_tumbling_window(Count(1)), saved={(0, "default"): (7, None)})
     run.execute(3, 3)
     run.execute(1, 1)
     assert run.saved == {(0, "default"): (7, 3)}
-
-
-def test_a_source_without_ids():
-    run = executor()
-    assert run.saved == {}
+    assert executor().saved == {}
     run = executor(saved={(0, "default"): None})
     run.execute(1, 1)
     assert run.saved == {(0, "default"): (None, None)}
@@ -104,13 +100,10 @@ def test_tuples_of_event_time_windows_fire_nothing_before_new_ones_come():
     assert again.evaluated == [[5], [5], [6], [6]]
 
 
-def test_execute_before_the_state_is_an_error():
+def test_wrong_arguments_and_execute_before_the_state_are_refused():
     run = StatefulWindowedBoltExecutor(RunningSum().with_window(Count(5)).with_message_id_field("id"), ["value", "id"])
     with pytest.raises(StateError, match=r"execute of \(1, 1\) before init_state"):
         run.execute(1, 1)
-
-
-def test_wrong_arguments_are_refused():
     with pytest.raises(InputError, match="object is no StatefulWindowedBolt"):
         StatefulWindowedBoltExecutor(object(), ["id"])
     with pytest.raises(InputError, match="expected windows per task"):

@@ -48,8 +48,11 @@ def test_item_32_two_attempts_of_one_txid_are_independent(executor) -> None:
     assert counted(executor, second) == 2
 
 
-def test_item_33_an_id_without_tuples_is_also_finished(executor) -> None:
+def test_item_33_an_id_without_tuples_is_also_finished_and_a_failed_bolt_keeps_its_batch(executor) -> None:
     assert counted(executor, "nobody") == 0
+    with pytest.raises(FailedException):
+        executor.execute(1, ["bad"])
+    assert executor.ids == [1]  # until it is discarded
 
 
 def test_item_34_a_finished_batch_is_discarded_even_if_finishing_fails() -> None:
@@ -92,51 +95,33 @@ def test_random_numbers_depend_on_the_id() -> None:
     assert executor.finish(TransactionAttempt(3, 2))[0].values[1] == drawn[3]
 
 
-def test_emissions_of_execute_come_first_and_name_their_stream() -> None:
-    class Streams(BatchBolt, Committer):
-        fields = ("word",)
-        streams = {"length": ("n",)}
-
-        def prepare(self, context, collector, id):
-            self.collector = collector
-
-        def execute(self, tuple):
-            self.collector.emit(tuple["word"])
-
-        def finish_batch(self):
-            self.collector.emit(3, stream="length")
-
-    executor = BatchBoltExecutor(Streams(), ["word"])
-    executor.execute(1, ["cat"])
-    assert executor.finish(1) == [("default", ("cat",), None), ("length", (3,), None)]
-
-
-class Rows(BatchBolt):
-    """A batch bolt that counts rows in `execute_batch`."""
-
-    fields = ("n",)
+class Streams(BatchBolt, Committer):
+    fields = ("word",)
+    streams = {"length": ("n",)}
 
     def prepare(self, context, collector, id):
-        self.collector, self.n = collector, 0
+        self.collector = collector
 
-    def execute_batch(self, batch):
-        self.n += batch.num_rows
+    def execute(self, tuple):
+        self.collector.emit(tuple["word"])
 
     def finish_batch(self):
-        self.collector.emit(self.n)
+        self.collector.emit(3, stream="length")
 
 
-def test_bolts_that_process_record_batches() -> None:
-    executor = BatchBoltExecutor(Rows(), ["word"])
+class Rows(Streams):
+    """A batch bolt that processes record batches."""
+
+    def execute_batch(self, batch):
+        self.collector.emit(f"{batch.num_rows} row")
+
+
+@pytest.mark.parametrize(("bolt", "word"), [(Streams(), "cat"), (Rows(), "1 row")])
+def test_emissions_of_execute_come_first_and_name_their_stream(bolt, word) -> None:
+    executor = BatchBoltExecutor(bolt, ["word"])
     executor.execute(1, ["cat"])
-    executor.execute(1, ["dog"])
-    assert executor.finish(1) == [("default", (2,), None)]
-
-
-def test_a_failed_bolt_keeps_its_batch_until_it_is_discarded(executor) -> None:
-    with pytest.raises(FailedException):
-        executor.execute(1, ["bad"])
-    assert executor.ids == [1]
+    executor.execute(1, ["cat"])
+    assert executor.finish(1) == [*[("default", (word,), None)] * 2, ("length", (3,), None)]
 
 
 def test_misuse_is_rejected(executor) -> None:

@@ -116,6 +116,10 @@ def test_items_21_22_commits_are_one_at_a_time_and_in_order(drive) -> None:
     driver.ack(3)
     driver.ack(2)
     assert driver.active == {1: "processing", 2: "processed", 3: "processed"}
+    driver.fail(2)  # a processed txid can fail while it waits for its turn
+    assert driver.active == dict.fromkeys((1, 2, 3), "processing")
+    driver.ack(3)
+    driver.ack(2)
     driver.ack(1)
     assert driver.active == {1: "committing", 2: "processed", 3: "processed"}
     for committed in (1, 2, 3):
@@ -161,13 +165,6 @@ def test_items_15_16_81_late_acks_and_fails_of_old_attempts_are_ignored(drive) -
     driver.ack(old[1])
     driver.fail(old[1])
     assert driver.status(1) == "committing"
-
-
-def test_a_processed_txid_can_fail_while_it_waits_for_its_turn(drive) -> None:
-    driver = drive(topology(), pending=3)
-    driver.ack(2)
-    driver.fail(2)
-    assert driver.active == dict.fromkeys((1, 2, 3), "processing")
 
 
 # --- user code --------------------------------------------------------------------------------------------------------
@@ -232,6 +229,10 @@ def test_an_exception_of_a_bolt_is_raised_by_the_triggering_call(drive) -> None:
     assert driver.committed == 1
     with pytest.raises(TopologyFailed, match="two is too much"):
         driver.next_tuple()
+    driver.close()
+    with pytest.raises(TopologyFailed, match="two is too much"):
+        TopologyTestDriver(topology(double=boom), pending=2, data_dir=driver.data_dir)
+    drive(topology()).commit()  # a driver that fails on creation has released its lease
 
 
 def test_transactions_before_the_fatal_one_can_be_acked(drive) -> None:
@@ -247,13 +248,6 @@ def test_transactions_before_the_fatal_one_can_be_acked(drive) -> None:
     driver.restart(topology())
     driver.commit(3)
     assert driver.state("total").to_pylist() == [{"n": 42}]
-
-
-def test_a_driver_that_fails_on_creation_releases_its_lease(tmp_path: Path) -> None:
-    with pytest.raises(TopologyFailed, match="two is too much"):
-        TopologyTestDriver(topology(double=boom), pending=2, data_dir=tmp_path / "data")
-    with TopologyTestDriver(topology(), data_dir=tmp_path / "data") as driver:  # the lease is free
-        driver.commit()
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -284,9 +278,7 @@ def test_a_phase_without_an_ack_times_out(drive, acks: int) -> None:
     driver.advance(31)
     with pytest.raises(TopologyFailed, match=r"txid 1 .* failed 3 time.*no ack within batch_timeout=30.0 s"):
         driver.advance(31)
-
-
-def test_nothing_times_out_without_timeouts(drive) -> None:
+    driver.close()
     driver = drive(topology(enable_timeouts=False))
     driver.advance(1e9)
     assert len(driver.attempts(1)) == 1
@@ -379,15 +371,14 @@ def test_calls_on_a_closed_driver_raise(drive: Callable[..., TopologyTestDriver]
     driver.commit(1)
     end = driver.source_end()
     driver.close()
-    asked: list[Callable[[], object]] = [
-        lambda: driver.ack(2),
-        lambda: driver.fail(2),
-        driver.next_tuple,
-        driver.source_end,
-        lambda: driver.reached(end),
-        lambda: driver.advance(1),
-    ]
-    for call in asked:
+    for call, *arguments in (
+        (driver.ack, 2),
+        (driver.fail, 2),
+        (driver.next_tuple,),
+        (driver.source_end,),
+        (driver.reached, end),
+        (driver.advance, 1),
+    ):
         with pytest.raises(InputError, match="numbers: the driver is closed"):
-            call()
+            call(*arguments)
     assert driver.committed == 1

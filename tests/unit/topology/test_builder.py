@@ -44,12 +44,6 @@ def test_the_topology_of_the_design_document_is_built():
     assert topology.component("partial").streams["errors"].fields == ("why",)
 
 
-def test_parallelism_is_one_by_default():
-    made = builder()
-    made.set_bolt("split", Split()).shuffle_grouping("lines")
-    assert [one.parallelism for one in made.build_topology().components] == [1, 1]
-
-
 def test_marker_and_set_committer_bolt_are_equivalent():
     """A bolt becomes a committer by the `Committer` marker or by `set_committer_bolt` (T24)."""
     made = builder()
@@ -65,7 +59,9 @@ def test_components_are_sorted_topologically_with_ties_in_declaration_order():
     made.set_bolt("c", Split()).shuffle_grouping("lines")
     made.set_bolt("y", Plain()).shuffle_grouping("lines")
     made.set_bolt("a", Split()).shuffle_grouping("lines")
-    assert [one.id for one in made.build_topology().components] == ["lines", "c", "y", "z", "a"]
+    components = made.build_topology().components
+    assert [one.id for one in components] == ["lines", "c", "y", "z", "a"]
+    assert {one.parallelism for one in components} == {1}  # by default
 
 
 @pytest.mark.parametrize(
@@ -151,23 +147,22 @@ def test_settings_are_taken_from_builder_and_spout_declarer():
     made = builder()
     made.set_setting("max_jobs", "3").set_settings({"topology.message.timeout.secs": 5})
     made.getSpoutDeclarer().setMaxSpoutPending(4).addConfiguration("on_error", "retry(2)")
-    settings = made.build_topology().settings
-    assert (settings.max_jobs, settings.batch_timeout, settings.max_spout_pending) == (3, 5, 4)
-    assert settings.error_retries == 2
-
-
-def test_component_configuration_stays_with_the_component():
-    made = builder()
     made.get_spout_declarer().add_configuration("depth", 1)
     made.set_bolt("split", Split()).shuffle_grouping("lines").addConfiguration("colour", "red")
     topology = made.build_topology()
+    settings = topology.settings
+    assert (settings.max_jobs, settings.batch_timeout, settings.max_spout_pending) == (3, 5, 4)
+    assert settings.error_retries == 2
     assert dict(topology.spout.configuration) == {"depth": 1}
     assert dict(topology.component("split").configuration) == {"colour": "red"}
 
 
 def test_invalid_settings_are_reported_with_the_other_faults():
-    made = builder().set_setting("max_jobs", 0)
+    made = builder()
     made.set_bolt("split", Split())
+    for _ in range(3):
+        assert len(made.validate().faults) == 1  # without building it
+    made.set_setting("max_jobs", 0)
     with pytest.raises(TopologyError) as refused:
         made.build_topology()
     assert len(refused.value.faults) == 2
@@ -208,21 +203,10 @@ def test_warnings_are_kept_and_logged_once_when_the_topology_runs(caplog, tmp_pa
     assert [topology.warnings[0] in one.getMessage() for one in caplog.records] == [True]
 
 
-def test_validate_reports_without_building():
-    made = builder()
-    made.set_bolt("split", Split())
-    assert len(made.validate().faults) == 1
-    made.validate()
-    assert len(made.validate().faults) == 1
-
-
 def test_the_commit_phase_is_committers_and_everything_downstream():
     assert source_diagram().commit_phase == {"B", "C", "D"}
     assert word_count().commit_phase == {"counts"}
     assert rich().commit_phase == {"counts", "audit"}
-
-
-def test_a_topology_needs_no_committer():
     assert builder().build_topology().commit_phase == frozenset()
 
 

@@ -29,32 +29,22 @@ class Pass(BasicBolt):
 
 
 class Keep(BatchBolt, Committer):
-    def execute(self, tuple):
-        pass
-
-    state = KeyedState("words", key={"word": str}, value={"n": int})
-
-
-class Map(BatchBolt, Committer):
-    counts = MapState("counts", MemoryBackend())
+    def __init__(self, table: KeyedState | MapState) -> None:
+        self.table = table
 
     def execute(self, tuple):
         pass
-
-
-class Sum(Keep):
-    state = KeyedState("sum", key={}, value={"n": int})
 
 
 def made(split: int = 2, sums: int = 1) -> Topology:
     builder = TransactionalTopologyBuilder("words", "source", MemoryTransactionalSpout([["a"]], "word"), 2)
     builder.set_bolt("split", Pass(), split).shuffle_grouping("source")
     builder.set_bolt("one", Pass()).global_grouping("source")
-    builder.set_committer_bolt("keep", Keep(), 1).fields_grouping("split", ["word"])
-    builder.set_committer_bolt("mixed", type("Mixed", (Keep,), {"state": KeyedState("m", {"size": int}, {"n": int})})()) \
-        .fields_grouping("split", ["word"])  # fmt: skip
-    builder.set_committer_bolt("sum", Sum(), sums).shuffle_grouping("split")
-    builder.set_committer_bolt("map", Map()).shuffle_grouping("split")
+    n = {"n": int}
+    builder.set_committer_bolt("keep", Keep(KeyedState("words", {"word": str}, n)), 1).fields_grouping("split", "word")
+    builder.set_committer_bolt("mixed", Keep(KeyedState("m", {"size": int}, n))).fields_grouping("split", "word")
+    builder.set_committer_bolt("sum", Keep(KeyedState("sum", {}, n)), sums).shuffle_grouping("split")
+    builder.set_committer_bolt("map", Keep(MapState("counts", MemoryBackend()))).shuffle_grouping("split")
     return builder.build_topology()
 
 

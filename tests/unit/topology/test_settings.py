@@ -36,20 +36,23 @@ def test_text_from_the_command_line_is_parsed(name, text, value):
     assert getattr(Settings.parse({name: text}), name) == value
 
 
-def test_storm_keys_are_parsed_in_storm_units():
-    """Storm's keys are accepted, and their values converted from seconds or milliseconds (T45)."""
-    settings = Settings.parse(
-        {
-            "topology.max.spout.pending": 7,
-            "topology.message.timeout.secs": "30",
-            "topology.enable.message.timeouts": False,
-            "topology.trident.batch.emit.interval.millis": "500",
-        }
-    )
-    assert settings.max_spout_pending == 7
-    assert settings.batch_timeout == 30
-    assert settings.enable_timeouts is False
-    assert settings.min_interval == 0.5
+@pytest.mark.parametrize(
+    ("key", "value", "name", "found"),
+    [
+        ("topology.max.spout.pending", 7, "max_spout_pending", 7),
+        ("topology.message.timeout.secs", "30", "batch_timeout", 30),
+        ("topology.enable.message.timeouts", False, "enable_timeouts", False),
+        ("topology.trident.batch.emit.interval.millis", "500", "min_interval", 0.5),
+        ("transactional.zookeeper.servers", ["a", "b:2182"], "zookeeper_servers", "a,b:2182"),
+        ("transactional.zookeeper.servers", "a,b", "zookeeper_servers", "a,b"),
+        ("transactional.zookeeper.port", "2183", "zookeeper_port", 2183),
+        ("transactional.zookeeper.root", "/x", "zookeeper_root", "/x"),
+        ("storm.zookeeper.session.timeout", 500, "zookeeper_session_timeout", 0.5),
+    ],
+)
+def test_storm_keys_are_parsed_in_storm_units(key, value, name, found):
+    """Storm's keys are accepted, and their values converted from seconds or milliseconds (T44, T45)."""
+    assert getattr(Settings.parse({key: value}), name) == found
 
 
 @pytest.mark.parametrize(
@@ -94,27 +97,17 @@ def test_all_faults_are_reported_at_once_with_similar_names_for_unknown_keys():
     assert "unknown setting 'qqq'; known are max_spout_pending, " in message
 
 
-def test_storms_keys_of_the_zookeeper_ledger():
-    """Storm's ZooKeeper keys set the connection of the ZooKeeper ledger (T44)."""
-    servers, port, root = (f"transactional.zookeeper.{key}" for key in ("servers", "port", "root"))
-    settings = Settings.parse(
-        {servers: ["a", "b:2182"], port: "2183", root: "/x", "storm.zookeeper.session.timeout": 500}
-    )
-    assert (settings.zookeeper_servers, settings.zookeeper_port, settings.zookeeper_root) == ("a,b:2182", 2183, "/x")
-    assert settings.zookeeper_session_timeout == 0.5
-    assert Settings.parse({servers: "a,b"}).zookeeper_servers == "a,b"
-    with pytest.raises(SettingError, match=r"zookeeper_port: got 70000.*65535"):
-        Settings.parse({port: 70000})
-
-
-def test_the_topology_id_is_not_a_setting():
-    with pytest.raises(SettingError, match="first argument of TransactionalTopologyBuilder"):
-        Settings.parse({"topology.transactional.id": "x"})
-
-
-def test_a_setting_given_under_both_names_is_rejected():
-    with pytest.raises(SettingError, match="max_spout_pending is given twice"):
-        Settings.parse({"max_spout_pending": 1, "topology.max.spout.pending": 2})
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topology.transactional.id": "x"}, "first argument of TransactionalTopologyBuilder"),
+        ({"max_spout_pending": 1, "topology.max.spout.pending": 2}, "max_spout_pending is given twice"),
+        ({"transactional.zookeeper.port": 70000}, r"zookeeper_port: got 70000.*65535"),
+    ],
+)
+def test_other_settings_that_are_rejected(given, message):
+    with pytest.raises(SettingError, match=message):
+        Settings.parse(given)
 
 
 def test_retry_policy_exposes_its_number_of_retries():

@@ -34,11 +34,20 @@ def aggregated(rows, key="k", **aggregates):
         return {row[0]: row[3:] for row in driver.emitted("w", txid)}
 
 
-def driver_of(bolt, fields, **options):
-    spout = FeedSpout({"s1": fields})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+def counts(key="k", *, timed=True, **options):
+    """Return a bolt that counts the tuples of each key, with timestamps if `timed`."""
+    bolt = WindowAggregate(key, **{"table": "r", "ttl": WEEK, "n": "count", **options})
+    return bolt.with_timestamp_field("ts") if timed else bolt
+
+
+def driver_of(bolt, fields=("k", "ts"), **options):
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": fields}))
     builder.set_bolt("w", bolt).fields_grouping("feed", "s1", ["k"])
     return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH), **options)
+
+
+def numbers(driver):
+    return [row[-1] for row in driver.emitted("w")]
 
 
 TYPES = {
@@ -92,25 +101,23 @@ def test_ints_are_summed_beyond_what_floats_can_hold():
     assert aggregated(rows, total=("v", "sum")) == {"a": ((1 << 53) + 2,)}
 
 
-def test_a_sum_beyond_64_bits_is_an_error_instead_of_a_wrong_number():
-    with pytest.raises(TopologyFailed, match="exceeds 64 bits; declare the field as Decimal or float"):
-        aggregated([("a", 1 << 62, 1), ("a", 1 << 62, 2)], total=("v", "sum"))
-
-
-def test_a_value_of_another_type_names_field_and_remedy():
-    with pytest.raises(TopologyFailed, match=r"field 'v' has values of type double, .* takes it as int64.*'v': float"):
-        aggregated([("a", 1.5, 1)] * 2, total=("v", "sum"))
-
-
-def test_an_int_that_no_float_can_hold_is_an_error():
-    with pytest.raises(TopologyFailed, match="a value of field 'v' does not fit its type double"):
-        aggregated([("a", (1 << 60) + 1, 1)] * 2, top=("v", "argmax", "v"))
+@pytest.mark.parametrize(
+    ("value", "aggregate", "message"),
+    [
+        (1 << 62, ("v", "sum"), "exceeds 64 bits; declare the field as Decimal or float"),
+        (1.5, ("v", "sum"), r"field 'v' has values of type double, .* takes it as int64.*'v': float"),
+        ((1 << 60) + 1, ("v", "argmax", "v"), "a value of field 'v' does not fit its type double"),
+    ],
+    ids=["a sum beyond 64 bits", "another type", "an int that no float can hold"],
+)
+def test_values_that_do_not_fit_are_errors_instead_of_wrong_numbers(value, aggregate, message):
+    with pytest.raises(TopologyFailed, match=message):
+        aggregated([("a", value, 1), ("a", value, 2)], a=aggregate)
 
 
 def test_keys_of_several_fields_and_none():
     rows = [("a", 1, 1), (None, 1, 1), ("a", 2, 1), ("a", 1, 2)]
-    bolt = WindowAggregate({"k": str, "v": int}, table="r", n="count").with_tumbling_window(Duration(10))
-    with driver_of(bolt.with_timestamp_field("ts"), ("k", "v", "ts")) as driver:
+    with driver_of(counts({"k": str, "v": int}).with_tumbling_window(Duration(10)), ("k", "v", "ts")) as driver:
         driver.commit(driver.feed({"s1": rows}))
         driver.commit(driver.end_of_input())
         found = [(key, v, n) for key, v, _, _, n in driver.emitted("w")]
@@ -118,9 +125,8 @@ def test_keys_of_several_fields_and_none():
 
 
 def test_results_expire_and_panes_are_evicted():
-    bolt = WindowAggregate("k", table="r", ttl=timedelta(seconds=5), n="count")
-    bolt.with_window(Duration.seconds(2), Duration.seconds(1)).with_timestamp_field("ts")
-    with driver_of(bolt, ("k", "ts")) as driver:
+    bolt = counts(ttl=timedelta(seconds=5)).with_window(Duration.seconds(2), Duration.seconds(1))
+    with driver_of(bolt) as driver:
         for second in range(30):
             driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * second)]}, at=1000 * second))
         assert driver.state("r").to_arrow().num_rows <= 12
@@ -128,8 +134,7 @@ def test_results_expire_and_panes_are_evicted():
 
 
 def test_session_rows_and_their_queue_do_not_grow_with_closed_sessions():
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_session_window(Duration(500))
-    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+    with driver_of(counts().with_session_window(Duration(500))) as driver:
         for second in range(20):
             driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * second)]}))
         assert driver.state("r").to_arrow().num_rows == 38
@@ -158,8 +163,7 @@ def test_windows_that_fire_together_are_those_that_fire_one_by_one(seed):
 
 
 def test_rows_of_a_session_that_grows_for_long_are_few():
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_session_window(Duration.hours(1))
-    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+    with driver_of(counts().with_session_window(Duration.hours(1))) as driver:
         most = 0
         for second in range(40):
             driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * (second // 20))]}))
@@ -167,7 +171,7 @@ def test_rows_of_a_session_that_grows_for_long_are_few():
         assert most < 40
         assert driver.state("w-due").to_arrow().num_rows == 2
         driver.commit(driver.end_of_input())
-        assert sorted(row[-1] for row in driver.emitted("w")) == [40, 40]
+        assert sorted(numbers(driver)) == [40, 40]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 100))
@@ -192,19 +196,15 @@ def test_sessions_that_have_become_part_of_others_are_not_live(seed):
     assert set(arrivals[alive].tolist()) == expected, f"SEED={seed}"
 
 
-def test_windows_of_processing_time_fire_by_heartbeats():
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(1000))
-    with driver_of(bolt, ("k",), settings={"heartbeat_interval": 0.1}) as driver:
+def test_windows_and_sessions_of_processing_time_fire_by_heartbeats():
+    settings = {"heartbeat_interval": 0.1}
+    with driver_of(counts(timed=False).with_tumbling_window(Duration(1000)), ("k",), settings=settings) as driver:
         driver.commit(driver.feed({"s1": [("a",), ("a",)]}, at=100))
         assert driver.emitted("w") == []
         driver.advance(2)
         driver.commit()
-        assert [row[-1] for row in driver.emitted("w")] == [2]
-
-
-def test_sessions_of_processing_time_fire_by_heartbeats():
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_session_window(Duration(1000))
-    with driver_of(bolt, ("k",), settings={"heartbeat_interval": 0.1}) as driver:
+        assert numbers(driver) == [2]
+    with driver_of(counts(timed=False).with_session_window(Duration(1000)), ("k",), settings=settings) as driver:
         driver.commit(driver.feed({"s1": [("a",)]}, at=100))
         driver.commit(driver.feed({"s1": [("a",)]}, at=900))
         driver.advance(0.5)
@@ -216,8 +216,7 @@ def test_sessions_of_processing_time_fire_by_heartbeats():
 
 @pytest.mark.parametrize("sessions", [False, True])
 def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_timestamp_field("ts")
-    bolt = bolt.with_session_window(Duration(2)) if sessions else bolt.with_tumbling_window(Duration(10))
+    bolt = counts().with_session_window(Duration(2)) if sessions else counts().with_tumbling_window(Duration(10))
     with driver_of(bolt, ("k", "v", "ts")) as driver:
         driver.commit(driver.feed({"s1": [("a", "x", 25), ("b", "x", 24)]}))
         failed = driver.feed({"s1": [("a", "y", 3), ("a", "z", 26), ("b", "v", 4)]})
@@ -232,23 +231,26 @@ def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
 
 
 def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
-    bolt.with_timestamp_field("ts").with_late_tuple_stream("late")
+    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("late")
     with driver_of(bolt, ("k", "v", "ts")) as driver:
         driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
         driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
         assert driver.emitted("w", stream="late") == [("a", "y", 20), ("b", "v", 3)]
         assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
         driver.commit(driver.end_of_input())
-        assert [row[-1] for row in driver.emitted("w")] == [2]
+        assert numbers(driver) == [2]
+
+
+def ranked(counted, tasks, top, top_tasks):
+    """Return a driver of a topology that counts the tuples of each key and ranks the counts."""
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
+    builder.set_bolt("w", counted.with_tumbling_window(Duration(10)), tasks).fields_grouping("feed", "s1", ["k"])
+    builder.set_bolt("top", TopPerWindow(top, "n"), top_tasks).global_grouping("w")
+    return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH))
 
 
 def test_equal_ranks_are_all_among_the_top():
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
-    counts = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
-    builder.set_bolt("w", counts.with_timestamp_field("ts")).global_grouping("feed", "s1")
-    builder.set_bolt("top", TopPerWindow(2, "n")).global_grouping("w")
-    with TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH)) as driver:
+    with ranked(counts(), 1, 2, 1) as driver:
         driver.commit(driver.feed({"s1": [(key, 5) for key in "aabbcde"] + [("e", 15)]}))
         driver.commit(driver.end_of_input())
         found = [(key, n, rank) for key, _, _, n, rank in driver.emitted("top")]
@@ -259,9 +261,9 @@ def test_equal_ranks_are_all_among_the_top():
 def test_results_without_a_table_are_emitted_but_not_kept(sessions):
     emitted, tables = [], []
     for table in ("r", None):
-        bolt = WindowAggregate("k", table=table, n="count").with_timestamp_field("ts")
+        bolt = counts(table=table, ttl=None)
         bolt = bolt.with_session_window(Duration(3)) if sessions else bolt.with_window(Duration(10), Duration(5))
-        with driver_of(bolt, ("k", "ts")) as driver:
+        with driver_of(bolt) as driver:
             driver.commit(driver.feed({"s1": [("a", 1), ("b", 2), ("a", 14)]}))
             driver.commit(driver.feed({"s1": [("a", 3), ("b", 31)]}))
             driver.commit(driver.end_of_input())
@@ -312,8 +314,7 @@ def test_panes_are_in_the_windows_that_cover_their_times(span, step):
 
 
 def test_one_row_per_key_and_pane_leaves_the_tasks_of_the_source():
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_window(Duration(10), Duration(4))
-    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+    with driver_of(counts().with_window(Duration(10), Duration(4))) as driver:
         rows = [(key, ts) for key in "ab" for ts in (1, 2, 2, 3, 4) for _ in range(50)]
         driver.commit(driver.feed({"s1": rows}))
         stage = [
@@ -324,24 +325,18 @@ def test_one_row_per_key_and_pane_leaves_the_tasks_of_the_source():
 
 @pytest.mark.parametrize("phase", ["processing", "committing"])
 def test_a_pane_of_a_transaction_that_is_replayed_counts_once(phase):
-    bolt = WindowAggregate("k", table="r", ttl=WEEK, n="count").with_tumbling_window(Duration(10))
-    with driver_of(bolt.with_timestamp_field("ts"), ("k", "ts")) as driver:
+    with driver_of(counts().with_tumbling_window(Duration(10))) as driver:
         txid = driver.feed({"s1": [("a", 1), ("a", 2)]})
         if phase == "committing":
             driver.ack(txid)
         driver.fail(txid)
         driver.commit(txid)
         driver.commit(driver.end_of_input())
-        assert [row[-1] for row in driver.emitted("w")] == [2]
+        assert numbers(driver) == [2]
 
 
 def test_changed_results_are_ranked_again_by_the_task_that_has_them_all():
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
-    counts = WindowAggregate("k", table="r", ttl=WEEK, retractions=True, n="count").with_tumbling_window(Duration(10))
-    counts.with_timestamp_field("ts").with_allowed_lateness(Duration(100))
-    builder.set_bolt("w", counts, 2).fields_grouping("feed", "s1", ["k"])
-    builder.set_bolt("top", TopPerWindow(1, "n"), 3).global_grouping("w")
-    with TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH)) as driver:
+    with ranked(counts(retractions=True).with_allowed_lateness(Duration(100)), 2, 1, 3) as driver:
         driver.commit(driver.feed({"s1": [(key, 5) for key in "aab"] + [("c", 15)]}))
         driver.commit(driver.feed({"s1": [("b", 5), ("b", 6)]}))
         assert [(row[0], *row[3:]) for row in driver.emitted("top", stream="retractions")] == [("a", 2, 1)]

@@ -12,16 +12,16 @@ PANDAS = next(one for one in PACKAGES if one.name == "pandas")
 
 
 @pytest.mark.parametrize(
-    ("version", "fit"),
-    [("4.0.0", False), ("4.0.1", True), ("4.1.0.dev1", True), ("4.2.0", True), ("4.2.1", False), ("5.0", False)],
+    ("name", "version", "fit"),
+    [
+        *((SPARK, version, True) for version in ("4.0.1", "4.1.0.dev1", "4.2.0")),
+        *((SPARK, version, False) for version in ("4.0.0", "4.2.1", "5.0")),
+        (PANDAS, "2.10.0", True),
+        (PANDAS, "3.0.0", False),
+    ],
 )
-def test_versions_of_spark(version, fit):
-    assert fits(version, SPARK) is fit
-
-
-def test_pandas_3_is_too_new():
-    assert fits("2.10.0", PANDAS)
-    assert not fits("3.0.0", PANDAS)
+def test_versions_of_spark_and_pandas(name, version, fit):
+    assert fits(version, name) is fit
 
 
 def test_version_bounds_match_the_package_metadata():
@@ -40,17 +40,12 @@ def test_version_bounds_match_the_package_metadata():
         assert (high is None) == (one.high is None)
 
 
-def test_a_missing_package_names_its_extra():
+def test_a_missing_package_names_its_extra_and_an_unsupported_one_its_versions():
     found = package(Package("no-such-package-anywhere", "1", None, "spark", "spark"))
-    assert not found.ok
-    assert found.remedy == "pip install 'txstorm[spark]'"
-
-
-def test_an_unsupported_package_version():
+    assert (found.ok, found.remedy) == (False, "pip install 'txstorm[spark]'")
     found = package(Package("pytest", "1", "2", "", "runs"))
-    assert not found.ok
+    assert (found.ok, found.remedy) == (False, "pip install 'pytest>=1,<2'")
     assert "expected >=1,<2" in found.found
-    assert found.remedy == "pip install 'pytest>=1,<2'"
 
 
 def fake_java(directory: Path, says: str) -> None:
@@ -93,11 +88,8 @@ def test_disk(in_tmp, monkeypatch):
     assert "cannot be written to" in checks.disk().found
 
 
-def test_the_local_engine_is_checked_by_a_run():
+def test_the_local_engine_is_checked_by_a_run(monkeypatch):
     assert checks.engine("local") == Check("engine local", True, "a small topology ran")
-
-
-def test_a_failing_engine_reports_its_error(monkeypatch):
     monkeypatch.setattr("txstorm.cli.commands.probe.WORDS", [[1]])
     found = checks.engine("local")
     assert not found.ok
@@ -111,19 +103,11 @@ def test_spark_is_not_checked_without_its_requirements(monkeypatch):
     assert engines(found) == ["local"]
 
 
-@pytest.mark.parametrize(
-    ("working", "text"),
-    [
-        (["local", "spark"], "Everything works."),
-        (["local"], "Topologies run with --engine local; spark needs what is marked above."),
-        ([], "Topologies cannot run here yet."),
-    ],
-)
-def test_the_verdict(working, text):
-    assert verdict(working) == text
-
-
-def test_exit_code_and_json(txstorm, txstorm_json, monkeypatch):
+def test_verdict_exit_code_and_json(txstorm, txstorm_json, monkeypatch):
+    assert verdict(["local", "spark"]) == "Everything works."
+    only_local = "Topologies run with --engine local; spark needs what is marked above."
+    assert verdict(["local"]) == only_local
+    assert verdict([]) == "Topologies cannot run here yet."
     monkeypatch.setattr(checks, "all_checks", lambda started: iter([Check("engine local", False, "no", "mend")]))
     code, out, _ = txstorm("doctor")
     assert code == 1
@@ -131,7 +115,4 @@ def test_exit_code_and_json(txstorm, txstorm_json, monkeypatch):
     code, result = txstorm_json("doctor")
     assert (code, result["ok"], result["engines"]) == (1, False, [])
     monkeypatch.setattr(checks, "all_checks", lambda started: iter([Check("engine local", True, "ran")]))
-    assert txstorm("doctor")[:2] == (
-        0,
-        "✓ engine local: ran\nTopologies run with --engine local; spark needs what is marked above.\n",
-    )
+    assert txstorm("doctor")[:2] == (0, f"✓ engine local: ran\n{only_local}\n")

@@ -33,11 +33,7 @@ def test_run_prints_one_object(txstorm_json, words: Path):
         "state": {"counts": str(words / "txstorm-data/words/state/counts")},
         "sinks": {"log": str(words / "txstorm-data/words/sinks/log")},
     }
-
-
-def test_run_with_no_input_left(txstorm_json):
-    txstorm_json(*RUN)
-    code, result = txstorm_json(*RUN)
+    code, result = txstorm_json(*RUN)  # no input is left
     assert (code, result["committed_txid"], result["txids"], result["tuples"]) == (0, 3, 0, 0)
 
 
@@ -67,7 +63,8 @@ def test_data_dir_settings_and_journal(txstorm_json, words: Path):
 
 
 def test_user_code_that_raises(txstorm):
-    code, out, err = txstorm("run", "words:made(['a', 'boom'])", "--engine", "local", "--available-now", "--json")
+    command = ("run", "words:made(['a', 'boom'])", "--engine", "local", "--available-now")
+    code, out, err = txstorm(*command, "--json")
     assert code == 1
     error = json.loads(out.splitlines()[-1])["error"]
     assert (error["type"], error["exit_code"]) == ("TopologyFailed", 1)
@@ -76,12 +73,7 @@ def test_user_code_that_raises(txstorm):
     assert error["run"]["committed_txid"] == 0
     assert 'raise ValueError("a word [red] that explodes")' in err
     assert "txstorm/engine" not in err
-
-
-def test_debug_shows_the_frames_of_txstorm_too(txstorm):
-    target = "words:made(['a', 'boom'])"
-    _, _, err = txstorm("run", target, "--engine", "local", "--available-now", "--log-level", "debug")
-    assert "txstorm/engine" in err
+    assert "txstorm/engine" in txstorm(*command, "--log-level", "debug")[2]
 
 
 BAD_RUNS = {
@@ -166,46 +158,40 @@ def test_settings_may_not_be_given_twice():
 
 
 @pytest.mark.parametrize(
-    ("form", "start"),
-    [("text", "words: 2 components"), ("mermaid", "flowchart"), ("dot", "digraph"), ("json", "{"), ("svg", "<svg")],
+    ("command", "start"),
+    [
+        (("describe", "words", "--format", "text"), "words: 2 components"),
+        (("describe", "words", "--format", "mermaid"), "flowchart"),
+        (("describe", "words", "--format", "dot"), "digraph"),
+        (("describe", "words", "--format", "json"), "{"),
+        (("describe", "words", "--format", "svg"), "<svg"),
+        (("explain", "words"), "plan of topology words"),
+    ],
 )
-def test_describe(txstorm, form, start):
-    code, out, _ = txstorm("describe", "words", "--format", form)
+def test_describe_and_explain(txstorm, command, start):
+    code, out, _ = txstorm(*command)
     assert code == 0
     assert out.startswith(start)
 
 
-def test_explain(txstorm):
-    code, out, _ = txstorm("explain", "words")
-    assert code == 0
-    assert out.startswith("plan of topology words")
-
-
-def test_validate(txstorm, txstorm_json):
+def test_validate(txstorm, txstorm_json, words: Path):
     assert txstorm("validate", "words") == (0, "words: no faults\n", "")
     assert txstorm_json("validate", "words:builder(['a'])") == (0, {"topology": "words", "faults": [], "warnings": []})
-
-
-def test_validate_reports_all_faults(txstorm_json, words: Path):
     Path("faulty.py").write_text(
         "import words\ntopology = words.builder(['a'])\n"
         "topology.set_bolt('x', words.Keep()).shuffle_grouping('y')\n"
         "topology.set_bolt('keep', words.Keep()).shuffle_grouping('source')\n"
     )
     code, result = txstorm_json("validate", "faulty")
-    assert code == 2
-    assert result["error"]["type"] == "TopologyError"
+    assert (code, result["error"]["type"]) == (2, "TopologyError")
     assert len(result["error"]["faults"]) >= 2
-
-
-def test_validate_checks_the_source(txstorm_json, words: Path):
     Path("files.py").write_text(
         "from txstorm import TransactionalTopologyBuilder\nfrom txstorm.spouts import FileSpout\n"
         "import words\nmade = TransactionalTopologyBuilder('files', 'source', FileSpout('missing.txt'))\n"
         "made.set_committer_bolt('keep', words.Keep()).shuffle_grouping('source')\n"
         "topology = made.build_topology()\n"
     )
-    code, result = txstorm_json("validate", "files")
+    code, result = txstorm_json("validate", "files")  # the source is checked, too
     assert (code, result["error"]["type"]) == (2, "SpoutError")
 
 
@@ -218,35 +204,24 @@ def test_settings_are_listed(txstorm, txstorm_json):
 # --- state and history ------------------------------------------------------------------------------------------------
 
 
-def test_state_as_json_is_one_line_of_the_same_bytes(txstorm, words: Path):
+def test_state(txstorm, txstorm_json):
     txstorm(*RUN)
-    code, out, err = txstorm("state", "txstorm-data/words", "counts", "--json")
+    state = ("state", "txstorm-data/words", "counts")
+    code, out, err = txstorm(*state, "--json")
     assert (code, err) == (0, "")
     assert out == json.dumps({"state": "counts", "txid": 3, "rows": COUNTS}, ensure_ascii=False) + "\n"
     txstorm(*RUN, "--data-dir", "other", "--max-pending", "1")
-    assert txstorm("state", "other", "counts", "--json")[1] == out
-
-
-def test_state_as_of_a_txid(txstorm):
-    txstorm(*RUN)
-    _, out, _ = txstorm("state", "txstorm-data/words", "counts", "--txid", "1", "--json")
-    assert json.loads(out) == {"state": "counts", "txid": 1, "rows": [{"word": "cat", "n": 1}, {"word": "dog", "n": 1}]}
-
-
-def test_state_for_people(txstorm):
-    txstorm(*RUN)
-    code, out, err = txstorm("state", "txstorm-data/words", "counts", "--limit", "2")
+    assert txstorm("state", "other", "counts", "--json")[1] == out  # the same bytes
+    first = [{"word": "cat", "n": 1}, {"word": "dog", "n": 1}]
+    assert txstorm_json(*state, "--txid", "1") == (0, {"state": "counts", "txid": 1, "rows": first})
+    code, out, err = txstorm(*state, "--limit", "2")  # for people
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [["word", "n"], ["<b>", "1"], ["cat", "3"]]
     assert "state counts as of txid 3: 3 rows; 2 shown" in err
-
-
-def test_state_errors(txstorm_json):
-    txstorm_json(*RUN)
     code, result = txstorm_json("state", "txstorm-data/words", "count")
     assert (code, result["error"]["type"]) == (2, "StateError")
     assert "did you mean 'counts'" in result["error"]["message"]
-    code, result = txstorm_json("state", "txstorm-data/words", "counts", "--txid", "9")
+    code, result = txstorm_json(*state, "--txid", "9")
     assert code == 2
     assert "txid 9 is not committed" in result["error"]["message"]
 

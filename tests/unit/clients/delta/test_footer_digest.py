@@ -26,6 +26,11 @@ def rows_of(file):
 def test_written_rows_are_read_back(staged):
     check_seal(staged)
     assert rows_of(staged).equals(ROWS)
+    data = staged.read_bytes()
+    for name in ("part-00000-4f3c.c000.snappy.parquet", "3-7-12345-my.count-all-0123456789abcdef.parquet"):
+        other = staged.with_name(name)  # without a footer digest: not checked
+        other.write_bytes(data)
+        assert rows_of(other).equals(ROWS)
 
 
 def test_a_flipped_bit_never_changes_the_rows_read(staged):
@@ -43,17 +48,15 @@ def test_a_flipped_bit_never_changes_the_rows_read(staged):
     assert refused > len(data) * 3 / 4
 
 
-def test_a_renamed_column_is_refused_and_not_read_as_null(staged):
-    data = staged.read_bytes()
+def renamed(data):
     at = data.index(b"word", data.index(b"schema"))
-    staged.write_bytes(data[:at] + b"wore" + data[at + 4 :])
-    with pytest.raises(pa.ArrowInvalid, match="its footer is not the one that was written"):
-        rows_of(staged)
+    return data[:at] + b"wore" + data[at + 4 :]
 
 
-@pytest.mark.parametrize("left", [0, 5, 11, 300])
-def test_a_truncated_file_is_rejected(staged, left):
-    staged.write_bytes(staged.read_bytes()[:left])
+@pytest.mark.parametrize("damaged", [renamed, *(lambda data, left=left: data[:left] for left in (0, 5, 11, 300))])
+def test_a_renamed_column_and_a_truncated_file_are_refused(staged, damaged):
+    """A column of another name is not read as null."""
+    staged.write_bytes(damaged(staged.read_bytes()))
     with pytest.raises(pa.ArrowInvalid, match="its footer is not the one that was written"):
         rows_of(staged)
 
@@ -67,11 +70,3 @@ def test_a_footer_longer_than_the_first_read(tmp_path):
     file.write_bytes(data)
     with pytest.raises(pa.ArrowInvalid, match="footer"):
         check_seal(file)
-
-
-def test_files_without_a_footer_digest_are_read_unchecked(staged):
-    data = staged.read_bytes()
-    for name in ("part-00000-4f3c.c000.snappy.parquet", "3-7-12345-my.count-all-0123456789abcdef.parquet"):
-        other = staged.with_name(name)
-        other.write_bytes(data)
-        assert rows_of(other).equals(ROWS)

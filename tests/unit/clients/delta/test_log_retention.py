@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from txstorm.clients.delta import archive as archiving
 from txstorm.clients.delta import window as delta_window
 from txstorm.clients.delta.archive import Archiving, archive_entries, log_retention
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import ARCHIVE, LOG, newest_complete
 from txstorm.clients.delta.window import Window
+from txstorm.errors import TableCorrupt
 
 DAY, HOUR = 86_400.0, 3600.0
 LAST = 60
@@ -97,12 +99,9 @@ def test_retention_properties_of_a_table(text, seconds):
     assert log_retention({} if text is None else {"delta.logRetentionDuration": text}) == seconds
 
 
-def test_nothing_is_archived_within_the_retention_period(table):
-    age(table, DAY - 60)
-    assert archive(table) == (list(range(LAST + 1)), [])
-
-
 def test_only_older_entries_are_archived_and_the_log_starts_at_a_checkpoint(table):
+    age(table, DAY - 60)
+    assert archive(table) == (list(range(LAST + 1)), [])  # all are within the retention period
     age(table, 2 * DAY, until=33)
     assert archive(table) == (list(range(30, LAST + 1)), list(range(30)))
     assert checkpoints(table)[0] == 30
@@ -112,6 +111,27 @@ def test_only_older_entries_are_archived_and_the_log_starts_at_a_checkpoint(tabl
 def test_a_minimum_number_of_versions_is_kept_regardless_of_age(table):
     age(table, 2 * DAY)
     assert archive(table, keep=17) == (list(range(40, LAST + 1)), list(range(40)))
+
+
+def test_archiving_after_every_commit_keeps_the_log_short_and_damage_in_the_archive_is_named(table, monkeypatch):
+    monkeypatch.setattr(archiving, "KEPT_VERSIONS", 10)
+    handle = DeltaHandle.open(table)
+    for n in range(1, 11):
+        handle.commit(Commit({"app": LAST + n}, {"n": LAST + n}))
+        handle.refresh()
+        handle.checkpoint(5)
+        list(archive_entries(table, 60, time.time() + 7200))
+    logged, archived = entries(table, LOG), entries(table, ARCHIVE)
+    assert 10 < len(logged) < 35
+    assert [*archived, *logged] == list(range(LAST + 11))
+    assert len(DeltaHandle.open(table).checked_infos()) <= 6
+    assert [entry.info.get("n", 0) for entry in handle.history()] == list(range(LAST + 10, -1, -1))
+    entry = table / ARCHIVE / f"{3:020d}.json"
+    entry.write_text(entry.read_text().replace('"n":3', '"n":4'))
+    with pytest.raises(TableCorrupt, match=f"{3:020d}.json of the log is damaged"):
+        list(handle.history())
+    with pytest.raises(TableCorrupt, match="at version 1000"):
+        DeltaHandle.open(table, 1000)
 
 
 def test_checkpoints_of_the_last_hour_are_not_archived(table):
@@ -140,33 +160,28 @@ def in_parts(table, version, missing=None):
     file.unlink()
 
 
-@pytest.mark.parametrize(("missing", "begin"), [(None, 50), (1, 45), (2, 45), (3, 45)])
-def test_a_multipart_checkpoint_counts_only_if_complete(table, missing, begin):
-    in_parts(table, 50, missing)
-    age(table, 2 * DAY)
-    assert archive(table) == (list(range(begin, LAST + 1)), list(range(begin)))
-    (table / LOG / "_last_checkpoint").unlink()
-    check_readable(table, [0, 44, 45, 49, 50, 51, 60])
-
-
-def with_sidecars(table, version, missing=False):
-    """Replace a single-file checkpoint with a V2 checkpoint that has a sidecar file; `missing`: delete the sidecar."""
+def with_sidecars(table, version, missing=None):
+    """Replace a single-file checkpoint with a V2 checkpoint that has a sidecar file, or misses it."""
     file = table / LOG / f"{version:020d}.checkpoint.parquet"
     (table / LOG / "_sidecars").mkdir()
-    side = table / LOG / "_sidecars" / "s.parquet"
-    pq.write_table(pq.read_table(file, columns=["add"]), side)
+    if not missing:
+        pq.write_table(pq.read_table(file, columns=["add"]), table / LOG / "_sidecars" / "s.parquet")
     lines = [{"checkpointMetadata": {"version": version}}, {"sidecar": {"path": "s.parquet", "sizeInBytes": 1}}]
     (table / LOG / f"{version:020d}.checkpoint.0a-1b.json").write_text("\n".join(map(json.dumps, lines)))
     file.unlink()
-    if missing:
-        side.unlink()
 
 
-@pytest.mark.parametrize(("missing", "begin"), [(False, 50), (True, 45)])
-def test_a_v2_checkpoint_counts_only_with_its_sidecars(table, missing, begin):
-    with_sidecars(table, 50, missing=missing)
+@pytest.mark.parametrize(
+    ("form", "missing"), [*((in_parts, part) for part in (None, 1, 2, 3)), (with_sidecars, None), (with_sidecars, True)]
+)
+def test_a_checkpoint_of_several_files_counts_only_if_complete(table, form, missing):
+    form(table, 50, missing)
     age(table, 2 * DAY)
+    begin = 45 if missing else 50
     assert archive(table) == (list(range(begin, LAST + 1)), list(range(begin)))
+    if form is in_parts:
+        (table / LOG / "_last_checkpoint").unlink()
+        check_readable(table, [0, 44, 45, 49, 50, 51, 60])
 
 
 @pytest.mark.parametrize("nth", [1, 2, 17, 35])
@@ -330,39 +345,28 @@ def test_a_reader_follows_commits_and_writes_its_checkpoint_outside_the_log(tabl
     assert DeltaHandle.open(table, once=True).app_version("app") == LAST + 4
 
 
-def damaged_hint(table):
-    (table / LOG / "_last_checkpoint").write_text("{")
+def hint(text):
+    return lambda table: (table / LOG / "_last_checkpoint").write_text(text)
 
 
-def hint_to_parts(table):
-    (table / LOG / "_last_checkpoint").write_text(json.dumps({"version": LAST, "size": 1, "parts": 3}))
+HINT_TO_PARTS = hint(json.dumps({"version": LAST, "size": 1, "parts": 3}))
+OTHER_LOGS = {
+    "a damaged hint": hint("{"),
+    "a hint to parts": HINT_TO_PARTS,
+    "a hint to an older checkpoint": hint(json.dumps({"version": LAST - 5, "size": 1})),
+    "left by a killed writer": lambda table: (table / LOG / "_commit_x.json.tmp").write_text("{"),
+    "an incomplete checkpoint": lambda table: in_parts(table, LAST, missing=2),
+    "a long log": lambda table: setattr(delta_window, "SHORT", 10),
+}
 
 
-def hint_to_an_older_one(table):
-    (table / LOG / "_last_checkpoint").write_text(json.dumps({"version": LAST - 5, "size": 1}))
-
-
-def left_by_a_killed_writer(table):
-    (table / LOG / "_commit_x.json.tmp").write_text("{")
-
-
-def incomplete(table):
-    in_parts(table, LAST, missing=2)
-
-
-def long(table):
-    delta_window.SHORT = 10
-
-
-@pytest.mark.parametrize(
-    "change", [damaged_hint, hint_to_parts, hint_to_an_older_one, left_by_a_killed_writer, incomplete, long]
-)
+@pytest.mark.parametrize("change", OTHER_LOGS.values(), ids=OTHER_LOGS)
 def test_any_other_log_is_read_through_a_window(table, monkeypatch, change):
     monkeypatch.setattr(delta_window, "SHORT", delta_window.SHORT)
     plain_log(table)
     change(table)
     handle = DeltaHandle.open(table, once=True)
-    if change is not hint_to_parts:  # delta-rs may still read it
+    if change is not HINT_TO_PARTS:  # delta-rs may still read it
         assert handle._window.path != table
     assert sorted(handle.read()["n"].to_pylist()) == list(range(1, LAST + 1))
     assert handle.app_version("app") == LAST

@@ -16,7 +16,7 @@ def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: A
     return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
 
 
-def test_the_window_and_the_bytes_in_flight_limit_admission() -> None:
+def test_the_window_the_bytes_in_flight_and_a_group_that_cannot_be_published_limit_admission() -> None:
     gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
     assert opens(gate, in_flight=3)
     assert not opens(gate, in_flight=4)
@@ -28,15 +28,11 @@ def test_the_window_and_the_bytes_in_flight_limit_admission() -> None:
     gate.release(2)
     gate.release(9)
     assert opens(gate)
-    assert not gate.closed
-
-
-def test_nothing_starts_while_a_decided_group_cannot_be_published() -> None:
-    gate = Admission(Source(9), monotonic=Clock())
-    gate.blocked = True
+    gate.blocked = True  # a decided group cannot be published
     assert not opens(gate)
     gate.blocked = False
     assert opens(gate)
+    assert not gate.closed
 
 
 def test_min_interval_admits_one_transaction_at_a_time() -> None:
@@ -61,41 +57,37 @@ def test_nothing_starts_after_until_txid() -> None:
     assert [gate.past(txid) for txid in (1, 2, 3)] == [False, False, True]
 
 
-def test_available_now_ends_at_the_data_present_at_the_start() -> None:
-    source = Source(2)
-    gate = Admission(source, monotonic=Clock())
+def bounded(source: Source, **options: Any) -> Admission:
+    gate = Admission(source, monotonic=Clock(), **options)
     gate.bound()
+    return gate
+
+
+def test_available_now_ends_at_the_data_present_at_the_start_or_at_until_txid() -> None:
+    source = Source(2)
+    gate = bounded(source)
     source.held = 5
     assert opens(gate, 1)
     assert opens(gate, 2, taken=1)
     assert not opens(gate, 3, taken=2)
     assert gate.closed
-
-
-def test_available_now_of_an_empty_source_starts_nothing() -> None:
-    gate = Admission(Source(0), monotonic=Clock())
-    gate.bound()
+    gate = bounded(Source(0))  # an empty source
     assert not opens(gate)
     assert gate.closed
+    for until, held in ((1, 5), (5, 1)):
+        gate = bounded(Source(held), until_txid=until)
+        assert opens(gate, 1)
+        assert not opens(gate, 2, taken=1)
+        assert gate.closed
 
 
 def test_available_now_of_a_source_without_marks_ends_at_an_empty_batch() -> None:
-    gate = Admission(Source(tells=False), monotonic=Clock())
-    gate.bound()
+    gate = bounded(Source(tells=False))
     gate.saw(3)
     assert opens(gate)
     gate.saw(0)
     assert not opens(gate)
     assert gate.closed
-
-
-def test_available_now_and_until_txid_end_at_whichever_comes_first() -> None:
-    for until, held in ((1, 5), (5, 1)):
-        gate = Admission(Source(held), monotonic=Clock(), until_txid=until)
-        gate.bound()
-        assert opens(gate, 1)
-        assert not opens(gate, 2, taken=1)
-        assert gate.closed
 
 
 def test_data_only_waits_for_data_and_stays_open() -> None:
@@ -107,12 +99,9 @@ def test_data_only_waits_for_data_and_stays_open() -> None:
     assert not gate.closed
     source.held = 2
     assert opens(gate, 2, taken=1)
-
-
-def test_data_only_polls_a_source_without_marks() -> None:
     gate = Admission(Source(tells=False), monotonic=Clock())
     gate.data_only()
-    assert opens(gate, 2, taken=1)
+    assert opens(gate, 2, taken=1)  # a source without marks is polled
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
@@ -128,36 +117,33 @@ def test_pack_size_with_a_fixed_window(pending: int, limit: int | None, width: i
     assert (window.width, window.pack_size) == (width, pack)
 
 
-def test_packs_fill_a_fixed_window_while_jobs_do_little_work() -> None:
-    window = InFlightWindow(5, None)
-    for _ in range(4):
+def short_jobs(window: InFlightWindow, jobs: int = 20) -> tuple[int, int]:
+    """Report short jobs of full packs; return width and pack size after them."""
+    for _ in range(jobs):
         window.job_took(0.1, 0.0, window.pack_size)
-    assert (window.width, window.pack_size) == (5, 5)
+        assert window.pending is not None or window.pack_size <= window.width // 2
+    return window.width, window.pack_size
 
 
-def test_concurrent_long_jobs_shrink_packs_once_and_the_window_later() -> None:
-    window = InFlightWindow(None, None)
+def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
+    assert short_jobs(InFlightWindow(5, None), 4) == (5, 5)  # they fill a fixed window
+    window = InFlightWindow(None, 3)  # max_pack_txids bounds them
     for _ in range(20):
-        window.job_took(0.1, 0.01, window.pack_size)
+        window.job_took(0.1, 0.0, 128)
+    assert window.pack_size == 3
+    window = InFlightWindow(None, None)
+    assert (window.width, window.pack_size) == (8, 1)
+    assert short_jobs(window) == (256, 128)
+    window.job_took(3.5, 3.0, 128)
+    assert window.pack_size == 64
     for _ in range(3):
-        window.job_took(3.5, 3.0, 64)
+        window.job_took(3.5, 3.0, 64)  # of concurrent jobs, the first shrinks the packs
     assert (window.width, window.pack_size) == (256, 32)
     window.job_took(2.0, 0.1, 32)  # a pack of twice the size would take too long
     assert (window.width, window.pack_size) == (256, 32)
     for size in (32, 16, 8, 4, 2):
         window.job_took(3.5, 3.0, size)
-    assert (window.width, window.pack_size) == (32, 1)
-
-
-def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
-    window = InFlightWindow(None, None)
-    assert (window.width, window.pack_size) == (8, 1)
-    for _ in range(20):
-        window.job_took(0.1, 0.01, window.pack_size)
-        assert window.pack_size <= window.width // 2
-    assert (window.width, window.pack_size) == (256, 128)
-    window.job_took(3.5, 3.0, 128)
-    assert window.pack_size == 64
+    assert (window.width, window.pack_size) == (32, 1)  # the window shrinks later
 
 
 def test_packs_do_not_grow_after_partly_filled_or_busy_jobs() -> None:
@@ -167,10 +153,3 @@ def test_packs_do_not_grow_after_partly_filled_or_busy_jobs() -> None:
     window.pack = 8
     window.job_took(0.1, 0.0, 5)
     assert window.pack_size == 8
-
-
-def test_max_pack_txids_bounds_the_learned_pack_size() -> None:
-    window = InFlightWindow(None, 3)
-    for _ in range(20):
-        window.job_took(0.1, 0.0, 128)
-    assert window.pack_size == 3

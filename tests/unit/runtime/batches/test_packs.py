@@ -52,38 +52,28 @@ def test_packs_are_half_the_window_and_jobs_overlap() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_max_jobs_and_max_pack_txids_are_respected(limit: int) -> None:
+def test_max_jobs_max_pack_txids_and_bytes_that_await_commit_limit_jobs(limit: int) -> None:
     office = Office(pack=1, limit=limit)
-    office.add(*range(1, 6))
-    assert office.packs == [[txid] for txid in range(1, limit + 1)]
-
-
-def test_no_job_starts_while_too_many_bytes_await_commit() -> None:
-    office = Office(pack=1)
     office.full = True
-    office.add(1, 2, 3)
+    office.add(*range(1, 6))
     assert office.packs == []
     office.full = False
     office.jobs.submit()
-    assert office.packs == [[1], [2]]
+    assert office.packs == [[txid] for txid in range(1, limit + 1)]
 
 
-def test_a_finished_job_is_reported_once() -> None:
+def test_a_finished_job_is_reported_once_and_freed_at_once() -> None:
     office = Office()
     office.add(1)
     job = office.finish(0)
     assert job.started == 100.0
     assert not office.jobs.finish(job)
     assert office.jobs.running == []
-
-
-def test_a_finished_job_and_its_result_are_freed_at_once() -> None:
-    office = Office()
-    office.add(1)
+    office.add(2)
     gc.disable()  # otherwise a reference cycle might be collected just here
     try:
-        job = weakref.ref(office.finish(0))
-        assert job() is None
+        freed = weakref.ref(office.finish(1))
+        assert freed() is None
     finally:
         gc.enable()
 

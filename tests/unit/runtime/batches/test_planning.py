@@ -57,35 +57,30 @@ def test_each_txid_is_planned_from_its_predecessor_and_plans_are_stored_together
     }
 
 
-def test_input_of_an_engine_for_one_txid(desk: Desk) -> None:
-    planning = desk.planning(Source(1))
-    planning.plan(1, replay=False)
-    given = planning.txid_input(TransactionAttempt(1, 9))
-    assert given.attempt == (1, 9)
-    assert given.document == {"taken": 1}
-    assert given.payload == ["payload", 1]
-    assert given.stamp == 1000
+def planned(desk: Desk, source: Source, txids: int) -> Planning:
+    """Return the planning of a source after it has planned `txids` transactions."""
+    planning = desk.planning(source)
+    for txid in range(1, txids + 1):
+        assert planning.plan(txid, replay=False)
+    return planning
 
 
 def test_a_replay_uses_stored_metadata_only(desk: Desk) -> None:
     """A replay uses the stored metadata and does not call the source (T43)."""
     source = Source(5)
-    planning = desk.planning(source)
-    for txid in (1, 2):
-        planning.plan(txid, replay=False)
+    planning = planned(desk, source, 2)
     desk.now = 2000
     assert planning.plan(1, replay=True)
     assert planning.plan(2, replay=True)
     assert len(source.asked) == 2
-    assert planning.txid_input(TransactionAttempt(2, 9)).stamp == 1000
+    given = planning.txid_input(TransactionAttempt(2, 9))
+    assert (given.attempt, given.document, given.payload) == ((2, 9), {"taken": 2}, ["payload", 2])
+    assert given.stamp == 1000
 
 
 def test_an_opaque_replay_is_replanned_from_the_end_of_the_preceding_txid(desk: Desk) -> None:
     source = Source(5, opaque=True)
-    planning = desk.planning(source)
-    for txid in (1, 2):
-        planning.plan(txid, replay=False)
-    assert planning.plan(2, replay=True)
+    assert planned(desk, source, 2).plan(2, replay=True)
     assert source.asked[-1] == (2, {"taken": 1}, True)
 
 
@@ -101,10 +96,7 @@ def test_timestamps_never_decrease(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("opaque", "kept"), [(False, (2, 3)), (True, ())], ids=["transactional", "opaque"])
 def test_item_63_after_a_restart_undecided_plans_are_kept_or_dropped(opaque: bool, kept: tuple, desk: Desk) -> None:
-    planning = desk.planning(Source(5, opaque=opaque))
-    for txid in (1, 2, 3):
-        planning.plan(txid, replay=False)
-    planning.save()
+    planned(desk, Source(5, opaque=opaque), 3).save()
     again = desk.planning(Source(5, opaque=opaque))
     assert again.open(2) == kept
     assert sorted(desk.books.metas()) == [1, *kept]
@@ -113,8 +105,7 @@ def test_item_63_after_a_restart_undecided_plans_are_kept_or_dropped(opaque: boo
 
 
 def test_a_transactional_spout_that_replays_another_batch_is_rejected(desk: Desk) -> None:
-    planning = desk.planning(Source(2))
-    planning.plan(1, replay=False)
+    planning = planned(desk, Source(2), 1)
     planning.save()
     planning.processed([outcome(1, digests={"p": "aa", "q": "bb"})])
     planning.processed([outcome(1, digests={"p": "aa", "q": "bb"})])
@@ -127,6 +118,14 @@ def test_a_transactional_spout_that_replays_another_batch_is_rejected(desk: Desk
         again.processed([outcome(1, digests={"p": "xx"})])
 
 
+def test_an_opaque_spout_may_replay_another_batch(desk: Desk) -> None:
+    planning = planned(desk, Source(2, opaque=True), 1)
+    for digest in ("aa", "cc"):
+        planning.processed([outcome(1, digests={"p": digest})])
+    desk.books.write_status({})
+    assert desk.books.metas()[1].digests == {"p": "cc"}
+
+
 def test_digests_are_stored_at_once_for_committers_with_external_effects(desk: Desk) -> None:
     desk.planning(Source(2))
     planning = Planning(desk.books, Source(2), lambda: desk.now, external=True)
@@ -136,18 +135,8 @@ def test_digests_are_stored_at_once_for_committers_with_external_effects(desk: D
     assert desk.books.metas()[1].digests == {"p": "aa"}
 
 
-def test_an_opaque_spout_may_replay_another_batch(desk: Desk) -> None:
-    planning = desk.planning(Source(2, opaque=True))
-    planning.plan(1, replay=False)
-    for digest in ("aa", "cc"):
-        planning.processed([outcome(1, digests={"p": digest})])
-    desk.books.write_status({})
-    assert desk.books.metas()[1].digests == {"p": "cc"}
-
-
 def test_actual_extents_are_stored_once_the_tasks_have_reported(desk: Desk) -> None:
-    planning = desk.planning(Source(2, parts=True))
-    planning.plan(1, replay=False)
+    planning = planned(desk, Source(2, parts=True), 1)
     planning.save()
     assert planning.carried(1) == {}
     planning.processed([outcome(1, parts={"0": {"batch": [0, 2]}})])
@@ -157,17 +146,14 @@ def test_actual_extents_are_stored_once_the_tasks_have_reported(desk: Desk) -> N
 
 @pytest.mark.parametrize("opaque", [False, True])
 def test_extents_of_a_failed_txid_are_kept_if_its_replay_must_be_exact(opaque: bool, desk: Desk) -> None:
-    planning = desk.planning(Source(2, opaque=opaque, parts=True))
-    planning.plan(1, replay=False)
+    planning = planned(desk, Source(2, opaque=opaque, parts=True), 1)
     planning.save()
     planning.emitted(outcome(1, parts={"0": {"batch": 7}}, error=ERROR))
     assert desk.books.metas()[1].document["parts"] == (None if opaque else {"0": {"batch": 7}})
 
 
 def test_forget_returns_the_txids_of_removed_plans(desk: Desk) -> None:
-    planning = desk.planning(Source(5))
-    for txid in (1, 2, 3):
-        planning.plan(txid, replay=False)
+    planning = planned(desk, Source(5), 3)
     assert planning.forget(3) == [1, 2]
     assert planning.forget(3) == []
     assert planning.document(3) == {"taken": 3}

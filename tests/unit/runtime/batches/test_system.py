@@ -19,21 +19,13 @@ class World:
     """Clocks, and planner and gate as far as system transactions use them."""
 
     def __init__(self) -> None:
-        self.micros, self.seconds = 0, 0.0
+        self.micros, self.seconds, self.closed = 0, 0.0, False
         self.kinds: dict[int, Any] = {}
-        self.closed = False
-
-    def now(self) -> int:
-        return self.micros
-
-    def monotonic(self) -> float:
-        return self.seconds
+        self.now, self.monotonic = lambda: self.micros, lambda: self.seconds
+        self.plan_system = self.kinds.__setitem__
 
     def kind(self, txid: int) -> Any:
         return self.kinds.get(txid, "data")
-
-    def plan_system(self, txid: int, kind: Any) -> None:
-        self.kinds[txid] = kind
 
 
 @pytest.fixture
@@ -56,6 +48,9 @@ def test_a_heartbeat_is_due_at_its_time_while_nothing_is_in_flight(world):
     assert not made.plan(2, idle=False, replay=False)
     assert made.plan(2, idle=True, replay=False)
     assert world.kinds == {2: "heartbeat"}
+    made.committed([5])
+    made.committed([])  # a transaction without timers cancels them
+    assert made.wait() is None
 
 
 def test_heartbeats_keep_their_interval(world):
@@ -70,23 +65,11 @@ def test_heartbeats_keep_their_interval(world):
     assert made.plan(3, idle=True, replay=False)
 
 
-def test_a_transaction_without_timers_cancels_them(world):
-    made = system(world)
-    made.committed([5])
-    made.committed([])
-    assert made.wait() is None
-
-
-def test_one_heartbeat_is_due_at_once_after_a_start_with_committed_transactions(world):
-    made = system(world)
+@pytest.mark.parametrize("timers", [True, False])
+def test_one_heartbeat_is_due_at_once_after_a_start_with_committed_transactions(world, timers):
+    made = system(world, timers=timers)
     made.open(8)
-    assert made.plan(8, idle=True, replay=False)
-
-
-def test_runs_without_timers_have_none(world):
-    made = system(world, timers=False)
-    made.open(8)
-    assert not made.plan(8, idle=True, replay=False)
+    assert made.plan(8, idle=True, replay=False) is timers
 
 
 def test_a_system_transaction_that_failed_is_planned_as_one_again(world):

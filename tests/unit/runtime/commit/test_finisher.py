@@ -65,18 +65,15 @@ def tried(turn: CommitTurn | None) -> list[int]:
     return [] if turn is None else [one.txid for one in turn.tried]
 
 
-def test_no_early_finish_before_the_first_group_or_when_disallowed():
-    assert not Line().finish(1)
-    line = Line(allowed=False)
-    line.ahead.reached = 4
-    assert not line.finish(5)
-
-
 def test_only_the_txid_after_the_last_finished_one_may_finish_early(line):
     assert not line.finish(6)
     assert line.finish(5)
     assert not line.finish(5)
     assert line.finish(6)
+    assert not Line().finish(1)  # nothing before the first group
+    line = Line(allowed=False)
+    line.ahead.reached = 4
+    assert not line.finish(5)
 
 
 def test_a_group_reuses_the_turn_of_its_early_finished_txids(line):
@@ -108,17 +105,13 @@ def test_discarding_a_txid_drops_its_results_and_those_of_later_txids(line):
     assert tried(line.ahead.take([ready(5), ready(6)])) == [5, 6]
 
 
-def test_a_discarded_failed_attempt_can_be_retried(line):
+def test_a_discarded_failed_attempt_can_be_retried_and_discarding_another_one_has_no_effect(line):
     line.finish(5, fails=True)
     line.ahead.forget({ready(5).attempt})
     assert line.finish(5)
-    assert tried(line.ahead.take([ready(5)])) == [5]
-
-
-def test_discarding_another_attempt_has_no_effect(line):
-    line.finish(5)
+    dropped = list(line.tables.dropped)
     line.ahead.forget({TransactionAttempt(5, 1), TransactionAttempt(9, 1)})
-    assert line.tables.dropped == []
+    assert line.tables.dropped == dropped
     assert tried(line.ahead.take([ready(5)])) == [5]
 
 

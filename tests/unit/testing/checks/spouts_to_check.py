@@ -53,7 +53,9 @@ class Source:
 # --- planned in the driver --------------------------------------------------------------------------------------------
 
 
-class Plain(TransactionalSpout, SpoutCoordinator, Emitter):
+class OfSource:
+    """Base class of spouts that are their own coordinators and emitters."""
+
     fields = ("n",)
 
     def __init__(self, source: Source) -> None:
@@ -66,6 +68,11 @@ class Plain(TransactionalSpout, SpoutCoordinator, Emitter):
         self.context = context
         return self
 
+    def num_partitions(self):
+        return len(self.source.read())
+
+
+class Plain(OfSource, TransactionalSpout, SpoutCoordinator, Emitter):
     def initialize_transaction(self, txid, prev_metadata):
         starts = prev_metadata["ends"] if prev_metadata else [0, 0]
         ends = [min(start + TAKE, len(rows)) for start, rows in zip(starts, self.source.read(), strict=True)]
@@ -187,21 +194,7 @@ class FailsToEmit(Plain):
 # --- planned in the tasks ---------------------------------------------------------------------------------------------
 
 
-class Partitioned(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
-    fields = ("n",)
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return self
-
-    def num_partitions(self):
-        return len(self.source.read())
-
+class Partitioned(OfSource, PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         start = last_metadata["end"] if last_metadata else 0
         end = min(start + TAKE, len(self.source.read()[partition]))
@@ -237,17 +230,8 @@ class ReplaysTooLittle(Partitioned):
         return {**metadata, "start": metadata["start"] + 1} if metadata["end"] > TAKE else metadata
 
 
-class Opaque(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
-    fields = ("n",)
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def emitter(self, context):
-        return self
-
-    def num_partitions(self):
-        return len(self.source.read())
+class Opaque(OfSource, OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
+    coordinator = OpaquePartitionedTransactionalSpout.coordinator
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         start = last_metadata or 0

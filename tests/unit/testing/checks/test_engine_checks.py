@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from txstorm.engine.cargo import Kind
 from txstorm.engine.local import LocalEngine
-from txstorm.engine.port import Pack
+from txstorm.engine.port import Pack, Processed
 from txstorm.errors import InputError
 from txstorm.testing import CheckFailed, check_engine
 
 
-class Changed(LocalEngine):
-    """Base class of faulty engines that alter the cargo of a pack's outcomes."""
+def faulty(**changes: Callable[[Processed], Any]) -> type[LocalEngine]:
+    """Return a class of engines that set fields of each outcome to what `changes` make of the outcome."""
 
-    def run(self, pack, cancelled=None):
-        outcomes = super().run(pack, cancelled)
-        for outcome in outcomes:
-            outcome.cargo = list(self.changed(outcome.cargo))
-        return outcomes
+    class Faulty(LocalEngine):
+        def run(self, pack: Pack, cancelled=None):
+            outcomes = super().run(pack, cancelled)
+            return [replace(one, **{field: change(one) for field, change in changes.items()}) for one in outcomes]
 
-    def changed(self, cargo):
-        raise NotImplementedError
+    return Faulty
 
 
-class LosesATuple(Changed):
-    def changed(self, cargo):
-        for one in cargo:
-            yield replace(one, batch=one.batch.slice(1)) if one.kind is Kind.DATA else one
+def with_cargo(change: Callable[[list[Any]], list[Any]]) -> type[LocalEngine]:
+    return faulty(cargo=lambda outcome: change(outcome.cargo))
 
 
-class SendsTwice(Changed):
-    def changed(self, cargo):
-        return [*cargo, *cargo[-1:]]
-
-
-class Backwards(Changed):
-    """Fault: reverses the order of the tuples from each source task."""
-
-    def changed(self, cargo):
-        for one in cargo:
-            yield replace(one, batch=one.batch.take(list(range(one.batch.num_rows))[::-1]))
-
-
-class MixesSources(Changed):
-    def changed(self, cargo):
-        return [replace(one, source=0) for one in cargo]
+def with_data(change: Callable[[Any], Any]) -> type[LocalEngine]:
+    return with_cargo(lambda cargo: [replace(one, batch=change(one)) for one in cargo])
 
 
 class GoesOn(LocalEngine):
@@ -59,34 +43,30 @@ class GoesOn(LocalEngine):
         ]
 
 
-class SwallowsFailures(LocalEngine):
-    def run(self, pack: Pack, cancelled=None):
-        outcomes = super().run(pack, cancelled)
-        for outcome in outcomes:
-            outcome.error = None
-        return outcomes
+FAULTY = {
+    "loses a tuple": (
+        with_data(lambda one: one.batch.slice(1) if one.kind is Kind.DATA else one.batch),
+        "network 'diamond': txid 1",
+    ),
+    "sends twice": (with_cargo(lambda cargo: [*cargo, *cargo[-1:]]), "network 'diamond': txid 1"),
+    "reverses the tuples of each source task": (
+        with_data(lambda one: one.batch.take(list(range(one.batch.num_rows))[::-1])),
+        "network 'diamond': ",
+    ),
+    "mixes sources": (with_cargo(lambda cargo: [replace(one, source=0) for one in cargo]), "network 'diamond': "),
+    "goes on": (GoesOn, "a batch that fails: txids, up to the one that failed: expected .1, 2., got .1, 2, 3."),
+    "swallows failures": (faulty(error=lambda outcome: None), "a batch that fails: who failed"),
+    "never answers": (
+        faulty(attempt=lambda outcome: outcome.attempt._replace(attempt_id=0)),
+        "network 'diamond': expected the run to end, got .* in flight after 2 s",
+    ),
+}
 
 
-class NeverAnswers(LocalEngine):
-    def run(self, pack: Pack, cancelled=None):
-        outcomes = super().run(pack, cancelled)
-        return [replace(one, attempt=one.attempt._replace(attempt_id=0)) for one in outcomes]
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        (LosesATuple, "network 'diamond': txid 1"),
-        (SendsTwice, "network 'diamond': txid 1"),
-        (Backwards, "network 'diamond': "),
-        (MixesSources, "network 'diamond': "),
-        (GoesOn, "a batch that fails: txids, up to the one that failed: expected .1, 2., got .1, 2, 3."),
-        (SwallowsFailures, "a batch that fails: who failed"),
-        (NeverAnswers, "network 'diamond': expected the run to end, got .* in flight after 2 s"),
-    ],
-)
-def test_faulty_engines_are_rejected(kind: type[LocalEngine], says: str) -> None:
-    timeout = 2 if kind is NeverAnswers else 60
+@pytest.mark.parametrize("fault", FAULTY)
+def test_faulty_engines_are_rejected(fault: str) -> None:
+    kind, says = FAULTY[fault]
+    timeout = 2 if fault == "never answers" else 60
     with pytest.raises(CheckFailed, match=f"^engine: {says}"):
         check_engine(kind, networks=["diamond"], timeout=timeout)
 

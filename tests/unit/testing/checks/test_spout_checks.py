@@ -20,30 +20,28 @@ def source(tmp_path: Path) -> spouts.Source:
     return spouts.Source(tmp_path / "source.json")
 
 
-@pytest.mark.parametrize("kind", [spouts.Plain, spouts.Slow, spouts.Partitioned])
-def test_user_defined_transactional_spouts_pass(kind, source: spouts.Source) -> None:
-    check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
+def passes(kind, source: spouts.Source, seed: int) -> None:
+    opaque = getattr(kind, "opaque", False) or issubclass(kind, spouts.Opaque)
+    check = check_opaque_spout if opaque else check_transactional_spout
+    check(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[seed])
 
 
-@pytest.mark.parametrize("kind", [spouts.OpaquePlain, spouts.Opaque])
-def test_user_defined_opaque_spouts_pass(kind, source: spouts.Source) -> None:
-    check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
+@pytest.mark.parametrize("kind", [spouts.Plain, spouts.Slow, spouts.Partitioned, spouts.OpaquePlain, spouts.Opaque])
+def test_user_defined_spouts_pass(kind, source: spouts.Source) -> None:
+    passes(kind, source, 1)
+
+
+UNAVAILABLE = (
+    *("SeldomReady", "FailsToEmit", "PartitionedAway", "PartitionedFails"),
+    *("OpaqueAway", "OpaqueFails", "OpaqueSeldomReady"),
+)
 
 
 @pytest.mark.parametrize("chance", range(2))
-@pytest.mark.parametrize(
-    "kind", [spouts.SeldomReady, spouts.FailsToEmit, spouts.PartitionedAway, spouts.PartitionedFails]
-)
+@pytest.mark.parametrize("kind", UNAVAILABLE)
 def test_a_frequently_unavailable_source_is_not_a_fault(kind, chance: int, source: spouts.Source) -> None:
     spouts.CHANCE.seed(chance)
-    check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
-
-
-@pytest.mark.parametrize("chance", range(2))
-@pytest.mark.parametrize("kind", [spouts.OpaqueAway, spouts.OpaqueFails, spouts.OpaqueSeldomReady])
-def test_a_frequently_unavailable_opaque_source_is_not_a_fault(kind, chance: int, source: spouts.Source) -> None:
-    spouts.CHANCE.seed(chance)
-    check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
+    passes(getattr(spouts, kind), source, chance)
 
 
 def test_memory_and_file_spouts_pass(tmp_path: Path) -> None:

@@ -45,33 +45,30 @@ def test_stores_in_memory_pass(kind: Callable[[], MapBackend]) -> None:
     check_state(named(kind), seeds=[1])
 
 
-def check_sql(url: str, prefix: str) -> None:
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+def database(request, tmp_path: Path) -> str:
+    """Return the URL of a database."""
+    return request.getfixturevalue("postgres").url if request.param == "postgresql" else f"sqlite:///{tmp_path}/own.db"
+
+
+def test_sql_databases_pass(database: str) -> None:
     made: list[SqlAlchemyBackend] = []
 
     def make(name: str) -> SqlAlchemyBackend:
-        made.append(SqlAlchemyBackend(url, name))
+        made.append(SqlAlchemyBackend(database, name))
         return made[-1]
 
     try:
-        check_state(make, prefix=prefix, seeds=[1])
+        check_state(make, prefix="state_checks", seeds=[1])
     finally:
         for one in made:
             one.dispose()
 
 
-def test_sqlite_passes(tmp_path: Path) -> None:
-    check_sql(f"sqlite:///{tmp_path / 'own.db'}", "check")
-
-
-@pytest.mark.integration
-def test_postgresql_passes(postgres) -> None:
-    check_sql(postgres.url, "state_checks")
-
-
-def open_concurrently(url: str, prefix: str) -> None:
-    """Open a new map through several stores concurrently, so that they create its tables at the same time."""
+def test_many_stores_open_a_new_map_concurrently(database: str) -> None:
+    """Several stores create the tables of a new map at the same time."""
     for number in range(5):
-        stores = [SqlAlchemyBackend(url, f"{prefix}_{number}") for _ in range(6)]
+        stores = [SqlAlchemyBackend(database, f"opened_{number}") for _ in range(6)]
         start = threading.Barrier(len(stores))
 
         def opened(store: SqlAlchemyBackend, start: threading.Barrier = start) -> None:
@@ -83,15 +80,6 @@ def open_concurrently(url: str, prefix: str) -> None:
         finally:
             for store in stores:
                 store.dispose()
-
-
-def test_many_stores_open_a_new_map_in_sqlite_concurrently(tmp_path: Path) -> None:
-    open_concurrently(f"sqlite:///{tmp_path / 'own.db'}", "opened")
-
-
-@pytest.mark.integration
-def test_many_stores_open_a_new_map_in_postgresql_concurrently(postgres) -> None:
-    open_concurrently(postgres.url, "opened")
 
 
 def test_a_store_in_memory_compares_its_mark_under_its_lock():
@@ -200,43 +188,6 @@ class LooksOnce(MemoryBackend):
         return True
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        (LeavesOut, "unknown keys have none"),
-        (OrderOfItsOwn, "rows come back in the order of the keys"),
-        (NoPrev, "rows keep all their fields"),
-        (NumbersAsFloats, "rows keep all their fields: row 0: expected .'0', .*got .'0.0', "),
-        (LooseKeys, "keys keep their letters"),
-        (InsertsOnly, "puts overwrite and may be repeated"),
-        (NeverDeletes, "None deletes"),
-        (ForgetsRemovals, "removals are found until a later txid: the removed row"),
-        (Adds, "puts overwrite"),
-        (GivesItsOwn, "other handles see what was put: the row another handle put"),
-        (
-            AnyMark,
-            "other marks are refused: answer to a put over a mark that was never stored: expected False, got True",
-        ),
-        (RowsFirst, "other marks are refused: the rows after it"),
-        (LooksOnce, "other marks are refused: answer"),
-    ],
-)
-def test_faulty_stores_are_rejected(kind: Callable[[], MapBackend], says: str) -> None:
-    with pytest.raises(CheckFailed, match=f"^state: {says}"):
-        check_state(named(kind), seeds=[])
-
-
-def test_maps_that_share_one_store_are_rejected() -> None:
-    store = MemoryBackend()
-    with pytest.raises(CheckFailed, match=r"^state: "):
-        check_state(lambda name: store, seeds=[])
-
-
-def test_a_map_that_is_different_at_every_opening_is_rejected() -> None:
-    with pytest.raises(CheckFailed, match=r"^state: other handles see what was put"):
-        check_state(lambda name: MemoryBackend(), seeds=[])
-
-
 class NoLock(MemoryBackend):
     """Fault: compares and writes without a lock."""
 
@@ -337,27 +288,6 @@ class ReadThenWrite:
             return True
 
 
-RACE = r"^state: of concurrent puts over one mark, one succeeds \(seed 0\): round \d+, .* in a second step\?"
-
-
-@pytest.mark.parametrize("kind", [NoLock, LocksTheWrite, LocksEachStep])
-def test_memory_stores_with_separate_compare_and_write_are_rejected(kind: Callable[[], MapBackend]) -> None:
-    with pytest.raises(CheckFailed, match=RACE):
-        check_state(named(kind), seeds=[])
-
-
-def test_a_store_with_a_separate_lock_per_handle_is_rejected() -> None:
-    stores: defaultdict[str, NoLock] = defaultdict(NoLock)
-    with pytest.raises(CheckFailed, match=RACE):
-        check_state(lambda name: OwnLocks(stores[name]), seeds=[])
-
-
-def test_a_sqlite_store_with_separate_compare_and_write_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match=RACE):
-        check_state(lambda name: ReadThenWrite(tmp_path / name), seeds=[])
-    check_state(lambda name: ReadThenWrite(tmp_path / f"mended-{name}", mends=True), seeds=[1])
-
-
 def ignoring(field: str) -> type[MemoryBackend]:
     """Return a class of faulty stores that ignore one field when they compare marks."""
 
@@ -379,10 +309,45 @@ class ComparesTheTxid(MemoryBackend):
         return super().put_marked(rows, stored if same else expected, mark)
 
 
-@pytest.mark.parametrize("kind", [ComparesTheTxid, *(ignoring(field) for field in MapMark.__slots__)])
-def test_stores_that_compare_only_part_of_the_mark_are_rejected(kind: Callable[[], MapBackend]) -> None:
-    with pytest.raises(CheckFailed, match=r"^state: other marks are refused: answer to a put that expects "):
+RACE = r"of concurrent puts over one mark, one succeeds \(seed 0\): round \d+, .* in a second step\?"
+PART_OF_A_MARK = "other marks are refused: answer to a put that expects "
+FAULTY = [
+    (LeavesOut, "unknown keys have none"),
+    (OrderOfItsOwn, "rows come back in the order of the keys"),
+    (NoPrev, "rows keep all their fields"),
+    (NumbersAsFloats, "rows keep all their fields: row 0: expected .'0', .*got .'0.0', "),
+    (LooseKeys, "keys keep their letters"),
+    (InsertsOnly, "puts overwrite and may be repeated"),
+    (NeverDeletes, "None deletes"),
+    (ForgetsRemovals, "removals are found until a later txid: the removed row"),
+    (Adds, "puts overwrite"),
+    (GivesItsOwn, "other handles see what was put: the row another handle put"),
+    (AnyMark, "other marks are refused: answer to a put over a mark that was never stored: expected False, got True"),
+    (RowsFirst, "other marks are refused: the rows after it"),
+    (LooksOnce, "other marks are refused: answer"),
+    *((kind, RACE) for kind in (NoLock, LocksTheWrite, LocksEachStep)),
+    *((kind, PART_OF_A_MARK) for kind in (ComparesTheTxid, *map(ignoring, MapMark.__slots__))),
+]
+
+
+@pytest.mark.parametrize(("kind", "says"), FAULTY)
+def test_faulty_stores_are_rejected(kind: Callable[[], MapBackend], says: str) -> None:
+    with pytest.raises(CheckFailed, match=f"^state: {says}"):
         check_state(named(kind), seeds=[])
+
+
+def test_faulty_openings_of_a_map_are_rejected(tmp_path: Path) -> None:
+    """One store for all maps, a new map at every opening, a lock of each handle, and two transactions in SQLite."""
+    store, shared = MemoryBackend(), named(NoLock)
+    for make, says in (
+        (lambda name: store, ""),
+        (lambda name: MemoryBackend(), "other handles see what was put"),
+        (lambda name: OwnLocks(shared(name)), RACE),
+        (lambda name: ReadThenWrite(tmp_path / name), RACE),
+    ):
+        with pytest.raises(CheckFailed, match=f"^state: {says}"):
+            check_state(make, seeds=[])
+    check_state(lambda name: ReadThenWrite(tmp_path / f"mended-{name}", mends=True), seeds=[1])
 
 
 class LosesAnswers(MemoryBackend):

@@ -114,10 +114,12 @@ def test_every_signature_that_accepts_the_call_passes(bolt):
     assert built(bolt).component("bolt")
 
 
-def test_methods_set_as_instance_attributes_are_checked():
+def test_methods_of_instances_and_of_committers_are_checked():
     bolt = batch()
     bolt.finish_batch = lambda attempt: None
     assert "takes (attempt), but it is called without arguments" in faults(bolt)[0]
+    committer = {"execute": lambda self, one: None, "finish_batch": lambda self, txid: None}
+    assert "finish_batch of Mine" in faults(type("Mine", (BatchBolt, Committer), committer)())[0]
 
 
 class Wrong(TransactionalSpout):
@@ -189,14 +191,3 @@ def test_signatures_of_coordinators_and_emitters_are_checked_on_creation(tmp_pat
         run(built(basic(), spout), engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(60)
     assert f"write {right}" in str(caught.value)
     assert "numbers" in str(caught.value)
-
-
-def test_signatures_of_committers_are_checked():
-    class Mine(BatchBolt, Committer):
-        def execute(self, tuple):
-            pass
-
-        def finish_batch(self, txid):
-            pass
-
-    assert "finish_batch of Mine" in faults(Mine())[0]

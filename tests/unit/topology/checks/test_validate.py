@@ -29,15 +29,7 @@ def with_bolt(bolt, committer=False):
 
 
 def with_state(state):
-    class Bolt(Plain):
-        table = state
-
-    return with_bolt(Bolt(), committer=True)
-
-
-class DirectBolt(Plain):
-    def declare_output_fields(self, declarer):
-        declarer.declare("x", direct=True)
+    return with_bolt(bolt(table=state), committer=True)
 
 
 def test_a_valid_topology_has_no_faults():
@@ -85,28 +77,59 @@ def test_bad_names_of_topologies_components_states_and_sinks_are_rejected(name):
     assert f"sink {name!r}: a name is " in only_fault(with_state(SinkTable(name, {"v": int})))
 
 
-def test_two_components_with_one_id():
+# -- bolts and spouts ----------------------------------------------------------------------------------------------
+
+
+def bolt(*bases, **attributes):
+    """Return a bolt of a class with `bases` (Plain by default) and `attributes`."""
+    return type("Bolt", bases or (Plain,), attributes)()
+
+
+def declares_twice(self, declarer):
+    declarer.declare("a")
+    declarer.declare("b")
+
+
+LOCK = threading.Lock()
+BOLTS = [
+    (bolt(streams={"a/b": ("x",)}), "stream 'a/b': a name is"),
+    (Plain, "'b': got the class Plain instead of an object; write Plain(...)"),
+    (Lines(), "Lines is neither a BasicBolt nor a BatchBolt"),
+    (bolt(BasicBolt, BatchBolt, execute=lambda self, *given: None), "is both a BasicBolt and a BatchBolt"),
+    (bolt(Split, Committer), "a BasicBolt, which can never be a committer"),
+    (bolt(BasicBolt), "overrides neither execute nor execute_batch"),
+    (bolt(BatchBolt), "overrides neither execute nor execute_batch"),
+    (bolt(execute=lambda self, one: LOCK.acquire()), "it or something its code refers to cannot be serialised"),
+    (bolt(fields=("a", "a")), "field 'a' is declared twice"),
+    (bolt(fields=("_a",)), "starts with '_'"),
+    (bolt(fields=("",)), "field '' is not a non-empty string"),
+    (bolt(fields=("a\0",)), "is not a non-empty string"),
+    (bolt(fields=(1,)), "field 1 is not a non-empty string"),
+    (bolt(fields=((["a"],),)), "is not a non-empty string"),
+    (bolt(declare_output_fields=declares_twice), "component 'b': stream 'default' is declared twice"),
+]
+
+
+@pytest.mark.parametrize(("bolt", "sentence"), BOLTS)
+def test_faults_of_one_bolt(bolt, sentence):
+    assert sentence in only_fault(with_bolt(bolt))
+
+
+@pytest.mark.parametrize(
+    ("spout", "sentence"), [(Lines, "spout 's': got the class Lines"), (Split(), "Split is no spout")]
+)
+def test_faults_of_the_spout(spout, sentence):
+    assert sentence in only_fault(TransactionalTopologyBuilder("t", "s", spout))
+
+
+def test_component_ids_are_unique_whatever_their_case():
     made = builder()
-    made.set_bolt("a", Split()).shuffle_grouping("lines")
-    made.set_bolt("a", Split()).shuffle_grouping("lines")
-    made.set_bolt("a", Split()).shuffle_grouping("lines")
+    for _ in range(3):
+        made.set_bolt("a", Split()).shuffle_grouping("lines")
     assert only_fault(made) == "component 'a': two components have this id; give each its own"
-
-
-def test_a_bolt_with_the_spouts_id():
     made = builder()
     made.set_bolt("Lines", Split()).shuffle_grouping("lines")
     assert "'lines' and 'Lines' differ only in case" in only_fault(made)
-
-
-def test_a_stream_with_a_bad_name():
-    class Bad(Plain):
-        streams = {"a/b": ("x",)}
-
-    assert "stream 'a/b': a name is" in only_fault(with_bolt(Bad()))
-
-
-# -- objects -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, 1.5, "2", 40000])
@@ -114,45 +137,13 @@ def test_parallelism_must_be_a_number_of_tasks(parallelism):
     assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
 
 
-def test_a_class_instead_of_an_object_is_a_fault():
-    assert "'b': got the class Plain instead of an object; write Plain(...)" in only_fault(with_bolt(Plain))
-    assert "spout 's': got the class Lines" in only_fault(TransactionalTopologyBuilder("t", "s", Lines))
-
-
-def test_a_spout_of_unknown_kind_is_a_fault():
-    assert "Split is no spout" in only_fault(TransactionalTopologyBuilder("t", "s", Split()))
-
-
-def test_a_bolt_of_unknown_kind_is_a_fault():
-    assert "Lines is neither a BasicBolt nor a BatchBolt" in only_fault(with_bolt(Lines()))
-
-
-def test_a_bolt_of_both_kinds_is_a_fault():
-    class Both(BasicBolt, BatchBolt):
-        def execute(self, *given):
-            pass
-
-    assert "is both a BasicBolt and a BatchBolt" in only_fault(with_bolt(Both()))
-
-
-def test_a_basic_bolt_is_never_a_committer():
-    class Marked(Split, Committer):
-        pass
-
-    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Marked()))
+def test_a_basic_bolt_is_never_added_as_a_committer():
     assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
 
 
 @pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
-def test_a_bolt_without_execute_is_a_fault(base):
-    idle = type("Idle", (base,), {})
-    assert "overrides neither execute nor execute_batch" in only_fault(with_bolt(idle()))
-
-
-@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
 def test_execute_batch_is_enough(base):
-    columns = type("Columns", (base,), {"execute_batch": lambda self, *given: None})
-    assert faults(with_bolt(columns())) == ()
+    assert faults(with_bolt(bolt(base, execute_batch=lambda self, *given: None))) == ()
 
 
 def test_a_declaration_that_raises_is_reported_as_one_fault():
@@ -165,38 +156,27 @@ def test_a_declaration_that_raises_is_reported_as_one_fault():
     assert "declare_output_fields of Broken raised KeyError: 'oops'" in only_fault(made)
 
 
-def test_an_unpicklable_bolt_is_reported_with_its_attribute():
-    class Locked(Plain):
-        def __init__(self):
-            self.fine = 1
-            self.lock = threading.Lock()
+class Locked:
+    """Something that cannot be shipped to a worker; also a custom grouping."""
 
-    fault = only_fault(with_bolt(Locked()))
-    assert fault.startswith("component 'b': Locked cannot be shipped to a worker: its attribute 'lock' ")
+    def __init__(self):
+        self.fine = 1
+        self.lock = threading.Lock()
+
+    def prepare(self, component, stream, targets):
+        pass
+
+    def choose_tasks(self, source_task, values):
+        return [0]
+
+
+def test_unpicklable_objects_are_reported_with_their_attribute():
+    class LockedBolt(Plain):
+        __init__ = Locked.__init__
+
+    fault = only_fault(with_bolt(LockedBolt()))
+    assert fault.startswith("component 'b': LockedBolt cannot be shipped to a worker: its attribute 'lock' ")
     assert "create such things in prepare" in fault
-
-
-def test_a_bolt_with_unpicklable_code_is_a_fault():
-    lock = threading.Lock()
-
-    class Closing(Plain):
-        def execute(self, tuple):
-            lock.acquire()
-
-    assert "it or something its code refers to cannot be serialised" in only_fault(with_bolt(Closing()))
-
-
-def test_an_unpicklable_custom_grouping_is_a_fault():
-    class Locked:
-        def __init__(self):
-            self.lock = threading.Lock()
-
-        def prepare(self, component, stream, targets):
-            pass
-
-        def choose_tasks(self, source_task, values):
-            return [0]
-
     made = builder()
     made.set_bolt("b", Plain()).custom_grouping("lines", Locked())
     assert "custom grouping on 'lines': Locked cannot be shipped" in only_fault(made)
@@ -205,9 +185,9 @@ def test_an_unpicklable_custom_grouping_is_a_fault():
 # -- subscriptions -----------------------------------------------------------------------------------------------
 
 
-def subscribed(declare, source=Partial):
+def subscribed(declare, source):
     made = builder()
-    made.set_bolt("p", source()).shuffle_grouping("lines")
+    made.set_bolt("p", source).shuffle_grouping("lines")
     declare(made.set_bolt("b", Plain()))
     return only_fault(made)
 
@@ -232,33 +212,26 @@ def subscribed(declare, source=Partial):
     ],
 )
 def test_faults_of_one_subscription(declare, sentence):
-    assert sentence in subscribed(declare)
+    assert sentence in subscribed(declare, Partial())
 
 
-def test_a_direct_stream_requires_a_direct_grouping():
-    assert "stream 'default' is direct" in subscribed(lambda d: d.shuffle_grouping("p"), DirectBolt)
-
-
-def test_nothing_can_be_read_from_a_bolt_without_fields():
-    class Silent(Plain):
-        fields = ()
-
-    assert "'p' declares no output fields" in subscribed(lambda d: d.shuffle_grouping("p"), Silent)
-
-
-def test_a_stream_without_fields_cannot_be_read():
-    class Empty(Plain):
-        def declare_output_fields(self, declarer):
-            declarer.declare()
-
-    assert "is declared without fields" in subscribed(lambda d: d.shuffle_grouping("p"), Empty)
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            bolt(declare_output_fields=lambda self, declarer: declarer.declare("x", direct=True)),
+            "stream 'default' is direct",
+        ),
+        (bolt(fields=()), "'p' declares no output fields"),
+        (bolt(declare_output_fields=lambda self, declarer: declarer.declare()), "is declared without fields"),
+    ],
+)
+def test_faults_of_what_is_subscribed_to(source, sentence):
+    assert sentence in subscribed(lambda d: d.shuffle_grouping("p"), source)
 
 
 def test_a_bolt_without_subscribers_may_declare_fields_or_none():
-    class Silent(Plain):
-        fields = ()
-
-    assert faults(with_bolt(Silent())) == ()
+    assert faults(with_bolt(bolt(fields=()))) == ()
     assert faults(with_bolt(Plain())) == ()
 
 
@@ -281,38 +254,12 @@ def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        (("a", "a"), "field 'a' is declared twice"),
-        (("_a",), "starts with '_'"),
-        (("",), "field '' is not a non-empty string"),
-        (("a\0",), "is not a non-empty string"),
-        ((1,), "field 1 is not a non-empty string"),
-        (((["a"],),), "is not a non-empty string"),
-    ],
-)
-def test_field_names_must_be_distinct(fields, sentence):
-    bolt = type("Bolt", (Plain,), {"fields": fields})
-    assert sentence in only_fault(with_bolt(bolt()))
-
-
-@pytest.mark.parametrize(
     "table", [KeyedState("t", {"k": str}, {"n": int}, writer="rust"), SinkTable("t", {"n": int}, writer="rust")]
 )
 def test_an_invalid_sink_writer_is_a_fault(table):
-    bolt = type("Bolt", (Keep,), {"table": table})
     made = builder()
-    made.set_committer_bolt("k", bolt()).shuffle_grouping("lines")
+    made.set_committer_bolt("k", bolt(Keep, table=table)).shuffle_grouping("lines")
     assert only_fault(made) == "component 'k', table 't': expected writer 'deltalake' or 'spark', got 'rust'"
-
-
-def test_a_stream_declared_twice():
-    class Twice(Plain):
-        def declare_output_fields(self, declarer):
-            declarer.declare("a")
-            declarer.declare("b")
-
-    assert "component 'b': stream 'default' is declared twice" in only_fault(with_bolt(Twice()))
 
 
 @pytest.mark.parametrize(
@@ -363,54 +310,38 @@ def test_every_documented_type_is_accepted():
 
 @pytest.mark.parametrize("table", [KeyedState("s", {"k": str}, {"v": int}), SinkTable("s", {"v": int})])
 def test_only_committers_have_tables(table):
-    class Bolt(Plain):
-        held = table
-
-    class Basic(Split):
-        held = table
-
-    class Spout(Lines):
-        held = table
-
-    assert "'b' declares s" in only_fault(with_bolt(Bolt()))
-    assert "mark the bolt with Committer or add it with set_committer_bolt" in only_fault(with_bolt(Bolt()))
-    assert "move it to a committer" in only_fault(with_bolt(Basic()))
-    assert "move it to a committer" in only_fault(TransactionalTopologyBuilder("t", "s", Spout()))
+    fault = only_fault(with_bolt(bolt(held=table)))
+    assert "'b' declares s" in fault
+    assert "mark the bolt with Committer or add it with set_committer_bolt" in fault
+    assert "move it to a committer" in only_fault(with_bolt(bolt(Split, held=table)))
+    assert "move it to a committer" in only_fault(TransactionalTopologyBuilder("t", "s", bolt(Lines, held=table)))
 
 
 def two_tables(first, second):
     made = builder()
     for name, table in (("one", first), ("two", second)):
-        bolt = type("Bolt", (Plain,), {"held": table})
-        made.set_committer_bolt(name, bolt()).global_grouping("lines")
+        made.set_committer_bolt(name, bolt(held=table)).global_grouping("lines")
     return made
 
 
-def test_a_table_belongs_to_one_component():
-    state, sink = KeyedState("s", {}, {"v": int}), SinkTable("s", {"v": int})
+def test_a_table_belongs_to_one_component_whatever_the_case_of_its_name():
+    state, sink, upper = KeyedState("s", {}, {"v": int}), SinkTable("s", {"v": int}), KeyedState("S", {}, {"v": int})
     assert "state 's' is declared by both 'one' and 'two'" in only_fault(two_tables(state, state))
     assert "sink 's' is declared by both 'one' and 'two'" in only_fault(two_tables(sink, sink))
     assert faults(two_tables(state, sink)) == ()
-
-
-def test_tables_that_differ_only_in_case():
-    upper, lower = KeyedState("S", {}, {"v": int}), KeyedState("s", {}, {"v": int})
-    assert "states 'S' and 's' differ only in case" in only_fault(two_tables(upper, lower))
-
-
-def test_two_different_tables_of_one_name_in_a_component_are_a_fault():
-    tables = (KeyedState("s", {}, {"v": int}), KeyedState("s", {}, {"v": str}))
-    assert "declares state 's' twice with different columns" in only_fault(with_state(tables))
+    assert "states 'S' and 's' differ only in case" in only_fault(two_tables(upper, state))
+    other = KeyedState("s", {}, {"v": str})
+    assert "declares state 's' twice with different columns" in only_fault(with_state((state, other)))
 
 
 # -- warnings ----------------------------------------------------------------------------------------------------
 
 
 def warnings(declare, parallelism=2, state=None):
-    bolt = type("Bolt", (Plain,), {"held": state or KeyedState("s", {"word": str, "n": int}, {"v": int})})
     made = builder()
     made.set_bolt("p", Partial()).shuffle_grouping("lines")
-    declare(made.set_committer_bolt("k", bolt(), parallelism))
+    held = KeyedState("s", {"word": str, "n": int}, {"v": int}) if state is None else state
+    declare(made.set_committer_bolt("k", bolt(held=held), parallelism))
     report = made.validate()
     assert report.faults == ()
     return report.warnings
@@ -444,31 +375,29 @@ def test_a_grouping_within_the_key_does_not_warn(declare):
     assert warnings(declare) == ()
 
 
-def test_fields_outside_the_key_warn():
-    (warning,) = warnings(
-        lambda d: d.fields_grouping("p", ["n", "word"]), state=KeyedState("s", {"word": str}, {"v": int})
-    )
-    assert "use parallelism 1 or fields_grouping('p', ['word'])" in warning
-
-
-def test_advice_mentions_only_existing_fields():
-    (warning,) = warnings(lambda d: d.shuffle_grouping("p"), state=KeyedState("s", {"token": str}, {"v": int}))
-    assert "fields_grouping('p', ...) on the fields that make up its key (token)" in warning
-
-
-def test_a_single_row_state_requires_a_global_grouping():
-    (warning,) = warnings(lambda d: d.fields_grouping("p", ["word"]), state=KeyedState("s", {}, {"v": int}))
-    assert warning.endswith("or global_grouping('p')")
+@pytest.mark.parametrize(
+    ("key", "declare", "advice"),
+    [
+        (["word"], lambda d: d.fields_grouping("p", ["n", "word"]), "parallelism 1 or fields_grouping('p', ['word'])"),
+        (
+            ["token"],
+            lambda d: d.shuffle_grouping("p"),
+            "fields_grouping('p', ...) on the fields that make up its key (t",
+        ),
+        ([], lambda d: d.fields_grouping("p", ["word"]), "or global_grouping('p')"),
+    ],
+)
+def test_advice_mentions_only_existing_fields(key, declare, advice):
+    (warning,) = warnings(declare, state=KeyedState("s", dict.fromkeys(key, str), {"v": int}))
+    assert advice in warning
+    assert key or warning.endswith(advice)
 
 
 def test_inputs_grouped_by_different_parts_of_the_key_warn():
-    def declare(declarer):
-        declarer.fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
-
-    bolt = type("Bolt", (Plain,), {"held": KeyedState("s", {"word": str, "n": int}, {"v": int})})
     made = builder()
     made.set_bolt("p", Partial()).shuffle_grouping("lines")
     made.set_bolt("q", Partial()).shuffle_grouping("lines")
-    declare(made.set_committer_bolt("k", bolt(), 2))
+    keep = bolt(held=KeyedState("s", {"word": str, "n": int}, {"v": int}))
+    made.set_committer_bolt("k", keep, 2).fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
     (warning,) = made.validate().warnings
     assert "its inputs are grouped by different fields (word and word, n)" in warning

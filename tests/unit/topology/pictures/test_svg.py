@@ -47,13 +47,19 @@ def generated(seed):
     return made.build_topology()
 
 
-def test_the_picture_is_one_self_contained_svg():
+def test_the_picture_is_one_self_contained_svg_of_a_numeric_size():
+    """Width and height are plain numbers: CairoSVG reads ``height:auto`` as the height, and draws nothing."""
     picture = word_count().describe("svg")
     root = ET.fromstring(picture)
     assert root.tag == f"{SVG}svg"
     assert " id=" not in picture  # two pictures on a page must not share ids
     assert "http" not in picture.replace("http://www.w3.org/2000/svg", "")
     assert "script" not in picture
+    root = ET.fromstring(rich().describe("svg"))
+    assert float(root.attrib["width"]) > 100
+    assert float(root.attrib["height"]) > 50
+    assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
+    assert "auto" not in rich().describe("svg")
 
 
 def test_the_picture_names_every_component_stream_and_table():
@@ -63,11 +69,8 @@ def test_the_picture_names_every_component_stream_and_table():
     assert any("PROCESSING PHASE" in one for one in shown)
     assert any("COMMIT PHASE" in one and "in txid order" in one for one in shown)
     assert any("counts" in one and "word → n" in one for one in shown)
-
-
-def test_without_committers_there_is_one_phase_band():
-    shown = texts(drawn(builder().build_topology()))
-    assert not any("COMMIT PHASE" in one for one in shown)
+    without_committers = texts(drawn(builder().build_topology()))
+    assert not any("COMMIT PHASE" in one for one in without_committers)
 
 
 def test_committers_have_a_double_border():
@@ -89,8 +92,9 @@ def test_a_long_name_is_truncated_in_the_box_and_complete_in_the_tooltip():
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_nodes_do_not_overlap_and_stay_inside(seed):
-    root = drawn(generated(seed))
+def test_nodes_do_not_overlap_and_stay_inside_and_links_run_left_to_right(seed):
+    topology = generated(seed)
+    root = drawn(topology)
     _, _, width, height = (float(part) for part in root.get("viewBox").split())
     boxes = node_boxes(root)
     for name, (x, y, w, h) in boxes.items():
@@ -106,12 +110,6 @@ def test_nodes_do_not_overlap_and_stay_inside(seed):
             or other[1] + other[3] < one[1]
         )
         assert apart, (seed, a, b)
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_links_run_left_to_right_and_the_commit_phase_is_right_of_the_rest(seed):
-    topology = generated(seed)
-    boxes = node_boxes(drawn(topology))
     for component in topology.components:
         for given in component.inputs:
             source, target = boxes[given.component], boxes[component.id]
@@ -186,12 +184,3 @@ def test_tables_are_drawn_in_their_committer():
     made.set_committer_bolt("plain", Plain()).global_grouping("lines")
     boxes = node_boxes(drawn(made.build_topology()))
     assert boxes["counts"][3] > boxes["plain"][3]
-
-
-def test_the_picture_has_a_numeric_size():
-    """Width and height are plain numbers: CairoSVG reads ``height:auto`` as the height, and draws nothing."""
-    root = ET.fromstring(rich().describe("svg"))
-    assert float(root.attrib["width"]) > 100
-    assert float(root.attrib["height"]) > 50
-    assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
-    assert "auto" not in rich().describe("svg")
