@@ -6,27 +6,15 @@ import pickle
 
 import cloudpickle
 import pytest
+from spout_samples import PlainSpout, stored, storing
 
-from txstorm import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout, TransactionalTopologyBuilder, run
-from txstorm.sinks import DeltaSink
-
-
-class ThreeBatches(TransactionalSpout):
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return UpToThree()
-
-    def emitter(self, context):
-        return EmitTxid()
+from txstorm import NOT_READY, run
 
 
-class UpToThree(SpoutCoordinator):
+class ThreeBatches(PlainSpout):
     def initialize_transaction(self, txid, prev_metadata):
         return NOT_READY if txid > 3 else txid
 
-
-class EmitTxid(Emitter):
     def emit_batch(self, attempt, metadata, collector):
         collector.emit(metadata)
 
@@ -38,12 +26,10 @@ def test_not_ready_is_the_same_object_after_pickling(module):
 
 @pytest.mark.parametrize("wait", ["available_now", "processAllAvailable"])
 def test_a_source_without_marks_is_exhausted_when_it_is_not_ready(in_tmp, wait):
-    builder = TransactionalTopologyBuilder("three", "numbers", ThreeBatches())
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("numbers")
-    handle = run(builder.build_topology(), engine="local", available_now=wait == "available_now")
+    handle = run(storing(ThreeBatches()), engine="local", available_now=wait == "available_now")
     if wait == "available_now":
         assert handle.awaitTermination(60)
     else:
         handle.processAllAvailable()
-    assert [row["n"] for row in handle.sink("rows").to_pylist()] == [1, 2, 3]
+    assert stored(handle) == [1, 2, 3]
     handle.stop()
