@@ -1,32 +1,27 @@
 """The merge layout: despite any failure, each version of the table is exactly the state after one commit group."""
 
 import random
-import resource
 from dataclasses import replace
 
 import pytest
-from deltalake import DeltaTable
 from store_cases import (
     COUNTS,
     INCARNATION,
     TOPOLOGY,
     TOTALS,
-    add,
     commit,
     crash_and_roll_forward,
-    intent_of,
     open_store,
-    record,
     staged_files,
 )
 from table_ranges import table_ranges
+from table_steps import counted, decided, full_disk, plain_words, words_read
 
-from txstorm import faults
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.recovery.lost_ledger import find_tables, unfinished_group
 from txstorm.recovery.table_checks import raise_epochs, roll_forward
-from txstorm.results.read import read_changes, read_state
+from txstorm.results.read import read_changes
 from txstorm.results.spark_views import views
 from txstorm.state.index.index import Bounds
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -34,39 +29,12 @@ from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.arm("")
-
-
 def opened(data_dir, **changes):
     return open_store(data_dir, **{"states": STATES, **changes})
 
 
-def plain(data_dir, version=None):
-    """Return the state (word → n) as a plain Delta reader sees it; `version` None: the newest."""
-    table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
-    return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
-
-
 def paths(data_dir):
     return {file.path for file in DeltaHandle.open(data_dir / "state/counts").files()}
-
-
-def read(data_dir, txid=None):
-    return {row["word"]: row["n"] for row in read_state(data_dir, "counts", txid).to_pylist()}
-
-
-def counted(*plan):
-    words: dict[str, int] = {}
-    for counts in plan:
-        for word, n in counts.items():
-            if n is None:
-                words.pop(word, None)
-            else:
-                words[word] = words.get(word, 0) + n
-    return words
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
@@ -89,9 +57,9 @@ def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkey
         plan += group
         after[len(plan)] = counted(*plan)
     entries = {entry.version: entry.info for entry in DeltaHandle.open(tmp_path / "state/counts").history()}
-    assert [plain(tmp_path, version) for version in entries] == [after[info["last"]] for info in entries.values()]
+    assert [plain_words(tmp_path, version) for version in entries] == [after[info["last"]] for info in entries.values()]
     for txid, words in after.items():
-        assert read(tmp_path, txid) == words
+        assert words_read(tmp_path, txid) == words
     assert not (tmp_path / "changes/counts").exists()
 
 
@@ -103,7 +71,7 @@ def test_only_files_with_changed_keys_are_rewritten(tmp_path, monkeypatch):
     commit(store, 2, {"w7": 1})
     after = paths(tmp_path)
     assert 0 < len(before - after) <= 3 < len(before)
-    assert plain(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
+    assert plain_words(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
 
 
 def test_txids_inside_a_group_cannot_be_read(tmp_path):
@@ -111,10 +79,10 @@ def test_txids_inside_a_group_cannot_be_read(tmp_path):
     commit(store, 1, {"a": 1})
     commit(store, 2, {"a": 1}, {"a": 1}, {"a": 1})
     with pytest.raises(StateError, match=r"txids 2 to 4 were committed as one group.* expected txid 1 or 4, got 3"):
-        read(tmp_path, 3)
+        words_read(tmp_path, 3)
     with pytest.raises(StateError, match="the layout merge keeps no change rows"):
         read_changes(tmp_path, "counts", 1, 2)
-    assert [read(tmp_path, txid) for txid in (0, 1, 4)] == [{}, {"a": 1}, {"a": 4}]
+    assert [words_read(tmp_path, txid) for txid in (0, 1, 4)] == [{}, {"a": 1}, {"a": 4}]
     assert read_changes(tmp_path, "totals", 3, 3).num_rows == 1
 
 
@@ -123,7 +91,7 @@ def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path):
     commit(store, 1, {"a": 1})
     commit(store, 2, {}, {})
     commit(store, 4, {"a": 1})
-    assert [read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
+    assert [words_read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
     assert [(one.first, one.last) for one in table_ranges(tmp_path)["state/counts"]] == [(1, 1), (2, 4)]
 
 
@@ -133,18 +101,15 @@ def test_publishing_continues_after_a_crash_at_any_step(tmp_path, point):
     commit(store, 1, {"a": 1, "b": 1})
     recorded = store.last_txids()
     assert recorded == {"state/counts": 1, "changes/totals": 1, "sinks/out": 1}
-    group = store.group(2)
-    add(group, 2, {"a": 1, "b": None})
-    add(group, 3, {"a": 1, "c": 1})
-    intent = intent_of(group, [record(2), record(3)])
+    _, intent = decided(store, 2, {"a": 1, "b": None}, {"a": 1, "c": 1})
     crash_and_roll_forward(store, intent, point)
-    assert plain(tmp_path) == read(tmp_path) == {"a": 3, "c": 1}
+    assert plain_words(tmp_path) == words_read(tmp_path) == {"a": 3, "c": 1}
     if point in ("p7.1.before", "merge.staged"):  # otherwise, it knows that the group is already published
         with pytest.raises(FencedError):
             store.publish(intent, 1)
     again = opened(tmp_path, epoch=3, committed=3, recorded=[*recorded])
     commit(again, 4, {"c": 1}, epoch=3)
-    assert plain(tmp_path) == {"a": 3, "c": 2}
+    assert plain_words(tmp_path) == {"a": 3, "c": 2}
     again.sweep([])
     assert len([path for path in staged_files(tmp_path) if path.startswith("state/counts")]) == 3
 
@@ -164,33 +129,24 @@ def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path):
     commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)
     hidden = (tmp_path / "state/counts" / path).rename(tmp_path / "hidden")
-    group = store.group(2)
-    add(group, 2, {"a": 1})
-    intent = intent_of(group, [record(2)])
+    _, intent = decided(store, 2, {"a": 1})
     with pytest.raises(TableCorrupt, match="state/counts"):
         store.publish(intent, 1)
     hidden.rename(tmp_path / "state/counts" / path)
     store.publish(intent, 1)
-    assert plain(tmp_path) == {"a": 2}
+    assert plain_words(tmp_path) == {"a": 2}
 
 
 def test_a_full_disk_during_publishing(tmp_path):
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1})
-    group = store.group(2)
-    add(group, 2, {"a": 1})
-    intent = intent_of(group, [record(2)])
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
-    try:
-        with pytest.raises((OSError, TableCorrupt, BlockedError), match=r"state/counts|sinks/out|changes/totals"):
-            store.publish(intent, 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert plain(tmp_path) == {"a": 1}
+    group, intent = decided(store, 2, {"a": 1})
+    with full_disk(), pytest.raises((OSError, TableCorrupt, BlockedError), match=r"state/counts|sinks/out|changes/t"):
+        store.publish(intent, 1)
+    assert plain_words(tmp_path) == {"a": 1}
     store.publish(intent, 1)
     group.apply(2)
-    assert plain(tmp_path) == {"a": 2}
+    assert plain_words(tmp_path) == {"a": 2}
     store.sweep([intent])
     assert len([path for path in staged_files(tmp_path) if "compact" in path and "state/counts" in path]) == 2
 
@@ -219,7 +175,7 @@ def test_the_index_matches_the_table_after_a_restart(tmp_path):
     for epoch in (3, 4):
         store = opened(tmp_path, epoch=epoch, bounds=bounds)
         commit(store, epoch, {"w1": 1, "w2": 1}, epoch=epoch)
-        assert read(tmp_path) == {**{f"w{i}": i for i in range(50)}, "w1": epoch - 2, "w2": 7 + epoch - 2}
+        assert words_read(tmp_path) == {**{f"w{i}": i for i in range(50)}, "w1": epoch - 2, "w2": 7 + epoch - 2}
         store.close()
 
 
@@ -231,7 +187,7 @@ def test_a_changed_layout_is_rejected_with_the_possible_remedies(tmp_path, first
     with pytest.raises(StateError, match=rf"'{second}', the table state/counts has '{first}'.*new name, or backfill"):
         open_store(tmp_path, states=declared[second])
     assert sorted(tmp_path.rglob("*")) == before
-    assert read(tmp_path) == {"a": 1}
+    assert words_read(tmp_path) == {"a": 1}
 
 
 @pytest.mark.parametrize("held", [1, 2, 3])
@@ -240,9 +196,7 @@ def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, 
     """A group published to some tables is reconstructed without its intent, even if the merge-layout table has it."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
-    group = store.group(2)
-    add(group, 2, last)
-    intent = intent_of(group, [record(2)])
+    _, intent = decided(store, 2, last)
     for number, table in enumerate(intent.tables, 1):
         if number == held:
             store.tables[TableRef(table.kind, table.name)].publish(number, table, intent, 1)
@@ -251,7 +205,7 @@ def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, 
     assert replace(found, tables=()) == replace(intent, tables=())
     raise_epochs(tmp_path, store.last_txids(), TopologyIdentity(TOPOLOGY, INCARNATION), 2)
     roll_forward(tmp_path, found, 2)
-    assert plain(tmp_path) == read(tmp_path) == counted({"a": 1, "b": 1}, last)
+    assert plain_words(tmp_path) == words_read(tmp_path) == counted({"a": 1, "b": 1}, last)
     assert [table.last_txid() for table in find_tables(tmp_path).tables.values()] == [2, 2, 2]
     assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
 

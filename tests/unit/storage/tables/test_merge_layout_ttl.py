@@ -8,7 +8,6 @@ from deltalake import DeltaTable
 from keyed_cases import SECOND, begun, publish, read, stamped
 from store_cases import crash_and_roll_forward, intent_of, open_store
 
-from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.recovery.lost_ledger import find_tables, unfinished_group
@@ -20,12 +19,6 @@ from txstorm.storage.tables.identity import TableRef
 TTL = 10 * SECOND
 LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
 LOG = SinkTable("log", {"n": int})
-
-
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.arm("")
 
 
 def opened(data_dir, **changes):
