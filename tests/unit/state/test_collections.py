@@ -4,6 +4,7 @@ import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
+import handle_cases
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -24,37 +25,21 @@ LISTS = CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": 
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-class Bench:
-    """One collection state with its group and its index, in memory."""
+class Bench(handle_cases.Bench):
+    """Test bench of a collection state; the rows of its commits are in the index, or not yet published."""
 
-    def __init__(self, state):
-        self.index = CollectionIndex(state)
+    def __init__(self, state, publish=True):
+        self.index, self.publish = CollectionIndex(state), publish
         self.group = CollectionGroup(state, self.index)
 
-    def open(self, txid, task=0):
-        handle = self.group.handle("keep", task, txid)
-        handle.active = True
-        return handle
-
-    def commit(self, txid, work, publish=True):
-        result = work(self.open(txid))
-        self.group.end_txid(txid)
-        if publish:
-            self.group.apply(txid)
-        return result
+    def commit(self, txid, work):
+        return super().commit(txid, work, self.publish)
 
 
-@pytest.fixture(params=["published", "unpublished"])
+@pytest.fixture(params=[True, False], ids=["published", "unpublished"])
 def bench(request):
-    """Return a function that creates a bench; its committed rows are in the index, or not yet."""
-
-    def make(state):
-        made = Bench(state)
-        commit = made.commit
-        made.commit = lambda txid, work: commit(txid, work, request.param != "unpublished")
-        return made
-
-    return make
+    """Return a function that creates a bench."""
+    return lambda state: Bench(state, request.param)
 
 
 def test_rows_are_ordered_by_the_column_then_by_arrival(bench):
@@ -337,10 +322,18 @@ def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
     assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
 
 
-def test_an_eviction_that_evicts_nothing_new_writes_nothing():
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda h: [h.evict_before(5), h.evict_before(4, "a"), h.append("a", 1, "late", 1)],
+        lambda h: [h.append("b", 9, "k", 1), h.remove("b")],
+    ],
+    ids=["evictions of nothing", "a row appended and removed"],
+)
+def test_a_txid_that_leaves_all_as_it_was_writes_nothing(work):
     made = Bench(EVENTS)
     made.commit(1, lambda h: [h.append("a", 9, "k", 1), h.evict_before(5)])
-    made.commit(2, lambda h: [h.evict_before(5), h.evict_before(4, "a"), h.append("a", 1, "late", 1)])
+    made.commit(2, work)
     assert made.group.changes(2, 2) is None
 
 
@@ -356,14 +349,6 @@ def test_a_discarded_bound_leaves_no_trace(bench):
     assert ats(made.open(3), "a") == {"a": [0, 0, 1, 2, 3, 4, 5]}
 
 
-def test_two_tasks_evicting_from_one_collection_fail_the_batch():
-    made = Bench(EVENTS)
-    made.open(1, 0).append("a", 1, "k", 1)
-    made.open(1, 1).evict_before(1, "a")
-    with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks"):
-        made.group.end_txid(1)
-
-
 def test_the_last_rows_at_or_before_a_place(bench):
     made = bench(EVENTS)
     made.commit(1, lambda h: h.append_many([(user, at, "k", i) for user in "ab" for i, at in enumerate((1, 5, 5, 9))]))
@@ -374,12 +359,6 @@ def test_the_last_rows_at_or_before_a_place(bench):
         ("b", 5, 1), ("b", 5, 2), ("a", 5, 1), ("a", 5, 2)]  # fmt: skip
     keys = pa.table({"user": ["b", "b"]})
     assert handle.scan_table(keys, end=4, last=9)["at"].to_pylist() == [1, 3]
-
-
-def test_a_row_appended_and_removed_in_one_txid_leaves_no_trace():
-    made = Bench(EVENTS)
-    made.commit(1, lambda h: [h.append("a", 1, "k", 1), h.remove("a")])
-    assert made.group.changes(1, 1) is None
 
 
 def test_a_failed_txid_and_its_different_replay(bench):
@@ -448,8 +427,17 @@ def test_collections_are_found_by_keys_of_every_type():
 
 # --- misuse -----------------------------------------------------------------------------------------------------------
 
+NULL = pa.array([None], pa.timestamp("us", tz="UTC"))
+NO_TIME = "expected a value of the order column 'at', got None"
+
+
+def visits(**columns):
+    """Return one row of VISITS with these columns besides those of the key."""
+    return pa.table({"user": ["a"], "shop": [1], **columns})
+
+
 MISUSE = {
-    "no order": (lambda h: h.append(("a", 1), None, 1), "expected a value of the order column 'at', got None"),
+    "no order": (lambda h: h.append(("a", 1), None, 1), NO_TIME),
     "no time zone": (lambda h: h.append(("a", 1), AT.replace(tzinfo=None), 1), "expected a datetime with a time zone"),
     "another type of order": (lambda h: h.append(("a", 1), 7, 1), "order column 'at', .*expected datetime, got int 7"),
     "another type of key": (lambda h: h.append(("a", "1"), AT, 1), "key column 'shop', .*expected int, got str"),
@@ -463,46 +451,28 @@ MISUSE = {
         lambda h: h.scan(("a", 1), limit=0),
         "expected a limit that is an int above 0, or None, got",
     ),
-    "a limit that is no number": (
-        lambda h: h.scan_many([("a", 1)], limit="5"),
-        "expected a limit that is an int .*got .*5",
-    ),
-    "a table the wrong way round": (
-        lambda h: h.scan_table([("a", 1)], AT, AT - timedelta(1)),
-        "range with start <= end",
-    ),
+    "a limit that is no number": (lambda h: h.scan_many([("a", 1)], limit="5"), "a limit that is an int .*got .*5"),
+    "a table the wrong way round": (lambda h: h.scan_table([("a", 1)], AT, AT - timedelta(1)), "with start <= end"),
     "a start of another type": (lambda h: h.scan(("a", 1), "now"), "start of a range .*expected datetime, got str"),
     "a naive end": (lambda h: h.remove(("a", 1), None, AT.replace(tzinfo=None)), "end of a range .*time zone"),
     "a key of another type": (lambda h: h.scan_many([("a", 1.5)]), "key column 'shop', .*expected int, got float"),
     "a batch without the order": (
-        lambda h: h.append_batch(pa.table({"user": ["a"], "shop": [1], "n": [1]})),
+        lambda h: h.append_batch(visits(n=[1])),
         r"append_batch expected one column 'at', got \['user', 'shop', 'n'\]",
     ),
-    "a batch with a null in the order": (
-        lambda h: h.append_batch(
-            pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
-        ),
-        "expected a value of the order column 'at', got None",
+    "a batch with a null in the order": (lambda h: h.append_batch(visits(n=[1], at=NULL)), NO_TIME),
+    "a batch with naive times": (
+        lambda h: h.append_batch(visits(n=[1], at=pa.array([0], pa.timestamp("us")))),
+        "order column 'at'.*cast the column",
     ),
     "an eviction before nothing": (lambda h: h.evict_before(None), "expected a place of evict_before .*got None"),
     "an eviction before another type": (lambda h: h.evict_before(5), "place of evict_before .*expected datetime, got"),
     "an eviction of a key of another type": (lambda h: h.evict_before(AT, ("a", "b")), "'shop', .*expected int, got"),
     "evictions without places": (
-        lambda h: h.evict_batch(pa.table({"user": ["a"], "shop": [1]})),
+        lambda h: h.evict_batch(visits()),
         r"evict_batch expected one column 'at', got \['user', 'shop'\]",
     ),
-    "an eviction batch with a null": (
-        lambda h: h.evict_batch(
-            pa.table({"user": ["a"], "shop": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
-        ),
-        "expected a value of the order column 'at', got None",
-    ),
-    "a batch with naive times": (
-        lambda h: h.append_batch(
-            pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([0], pa.timestamp("us"))})
-        ),
-        "order column 'at'.*cast the column",
-    ),
+    "an eviction batch with a null": (lambda h: h.evict_batch(visits(at=NULL)), NO_TIME),
 }
 
 
@@ -512,7 +482,7 @@ def test_misuse_raises_one_clear_error_and_writes_nothing(name):
     made = Bench(VISITS)
     with pytest.raises(StateError, match=rf"state 'visits'.*{message}") as caught:
         use(made.open(1))
-    assert "keep[0], txid 1" in str(caught.value)
+    assert "counter[0], txid 1" in str(caught.value)
     made.group.end_txid(1)
     assert made.group.changes(1, 1) is None
 
@@ -533,10 +503,11 @@ def test_a_handle_works_in_finish_batch_only():
             use()
 
 
-def test_two_tasks_changing_one_collection_fail_the_batch():
+@pytest.mark.parametrize("other", [lambda h: h.append("a", 2, "k", 1), lambda h: h.evict_before(1, "a")])
+def test_two_tasks_changing_one_collection_fail_the_batch(other):
     made = Bench(EVENTS)
     made.open(1, 0).append("a", 1, "k", 1)
-    made.open(1, 1).append("a", 2, "k", 1)
+    other(made.open(1, 1))
     with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks .*fields_grouping .*\['user'\]"):
         made.group.end_txid(1)
     made.group.drop_from(1)

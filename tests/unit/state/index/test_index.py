@@ -16,6 +16,11 @@ from txstorm.storage.rows.schema import changes_schema, state_schema
 from txstorm.storage.rows.update_rules import Row
 
 
+def counted_rows(count):
+    """Return rows of the words w0, w1 and so on, whose values are their numbers."""
+    return {key: Row((n,), 1, None) for key, n in words(0, count).items()}
+
+
 @pytest.fixture(params=["memory", "disk"])
 def index(request, tmp_path):
     made = StateIndex(COUNTS) if request.param == "memory" else disk_index(tmp_path / "index")
@@ -112,7 +117,7 @@ def test_loading_accepts_the_string_layouts_of_other_readers(index):
 
 def test_the_disk_is_not_read_while_all_keys_are_in_memory(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=1 << 20, kept_from=4))
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 1000).items()})
+    apply(index, counted_rows(1000))
     index.flush()
     index._disk.close()
     assert index._cache.complete
@@ -131,7 +136,7 @@ def test_memory_is_bounded(tmp_path):
 
 def test_rows_read_for_an_update_are_not_cached(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=2_000, kept_from=4, behind=1))
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    apply(index, counted_rows(100))
     index.flush()
     index._cache.forget()
     assert index.rows(["w7", "new"], keep=False) == [Row((7,), 1, None), None]
@@ -221,6 +226,7 @@ class Full:
 
     def __init__(self):
         self.rows, self.last = {}, None
+        self.sync = lambda: None
 
     def put(self, rows, rest):
         if self.full:
@@ -231,9 +237,6 @@ class Full:
     def note(self, last):
         self.last = last
 
-    def sync(self):
-        pass
-
     def get(self, keys):
         return [self.rows.get(key) for key in keys]
 
@@ -241,7 +244,7 @@ class Full:
 def test_rows_that_cannot_be_written_stay_in_memory_up_to_a_limit(caplog):
     disk = Full()
     index = StateIndex(COUNTS, lambda: disk, bounds=TINY)
-    rows = {key: Row((n,), 1, None) for key, n in words(0, 25).items()}
+    rows = counted_rows(25)
     for key in list(rows)[:24]:
         apply(index, {key: rows[key]})
     assert index.rows(list(rows))[:24] == list(rows.values())[:24]
@@ -257,7 +260,7 @@ def test_rows_that_cannot_be_written_stay_in_memory_up_to_a_limit(caplog):
 def test_without_an_index_directory_the_state_stays_in_memory(tmp_path, caplog):
     (tmp_path / "index").write_text("a file")
     index = disk_index(tmp_path / "index")
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    apply(index, counted_rows(100))
     assert index._cache.complete
     assert index.rows(["w99"]) == [Row((99,), 1, None)]
     assert "stays in memory" in caplog.text
@@ -265,7 +268,7 @@ def test_without_an_index_directory_the_state_stays_in_memory(tmp_path, caplog):
 
 def test_a_closed_index_rejects_reads(tmp_path):
     index = disk_index(tmp_path)
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    apply(index, counted_rows(100))
     index.close()
     index._cache.forget()
     with pytest.raises(StoppedError, match="state 'counts': its index is closed"):
