@@ -29,30 +29,24 @@ class Two(TransactionalSpout):
 
 def test_streams_are_named_after_their_sources() -> None:
     streams = build(CompositeSpout({"left": Two(), "right": words("x")})).spout.streams
-    assert {name: stream.fields for name, stream in streams.items()} == {
-        "left": ("a",),
-        "left-more": ("b", "c"),
-        "right": ("word",),
-    }
+    fields = {name: stream.fields for name, stream in streams.items()}
+    assert fields == {"left": ("a",), "left-more": ("b", "c"), "right": ("word",)}
 
 
 FAULTS = {
-    "none": (lambda: CompositeSpout({}), "a composite spout without sources; give it a spout, or several"),
-    "name": (lambda: CompositeSpout({"a/b": words("x")}), "source 'a/b': a name is a letter followed by"),
-    "bolt": (lambda: CompositeSpout({"a": object()}), "source 'a': object is not a spout; pass one that derives from"),
-    "nested": (
-        lambda: CompositeSpout({"a": CompositeSpout({"b": words("x")})}),
-        "source 'a': CompositeSpout is not a spout",
-    ),
-    "clash": (lambda: CompositeSpout({"left-more": words("x"), "left": Two()}), "stream 'left-more' is declared twice"),
+    "none": ({}, "a composite spout without sources; give it a spout, or several"),
+    "name": ({"a/b": words("x")}, "source 'a/b': a name is a letter followed by"),
+    "bolt": ({"a": object()}, "source 'a': object is not a spout; pass one that derives from"),
+    "nested": ({"a": CompositeSpout({"b": words("x")})}, "source 'a': CompositeSpout is not a spout"),
+    "clash": ({"left-more": words("x"), "left": Two()}, "stream 'left-more' is declared twice"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_impossible_combinations_are_rejected_when_the_topology_is_built(name: str) -> None:
-    make, fault = FAULTS[name]
+    sources, fault = FAULTS[name]
     with pytest.raises(TopologyError) as caught:
-        build(make())
+        build(CompositeSpout(sources))
     assert fault in str(caught.value)
 
 

@@ -139,6 +139,12 @@ def values(rows: list[tuple[Any, ...]]) -> list[str]:
 # --- partitioned -----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def source() -> Numbers:
+    """Return a source of one partition with four tuples."""
+    return Numbers(4)
+
+
 def test_replay_emits_exactly_the_stored_batch_regardless_of_new_data():  # storm.md 49, 64
     source = Numbers(3, 3)
     bench = LocalBench(Partitioned(source))
@@ -158,8 +164,7 @@ def test_document_holds_the_count_and_every_partition():
     assert bench.documents[1] == {"count": 2, "parts": {"0": {"batch": [0, 2]}, "1": {"batch": [0, 1]}}}
 
 
-def test_an_added_partition_is_read_only_from_the_next_created_txid_on():  # storm.md 50
-    source = Numbers(4)
+def test_an_added_partition_is_read_only_from_the_next_created_txid_on(source):  # storm.md 50
     bench = LocalBench(Partitioned(source))
     bench.plan(1)
     source.partitions.append(["new"])
@@ -258,8 +263,7 @@ def test_empty_txids_exist_and_keep_positions():  # storm.md 53
     assert values(bench.rows(4)) == ["0-1"]
 
 
-def test_a_transactional_partition_without_data_keeps_its_position_and_replays_empty():
-    source = Numbers(4)
+def test_a_transactional_partition_without_data_keeps_its_position_and_replays_empty(source):
 
     class Silent(_Emitter):
         def emit_partition_batch_new(self, attempt, collector, partition, last):
@@ -271,8 +275,7 @@ def test_a_transactional_partition_without_data_keeps_its_position_and_replays_e
     assert bench.rows(2) == []
 
 
-def test_is_ready_is_called_only_for_new_txids():
-    source = Numbers(4)
+def test_is_ready_is_called_only_for_new_txids(source):
     source.ready = False
     bench = LocalBench(Partitioned(source))
     assert bench.plan(1) is NOT_READY
@@ -281,8 +284,7 @@ def test_is_ready_is_called_only_for_new_txids():
     assert source.calls == ["ready?"]
 
 
-def test_close_is_called_on_coordinator_and_emitters():
-    source = Numbers(1)
+def test_close_is_called_on_coordinator_and_emitters(source):
     bench = LocalBench(Partitioned(source), tasks=2)
     bench.rows(1)
     assert source.closed == 2
@@ -316,8 +318,7 @@ def test_opaque_replay_may_differ_and_later_txids_start_at_the_new_end():  # sto
     assert again + again_2 + third == source.partitions[0]
 
 
-def test_two_pipelined_opaque_batches_do_not_overlap():  # storm.md 54
-    source = Numbers(4)
+def test_two_pipelined_opaque_batches_do_not_overlap(source):  # storm.md 54
     found, _ = ran_as_pack(LocalBench(Opaque(source)), {1: {"parts": None}, 2: {"parts": None}})
     assert found == source.partitions[0]
 
@@ -340,8 +341,7 @@ def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():
     assert values(bench.rows(4)) == ["1-2", "1-3"]
 
 
-def test_opaque_partition_without_a_position_yet_starts_at_none():
-    source = Numbers(2)
+def test_opaque_partition_without_a_position_yet_starts_at_none(source):
     source.away = {0}
     bench = LocalBench(Opaque(source))
     assert bench.rows(1) == []
@@ -350,17 +350,12 @@ def test_opaque_partition_without_a_position_yet_starts_at_none():
     assert values(bench.rows(2)) == ["0-0", "0-1"]
 
 
-def test_number_of_opaque_partitions_is_read_again_at_every_emission():  # storm.md 59
-    source = Numbers(2)
-    bench = LocalBench(Opaque(source))
+def test_opaque_partitions_are_counted_again_at_every_emission_and_sorted_by_number():  # storm.md 59
+    source = Numbers(*[1] * 10)
+    bench = LocalBench(Opaque(source), tasks=3)
     bench.plan(1)
     source.partitions.append(["added"])
     assert "added" in values(bench.rows(1))
-
-
-def test_parts_are_sorted_by_number():
-    bench = LocalBench(Opaque(Numbers(*[1] * 11)), tasks=3)
-    bench.rows(1)
     assert list(bench.documents[1]["parts"]) == [str(p) for p in range(11)]
 
 
@@ -419,9 +414,8 @@ def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
 
 
 def test_a_plain_spout_can_be_not_ready_in_either_way():
-    spout = Plain()
+    bench = Bench(spout := Plain())
     spout.ready = False
-    bench = Bench(spout)
     assert bench.plan(1) is NOT_READY
     assert bench.plan(1, replay=True) == {"meta": {"from": 10}}
     spout.ready, spout.meta = True, NOT_READY
@@ -432,6 +426,10 @@ def test_cleanup_is_forwarded():
     task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
     task.cleanup_before(7)
     assert _PlainEmitter.cleaned == [7]
+
+
+def test_metadata_comes_back_the_same_on_first_emission_and_replay():
+    assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize("bad", [{1, 2}, {"x": float("nan")}, {"x": object()}, {1: 2}, {"x": [{(1,): 2}]}, b"bytes"])
@@ -456,10 +454,6 @@ def test_partition_metadata_that_cannot_be_stored_names_the_partition():
 def test_tuples_without_metadata_are_rejected():
     with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
         LocalBench(Emitting(lambda collector: collector.emit("lost or twice"))).rows(1)
-
-
-def test_metadata_comes_back_the_same_on_first_emission_and_replay():
-    assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
 
 
 def test_failed_exception_of_an_emitter_is_propagated():  # storm.md 46
