@@ -84,10 +84,10 @@ def words_read(data_dir: Path, txid: int | None = None, name: str = "counts") ->
     return {row["word"]: row["n"] for row in read_state(data_dir, name, txid).to_pylist()}
 
 
-def plain_words(data_dir: Path, version: int | None = None) -> dict[str, int]:
-    """Return the words of the state table as a plain Delta reader sees them in a version, by default the newest."""
-    table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
-    return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
+def plain_words(data_dir: Path, version: int | None = None, name: str = "counts") -> dict[str, int]:
+    """Return the words of a state as a plain Delta reader sees them in a version, by default the newest."""
+    table = DeltaTable(str(data_dir / "state" / name), version=version).to_pyarrow_table()
+    return dict(zip(table.column(0).to_pylist(), table["n"].to_pylist(), strict=True))
 
 
 def history_row(txid: int, timeline: int = 0, **changes: Any) -> dict[str, Any]:

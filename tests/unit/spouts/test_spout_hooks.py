@@ -1,9 +1,11 @@
-"""Hooks of spouts planned in the driver: notices, commit callbacks and refused records."""
+"""Hooks of spouts planned in the driver: notices, commit callbacks, refused records and `NOT_READY`."""
 
 from __future__ import annotations
 
 import json
+import pickle
 
+import cloudpickle
 import pytest
 from spout_samples import FailsOnce, PlainSpout, stored, storing
 
@@ -91,3 +93,27 @@ def test_only_the_refused_record_becomes_a_dead_letter(tmp_path, composite):
     assert {row["message"] for row in letters} == {"record 2 is bad"}
     if composite:
         assert HEARD == [1, 2, 3]
+
+
+class ThreeBatches(PlainSpout):
+    def initialize_transaction(self, txid, prev_metadata):
+        return NOT_READY if txid > 3 else txid
+
+    def emit_batch(self, attempt, metadata, collector):
+        collector.emit(metadata)
+
+
+@pytest.mark.parametrize("module", [pickle, cloudpickle])
+def test_not_ready_is_the_same_object_after_pickling(module):
+    assert pickle.loads(module.dumps(NOT_READY)) is NOT_READY
+
+
+@pytest.mark.parametrize("wait", ["available_now", "processAllAvailable"])
+def test_a_source_without_marks_is_exhausted_when_it_is_not_ready(in_tmp, wait):
+    handle = run(storing(ThreeBatches()), engine="local", available_now=wait == "available_now")
+    if wait == "available_now":
+        assert handle.awaitTermination(60)
+    else:
+        handle.processAllAvailable()
+    assert stored(handle) == [1, 2, 3]
+    handle.stop()

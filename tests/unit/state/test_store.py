@@ -18,8 +18,12 @@ from txstorm.state import store as state_store
 EVERYTHING = ["changes/counts", "changes/totals", "sinks/out"]
 
 
-def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path):
-    store = open_store(tmp_path, create=True)
+@pytest.fixture
+def store(tmp_path):
+    return open_store(tmp_path, create=True)
+
+
+def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path, store):
     before = store.versions()
     commit(store, 1, {"a": 1, "b": 2}, {"a": 3}, {"b": None})
     assert store.versions() == {uri: version + 1 for uri, version in before.items()}
@@ -38,8 +42,7 @@ def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path):
     ]
 
 
-def test_an_unchanged_table_gets_no_new_version(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_an_unchanged_table_gets_no_new_version(tmp_path, store):
     before = store.versions()
     commit(store, 1, {})
     assert store.versions() == {**before, "changes/totals": before["changes/totals"] + 1}
@@ -48,8 +51,8 @@ def test_an_unchanged_table_gets_no_new_version(tmp_path):
     assert [table.previous for table in intent.tables] == [0, 1, 0]
 
 
-def test_a_reopened_store_continues(tmp_path):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
+def test_a_reopened_store_continues(tmp_path, store):
+    commit(store, 1, {"a": 1}, {"b": 1})
     store = open_store(tmp_path, epoch=2)
     commit(store, 3, {"a": 1}, epoch=2)
     store.upkeep.compact()
@@ -60,8 +63,7 @@ def test_a_reopened_store_continues(tmp_path):
     assert [words_read(tmp_path, txid) for txid in (0, 1, 2, 3)] == earlier
 
 
-def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path, store):
     groups = [decided(store, txid, {"a": 1}) for txid in (1, 2)]
     assert [table.previous for table in groups[1][1].tables] == [1, 1, 1]
     for group, intent in groups:
@@ -100,8 +102,7 @@ def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path,
     assert words_read(tmp_path) == {"a": 4, "b": 2}
 
 
-def test_dropped_txids_leave_no_trace(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_dropped_txids_leave_no_trace(tmp_path, store):
     group, _ = decided(store, 1, {"a": 1}, {"a": 10, "lost": 1})
     group.drop_from(2)  # txid 2 failed: the group ends before it
     intent = intent_of(group, [record(1)])
@@ -113,8 +114,8 @@ def test_dropped_txids_leave_no_trace(tmp_path):
     assert [row["n"] for row in read_sink(tmp_path, "out").to_pylist()] == [1, 100]
 
 
-def test_handles_work_in_finish_batch_only(tmp_path):
-    group = open_store(tmp_path, create=True).group(1)
+def test_handles_work_in_finish_batch_only(store):
+    group = store.group(1)
     handle = group.begin_txid(1).state("count", 0, "counts")
     with pytest.raises(StateError):
         handle.get("a")
@@ -167,8 +168,8 @@ def test_impossible_declarations_are_rejected_before_any_table_is_created(tmp_pa
         (KeyedState("counts", {"word": str, "n": int}, {"m": int}), "column 'm'"),
     ],
 )
-def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, changed, message):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1})
+def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, store, changed, message):
+    commit(store, 1, {"a": 1})
     with pytest.raises(StateError, match=f"(?s)state 'counts'.*{message}.*new name"):
         open_store(tmp_path, states={"count": [changed, TOTALS, KeyedState("new", {"k": int}, {"n": int})]})
     assert not (tmp_path / "changes/new").exists()
@@ -182,8 +183,7 @@ def test_another_order_of_the_key_is_refused(tmp_path):
         open_store(tmp_path, states={"count": [other]})
 
 
-def test_a_new_state_starts_after_the_last_committed_txid(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_new_state_starts_after_the_last_committed_txid(tmp_path, store):
     commit(store, 1, {"a": 1}, {"a": 1})
     new = KeyedState("new", {"k": int}, {"n": int})
     declared = {"count": [COUNTS, TOTALS, new]}
@@ -198,8 +198,7 @@ def test_a_new_state_starts_after_the_last_committed_txid(tmp_path):
     assert read_state(tmp_path, "new").to_pylist() == [{"k": 1, "n": 1}]
 
 
-def test_an_interrupted_creation_is_completed(tmp_path):
-    open_store(tmp_path, create=True)
+def test_an_interrupted_creation_is_completed(tmp_path, store):
     shutil.rmtree(tmp_path / "state/counts")
     (tmp_path / "sinks/out/_delta_log" / f"{0:020d}.json").unlink()
     for entry in (tmp_path / "sinks/out/_delta_log").iterdir():
@@ -218,14 +217,12 @@ def test_a_missing_recorded_table_is_an_error_and_not_recreated(tmp_path, gone):
     assert not (tmp_path / gone).exists()
 
 
-def test_tables_of_another_topology_are_refused(tmp_path):
-    open_store(tmp_path, create=True)
+def test_tables_of_another_topology_are_refused(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="belongs to topology 'words'"):
         open_store(tmp_path, topology="mine", incarnation="ffff", create=True)
 
 
-def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path, store):
     shutil.copytree(tmp_path / "changes/counts", tmp_path / "old")
     commit(store, 1, {"a": 1})
     store.upkeep.compact()
@@ -235,16 +232,15 @@ def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path):
         open_store(tmp_path).load()
 
 
-def test_a_damaged_data_file_names_the_table(tmp_path):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1})
+def test_a_damaged_data_file_names_the_table(tmp_path, store):
+    commit(store, 1, {"a": 1})
     (file,) = (tmp_path / "changes/counts/_txstorm/staged").iterdir()
     file.write_bytes(b"PAR1" + bytes(30) + b"PAR1")
     with pytest.raises(TableCorrupt, match="changes/counts: a file of version 3 cannot be read"):
         open_store(tmp_path, epoch=2).load()
 
 
-def test_staging_a_published_txid_is_an_error(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_staging_a_published_txid_is_an_error(tmp_path, store):
     commit(store, 1, {"a": 1})
     group = store.group(1)
     with pytest.raises(StateError):
@@ -259,8 +255,7 @@ def test_the_sink_alone(tmp_path):
     assert len(staged_files(tmp_path)) == 1
 
 
-def test_a_store_can_be_used_again_after_close(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_store_can_be_used_again_after_close(tmp_path, store):
     commit(store, 1, {"a": 1})
     store.close()
     commit(store, 2, {"a": 1})  # the tables are read again

@@ -2,8 +2,11 @@
 
 import random
 from dataclasses import replace
+from datetime import timedelta
 
+import keyed_cases
 import pytest
+from keyed_cases import SECOND, begun, publish, stamped
 from store_cases import (
     COUNTS,
     INCARNATION,
@@ -11,17 +14,19 @@ from store_cases import (
     TOTALS,
     commit,
     crash_and_roll_forward,
+    intent_of,
     open_store,
     staged_files,
 )
 from table_ranges import table_ranges
 from table_steps import counted, decided, full_disk, plain_words, words_read
 
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.recovery.lost_ledger import find_tables, unfinished_group
 from txstorm.recovery.table_checks import raise_epochs, roll_forward
-from txstorm.results.read import read_changes
+from txstorm.results.read import read_changes, read_sink
 from txstorm.results.spark_views import views
 from txstorm.state.index.index import Bounds
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -33,8 +38,16 @@ def opened(data_dir, **changes):
     return open_store(data_dir, **{"states": STATES, **changes})
 
 
-def paths(data_dir):
-    return {file.path for file in DeltaHandle.open(data_dir / "state/counts").files()}
+@pytest.fixture
+def store(tmp_path):
+    """Return a store that has committed txid 1, which counts one word."""
+    made = opened(tmp_path, create=True)
+    commit(made, 1, {"a": 1})
+    return made
+
+
+def paths(data_dir, name="counts"):
+    return {file.path for file in DeltaHandle.open(data_dir / "state" / name).files()}
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
@@ -42,7 +55,7 @@ def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkey
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     seed = random.randrange(1 << 30)
     print("seed", seed)
-    rng = random.Random(seed)
+    draw = random.Random(seed)
     store, plan, after = opened(tmp_path, create=True), [], {0: {}}
     plan.append({f"w{i}": 1 for i in range(60)})
     commit(store, 1, *plan)
@@ -50,8 +63,8 @@ def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkey
     assert len(paths(tmp_path)) > 7
     for _ in range(12):
         group = [
-            {f"w{rng.randrange(60)}": rng.choice([1, 2, None]) for _ in range(rng.randrange(1, 6))}
-            for _ in range(rng.randrange(1, 4))
+            {f"w{draw.randrange(60)}": draw.choice([1, 2, None]) for _ in range(draw.randrange(1, 6))}
+            for _ in range(draw.randrange(1, 4))
         ]
         commit(store, len(plan) + 1, *group)
         plan += group
@@ -69,14 +82,11 @@ def test_only_files_with_changed_keys_are_rewritten(tmp_path, monkeypatch):
     commit(store, 1, {f"w{i}": 1 for i in range(60)})
     before = paths(tmp_path)
     commit(store, 2, {"w7": 1})
-    after = paths(tmp_path)
-    assert 0 < len(before - after) <= 3 < len(before)
+    assert 0 < len(before - paths(tmp_path)) <= 3 < len(before)
     assert plain_words(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
 
 
-def test_txids_inside_a_group_cannot_be_read(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_txids_inside_a_group_cannot_be_read(tmp_path, store):
     commit(store, 2, {"a": 1}, {"a": 1}, {"a": 1})
     with pytest.raises(StateError, match=r"txids 2 to 4 were committed as one group.* expected txid 1 or 4, got 3"):
         words_read(tmp_path, 3)
@@ -86,9 +96,7 @@ def test_txids_inside_a_group_cannot_be_read(tmp_path):
     assert read_changes(tmp_path, "totals", 3, 3).num_rows == 1
 
 
-def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path, store):
     commit(store, 2, {}, {})
     commit(store, 4, {"a": 1})
     assert [words_read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
@@ -123,10 +131,8 @@ def test_staged_rows_are_removed_when_no_intent_needs_them(tmp_path):
     assert [path.split("/")[-1].split("-")[1] for path in staged] == ["4", "5"]
 
 
-def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path):
+def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path, store):
     """Publishing fails if a data file is missing, as after another program's VACUUM; once it is back, it succeeds."""
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)
     hidden = (tmp_path / "state/counts" / path).rename(tmp_path / "hidden")
     _, intent = decided(store, 2, {"a": 1})
@@ -137,9 +143,7 @@ def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path):
     assert plain_words(tmp_path) == {"a": 2}
 
 
-def test_a_full_disk_during_publishing(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_a_full_disk_during_publishing(tmp_path, store):
     group, intent = decided(store, 2, {"a": 1})
     with full_disk(), pytest.raises((OSError, TableCorrupt, BlockedError), match=r"state/counts|sinks/out|changes/t"):
         store.publish(intent, 1)
@@ -210,15 +214,156 @@ def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, 
     assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
 
 
-def test_a_group_without_staged_rows_was_completed(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
-    store.forget(2)
-    assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
-
-
-def test_tables_are_found_without_their_ledger(tmp_path):
-    commit(opened(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
+def test_tables_are_found_without_their_ledger(tmp_path, store):
+    commit(store, 2, {"b": 1})
     found = find_tables(tmp_path)
     assert sorted(found.tables) == ["changes/totals", "sinks/out", "state/counts"]
     assert (found.last, found.tables["state/counts"].last_txid()) == (2, 2)
+    store.forget(3)
+    assert unfinished_group(tmp_path, found) is None  # a group without staged rows was completed
+
+
+# --- with a time to live: a key is absent from every version as of the txid at which it expires -----------------------
+
+TTL = 10 * SECOND
+LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
+LOG = SinkTable("log", {"n": int})
+
+
+def opened_live(data_dir, **changes):
+    return open_store(data_dir, **{"states": {"count": [LIVE]}, "sinks": {"count": [LOG]}, **changes})
+
+
+def ends(data_dir):
+    """Return the last txid of the group that created each table version, by version."""
+    history = DeltaHandle.open(data_dir / "state/live").history()
+    return {entry.version: entry.info["last"] for entry in history if entry.info.get("kind") == "commit"}
+
+
+def play(group, txid, stamp, puts):
+    resources = begun(group, txid, stamp)
+    live = resources.state("count", 0, "live")
+    for user, n in puts.items():
+        if n is None:
+            live.remove(user)
+        else:
+            live.put(user, n)
+    resources.sink("count", 0, "log").append(txid)
+    group.end_txid(txid)
+
+
+def committed(store, stamps, *plan, epoch=1):
+    """Commit one group of transactions; `stamps` maps each txid to its stamp, and `plan` has the writes of each."""
+    group = store.group(min(stamps))
+    for (txid, stamp), puts in zip(stamps.items(), plan, strict=True):
+        play(group, txid, stamp, puts)
+    publish(store, group, stamps, epoch)
+
+
+def test_every_version_has_the_unexpired_keys_at_its_stamp(tmp_path, monkeypatch):
+    """Every version has exactly the unexpired keys, despite many small files, removals, empty txids and restarts."""
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    store, txid, stamp, kept, expected, stamp_of = opened_live(tmp_path, create=True), 0, 0, {}, {}, {}
+    for epoch in range(1, 20):
+        stamps, plan = {}, []
+        for _ in range(draw.randrange(1, 4)):
+            txid, stamp = txid + 1, stamp + draw.choice([0, 1, 3 * SECOND, 6 * SECOND])
+            puts = {f"u{draw.randrange(40)}": draw.choice([1, 2, None]) for _ in range(draw.choice([0, 0, 3, 6]))}
+            stamps[txid], plan = stamp, [*plan, puts]
+            kept |= {user: (n, stamp) for user, n in puts.items()}
+        committed(store, stamps, *plan, epoch=epoch)
+        kept = {user: (n, at) for user, (n, at) in kept.items() if n is not None and at + TTL > stamp}
+        stamp_of[txid], expected[txid] = stamp, {user: n for user, (n, _) in kept.items()}
+        assert plain_words(tmp_path, name="live") == expected[txid]
+        if draw.random() < 0.3:
+            store.close()
+            store = opened_live(tmp_path, committed=txid, epoch=None)
+        store.raise_epoch(epoch + 1)
+    for version, last in ends(tmp_path).items():
+        assert plain_words(tmp_path, version, "live") == expected[last]
+        assert keyed_cases.read(tmp_path, "live", last, stamp_of[last]) == [
+            {"user": user, "n": n} for user, n in sorted(expected[last].items())
+        ]
+    store.close()
+
+
+def test_a_txid_creates_a_version_if_it_writes_or_keys_expire(tmp_path):
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    committed(store, {2: 5 * SECOND}, {"b": 1})
+    committed(store, {3: TTL - 1}, {})
+    committed(store, {4: TTL}, {})  # a expires
+    committed(store, {5: TTL + 1}, {})
+    committed(store, {6: 15 * SECOND, 7: 15 * SECOND}, {}, {})  # b expires
+    committed(store, {8: 99 * SECOND}, {})
+    assert [plain_words(tmp_path, version, "live") for version in sorted(ends(tmp_path))] == [
+        {"a": 1},
+        {"a": 1, "b": 1},
+        {"b": 1},
+        {},
+    ]
+    assert sorted(ends(tmp_path).values()) == [1, 2, 4, 7]
+    (view, *_) = views(tmp_path, 5, 8)
+    assert view.query.endswith("VERSION AS OF 4")
+
+
+def test_only_files_with_expired_keys_are_rewritten(tmp_path, monkeypatch):
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"u7": 1})
+    committed(store, {2: SECOND}, {f"u{i}": 1 for i in range(60) if i != 7})
+    before = paths(tmp_path, "live")
+    committed(store, {3: TTL}, {})
+    assert 0 < len(before - paths(tmp_path, "live")) <= 3 < len(before)
+    assert plain_words(tmp_path, name="live") == {f"u{i}": 1 for i in range(60) if i != 7}
+
+
+@pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
+@pytest.mark.parametrize("puts", [{}, {"b": 2}])
+def test_rolling_forward_after_a_crash_gives_the_same_rows(tmp_path, point, puts):
+    """Rolling forward after a crash gives the same rows however late it happens: keys expire by the decided stamp."""
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0, 2: SECOND}, {"a": 1, "c": 1}, {"c": 2})
+    recorded = store.last_txids()
+    group = store.group(3)
+    play(group, 3, TTL, puts)
+    intent = intent_of(group, [stamped(3, TTL)])
+    assert [table.uri for table in intent.tables] == ["state/live", "sinks/log"]
+    crash_and_roll_forward(store, intent, point)
+    assert plain_words(tmp_path, name="live") == {"c": 2, **puts}
+    again = opened_live(tmp_path, epoch=3, committed=3, recorded=[*recorded])
+    committed(again, {4: TTL + SECOND}, {}, epoch=3)
+    assert plain_words(tmp_path, name="live") == puts
+    again.close()
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_group_that_only_expires_keys_is_reconstructed_without_its_intent(tmp_path, held):
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    intent = intent_of(group, [stamped(2, TTL)])
+    table = intent.tables[held]
+    store.tables[TableRef(table.kind, table.name)].publish(held + 1, table, intent, 1)
+    found = unfinished_group(tmp_path, find_tables(tmp_path))
+    assert {one.uri: one for one in found.tables} == {one.uri: one for one in intent.tables}
+    roll_forward(tmp_path, found, 1)
+    assert (plain_words(tmp_path, name="live"), read_sink(tmp_path, "log")["n"].to_pylist()) == ({}, [1, 2])
+
+
+def test_a_failed_attempt_expires_no_keys(tmp_path):
+    """A failed attempt expires no keys: its replay may have an earlier stamp, at which they are still alive."""
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    assert [table.uri for table in group.stage([stamped(2, TTL)], 1)] == ["state/live", "sinks/log"]
+    group.drop_from(2)
+    play(group, 2, SECOND, {})
+    publish(store, group, {2: SECOND})
+    assert (plain_words(tmp_path, name="live"), list(ends(tmp_path).values())) == ({"a": 1}, [1])
+    store.close()

@@ -69,9 +69,9 @@ def opened_by(delta, data_dir, txid, **changes):
     return open_store(data_dir, **arguments) if delta is None else open_spark_store(data_dir, delta, **arguments)
 
 
-def decided(store, txid, counts):
-    """Stage one txid of the coordinator whose epoch is the txid; return its intent."""
-    return table_steps.decided(store, txid, counts, epoch=txid)[1]
+def decided(delta, data_dir, word="e"):
+    """Stage txid 4, which counts a word, with a coordinator that writes with Spark; return its intent."""
+    return table_steps.decided(opened_by(delta, data_dir, 4), 4, {word: 1}, epoch=4)[1]
 
 
 def table(data_dir, delta=None):
@@ -142,8 +142,7 @@ def test_a_commit_whose_response_is_lost_is_found_by_reading_back(copied, delta)
             msg = "no answer"
             raise TableCorrupt(msg)
 
-    store = opened_by(delta, copied, 4)
-    intent = decided(store, 4, {"e": 1})
+    intent = decided(delta, copied)
     version = publish(table(copied, Mute(delta._session)), intent)
     assert publish(table(copied, delta), intent) == publish(table(copied), intent) == version
     assert [row["word"] for row in rows(copied) if row["_txid"] == 4] == ["e"]
@@ -151,8 +150,7 @@ def test_a_commit_whose_response_is_lost_is_found_by_reading_back(copied, delta)
 
 def test_different_rows_for_a_published_txid_are_an_error(copied, delta):
     """Different rows for a published txid are an error: Spark skips them silently, and reading back detects it."""
-    first = decided(opened_by(delta, copied, 4), 4, {"e": 1})
-    other = replace(decided(opened_by(delta, copied, 4), 4, {"x": 1}), txids=(record(4, 99),))
+    first, other = decided(delta, copied), replace(decided(delta, copied, "x"), txids=(record(4, 99),))
     found = table(copied, delta)
     version = publish(found, first)
     content = rows(copied)
@@ -207,8 +205,7 @@ def _waiting(started, go):
 
 
 def test_a_commit_in_flight_holds_the_lock_until_it_completes(copied, delta, tmp_path):
-    store = opened_by(delta, copied, 4)
-    intent = decided(store, 4, {"e": 1})
+    intent = decided(delta, copied)
     said, raising = [], []
 
     def between():
@@ -228,8 +225,7 @@ def test_a_commit_in_flight_holds_the_lock_until_it_completes(copied, delta, tmp
 
 def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, monkeypatch):
     """Even without a lock, a commit in flight fails if the epoch is raised meanwhile: Delta detects the conflict."""
-    store = opened_by(delta, copied, 4)
-    intent, content = decided(store, 4, {"e": 1}), rows(copied)
+    intent, content = decided(delta, copied), rows(copied)
     for client in (delta_handle, delta_entry):
         monkeypatch.setattr(client, "locked", lambda table: nullcontext())
     slow = halfway(delta, tmp_path, lambda: table(copied).raise_epoch(5))
@@ -239,8 +235,7 @@ def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, m
 
 
 def test_a_fenced_coordinator_writes_nothing(copied, delta):
-    store = opened_by(delta, copied, 4)
-    intent, content = decided(store, 4, {"e": 1}), rows(copied)
+    intent, content = decided(delta, copied), rows(copied)
     zombie = table(copied, delta)  # has opened the table before the takeover
     table(copied).raise_epoch(5)
     with pytest.raises(FencedError):

@@ -236,22 +236,17 @@ def test_a_staged_file_that_vanishes_is_named(tmp_path, store, intent):
         publish(opened(tmp_path), intent)
 
 
-def test_a_foreign_table_is_refused(tmp_path):
-    DeltaHandle.create(tmp_path / "changes/counts", pa.schema([("word", pa.string())]), {}, Commit({}, {}))
-    with pytest.raises(DataDirectoryError, match="expected a table of txstorm, found a foreign one"):
-        opened(tmp_path)
-
-
-def test_another_incarnation_is_refused(tmp_path, store):
+def test_tables_of_another_owner_or_format_are_refused(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="'words', incarnation 0a1b2c; expected 'other', incarnation ffff"):
         opened(tmp_path, TopologyIdentity("other", "ffff"))
-
-
-def test_a_newer_format_is_refused(tmp_path, store):
-    properties = {**OWNER.properties(), "txstorm.format": "2"}
-    DeltaHandle.create(tmp_path / "changes/new", changes_schema(COUNTS), properties, Commit({}, {}))
-    with pytest.raises(DataDirectoryError, match="has format '2', this txstorm reads '1'"):
-        DeltaTableState.open(tmp_path, OWNER, TableRef("changes", "new"))
+    newer = {**OWNER.properties(), "txstorm.format": "2"}
+    for name, schema, properties, message in (
+        ("foreign", pa.schema([("word", pa.string())]), {}, "expected a table of txstorm, found a foreign one"),
+        ("new", changes_schema(COUNTS), newer, "has format '2', this txstorm reads '1'"),
+    ):
+        DeltaHandle.create(tmp_path / "changes" / name, schema, properties, Commit({}, {}))
+        with pytest.raises(DataDirectoryError, match=message):
+            DeltaTableState.open(tmp_path, OWNER, TableRef("changes", name))
 
 
 def test_another_timeline_has_no_txid(tmp_path, store):

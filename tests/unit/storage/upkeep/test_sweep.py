@@ -2,14 +2,19 @@
 
 import os
 
+import pytest
 from store_cases import add, commit, intent_of, open_store, record, staged_files
 from table_steps import decided, history_row, words_read
 
 from txstorm.storage.tables.history import append_history
 
 
-def test_published_and_decided_files_are_kept_and_orphans_removed(tmp_path):
-    store = open_store(tmp_path, create=True)
+@pytest.fixture
+def store(tmp_path):
+    return open_store(tmp_path, create=True)
+
+
+def test_published_and_decided_files_are_kept_and_orphans_removed(tmp_path, store):
     commit(store, 1, {"a": 1})
     published = staged_files(tmp_path)
     group, _ = decided(store, 2, {"a": 1})
@@ -25,15 +30,13 @@ def test_published_and_decided_files_are_kept_and_orphans_removed(tmp_path):
     assert staged_files(tmp_path) == published
 
 
-def test_files_of_a_newer_coordinator_are_kept(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_files_of_a_newer_coordinator_are_kept(tmp_path, store):
     decided(open_store(tmp_path, epoch=2), 1, {"a": 1}, epoch=2)
     assert store.sweep([]) == []
     assert len(staged_files(tmp_path)) == 3
 
 
-def test_files_with_foreign_names_are_kept(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_files_with_foreign_names_are_kept(tmp_path, store):
     foreign = tmp_path / "changes/counts/_txstorm/staged/part-000.parquet"
     beside = tmp_path / "changes/counts/1-1-1-count-all-aa.parquet"
     for file in (foreign, beside):
@@ -44,8 +47,7 @@ def test_files_with_foreign_names_are_kept(tmp_path):
     assert beside.exists()
 
 
-def test_files_of_retained_versions_are_kept_and_those_of_dropped_ones_removed(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_files_of_retained_versions_are_kept_and_those_of_dropped_ones_removed(tmp_path, store):
     for txid in (1, 2, 3):
         commit(store, txid, {"a": 1})
         store.upkeep.compact()
