@@ -203,18 +203,13 @@ class SettingsSpout(Ranges):
     """A spout whose coordinator and emitters mutate their settings."""
 
     def coordinator(self, context):
-        self.mutate_settings(context)
-        return super().coordinator(context)
-
-    def emitter(self, context):
-        self.mutate_settings(context)
-        return super().emitter(context)
-
-    def mutate_settings(self, context):
         assert context.settings["cargo_bytes"] == 4_000_000
         assert context.settings["own"] == [1]
         context.settings["own"].append(2)
         context.settings["cargo_bytes"] = 1
+        return super().coordinator(context)
+
+    emitter = coordinator
 
 
 def test_every_task_has_its_own_copy_of_the_settings(make_engine: Factory, tmp_path):

@@ -145,6 +145,18 @@ def source() -> Numbers:
     return Numbers(4)
 
 
+@pytest.fixture
+def bench(source: Numbers) -> LocalBench:
+    """Return a bench of a partitioned spout on that source."""
+    return LocalBench(Partitioned(source))
+
+
+@pytest.fixture
+def opaque(source: Numbers) -> LocalBench:
+    """Return a bench of an opaque spout on that source."""
+    return LocalBench(Opaque(source))
+
+
 def test_replay_emits_exactly_the_stored_batch_regardless_of_new_data():  # storm.md 49, 64
     source = Numbers(3, 3)
     bench = LocalBench(Partitioned(source))
@@ -164,8 +176,7 @@ def test_document_holds_the_count_and_every_partition():
     assert bench.documents[1] == {"count": 2, "parts": {"0": {"batch": [0, 2]}, "1": {"batch": [0, 1]}}}
 
 
-def test_an_added_partition_is_read_only_from_the_next_created_txid_on(source):  # storm.md 50
-    bench = LocalBench(Partitioned(source))
+def test_an_added_partition_is_read_only_from_the_next_created_txid_on(source, bench):  # storm.md 50
     bench.plan(1)
     source.partitions.append(["new"])
     assert values(bench.rows(1)) == ["0-0", "0-1"]
@@ -275,9 +286,8 @@ def test_a_transactional_partition_without_data_keeps_its_position_and_replays_e
     assert bench.rows(2) == []
 
 
-def test_is_ready_is_called_only_for_new_txids(source):
+def test_is_ready_is_called_only_for_new_txids(source, bench):
     source.ready = False
-    bench = LocalBench(Partitioned(source))
     assert bench.plan(1) is NOT_READY
     assert source.calls == ["ready?"]
     assert bench.plan(1, replay=True) == {"count": 1, "parts": None}
@@ -292,9 +302,8 @@ def test_close_is_called_on_coordinator_and_emitters(source):
     assert source.closed == 3
 
 
-def test_task_planned_spouts_have_no_marks():
-    for spout in (Partitioned(Numbers(1)), Opaque(Numbers(1))):
-        made = LocalBench(spout).planner
+def test_task_planned_spouts_have_no_marks(bench, opaque):
+    for made in (bench.planner, opaque.planner):
         assert (made.task_planned, made.latest(), made.reached(None, None)) == (True, None, False)
 
 
@@ -318,8 +327,8 @@ def test_opaque_replay_may_differ_and_later_txids_start_at_the_new_end():  # sto
     assert again + again_2 + third == source.partitions[0]
 
 
-def test_two_pipelined_opaque_batches_do_not_overlap(source):  # storm.md 54
-    found, _ = ran_as_pack(LocalBench(Opaque(source)), {1: {"parts": None}, 2: {"parts": None}})
+def test_two_pipelined_opaque_batches_do_not_overlap(source, opaque):  # storm.md 54
+    found, _ = ran_as_pack(opaque, {1: {"parts": None}, 2: {"parts": None}})
     assert found == source.partitions[0]
 
 
@@ -341,13 +350,12 @@ def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():
     assert values(bench.rows(4)) == ["1-2", "1-3"]
 
 
-def test_opaque_partition_without_a_position_yet_starts_at_none(source):
+def test_opaque_partition_without_a_position_yet_starts_at_none(source, opaque):
     source.away = {0}
-    bench = LocalBench(Opaque(source))
-    assert bench.rows(1) == []
-    assert bench.documents[1] == {"parts": {"0": {"kept": None}}}
+    assert opaque.rows(1) == []
+    assert opaque.documents[1] == {"parts": {"0": {"kept": None}}}
     source.away = set()
-    assert values(bench.rows(2)) == ["0-0", "0-1"]
+    assert values(opaque.rows(2)) == ["0-0", "0-1"]
 
 
 def test_opaque_partitions_are_counted_again_at_every_emission_and_sorted_by_number():  # storm.md 59

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from runtime_samples import Clock
 
 from txstorm.spouts.kafka import reader_pool
 from txstorm.spouts.kafka.reader_pool import IDLE, LONGEST_IDLE, Readers
@@ -25,13 +26,6 @@ class Reader:
 
     def close(self) -> None:
         self.closed = True
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 A = {"bootstrap.servers": "a"}
@@ -86,7 +80,7 @@ def test_readers_idle_for_too_long_are_closed():
     readers = Readers(Reader, clock)
     with lend(readers) as one, lend(readers) as two:
         pass
-    clock.now = LONGEST_IDLE
+    clock.now += LONGEST_IDLE
     with lend(readers) as lent:
         pass
     assert {one.closed, two.closed} == {True, False} and not lent.closed

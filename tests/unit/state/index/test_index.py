@@ -65,9 +65,12 @@ def test_a_state_table_and_later_changes_make_the_index(tmp_path, kept_from):
     index.close()
 
 
-def test_an_empty_index(index):
+def test_an_empty_table_and_the_string_layouts_of_other_readers_are_loaded(index):
     index.load(state_schema(COUNTS).empty_table())
     assert (index.rows(["a"]), index.last_txid) == ([None], 0)
+    words = pa.array(["a"], pa.string_view())
+    index.load(pa.table({"word": words, "n": [1], "_txid": [1], "_prev": [{"n": 3}], "_kg": [0]}))
+    assert index.rows(["a"]) == [Row((1,), 1, (3,))]
 
 
 def test_a_state_without_key_has_one_row(tmp_path):
@@ -105,14 +108,6 @@ def test_every_type_survives_a_round_trip_through_tables_and_disk(tmp_path, kept
             again.resume(other._disk)
             assert repr(again.rows(keys)) == repr(bench.index.rows(keys))
         other.close()
-
-
-def test_loading_accepts_the_string_layouts_of_other_readers(index):
-    table = pa.table(
-        {"word": pa.array(["a"], pa.string_view()), "n": [1], "_txid": [1], "_prev": [{"n": 3}], "_kg": [0]}
-    )  # fmt: skip
-    index.load(table)
-    assert index.rows(["a"]) == [Row((1,), 1, (3,))]
 
 
 def test_the_disk_is_not_read_while_all_keys_are_in_memory(tmp_path):

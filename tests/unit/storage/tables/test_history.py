@@ -14,13 +14,10 @@ from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
 
 
-def test_a_missing_history_is_empty(tmp_path):
+def test_rows_come_back(tmp_path):
     assert append_history(tmp_path, []) == 0
     assert read_history(tmp_path).num_rows == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rows_come_back(tmp_path):
     assert append_history(tmp_path, [history_row(1), history_row(2, tuples=None, extents=None)]) == 2
     one, two = read_history(tmp_path).to_pylist()
     assert one["stamp"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
@@ -33,11 +30,7 @@ def test_appending_the_same_rows_again_adds_nothing(tmp_path):
     assert append_history(tmp_path, [history_row(1), history_row(2)]) == 0
     assert append_history(tmp_path, [history_row(2), history_row(3)]) == 1
     assert read_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
-
-
-def test_another_timeline_counts_from_where_it_was_rewound(tmp_path):
-    append_history(tmp_path, [history_row(1), history_row(2), history_row(3)])
-    append_history(tmp_path, [history_row(2, 1), history_row(3, 1)])
+    append_history(tmp_path, [history_row(2, 1), history_row(3, 1)])  # another timeline counts from where it begins
     found = [(row["timeline"], row["txid"]) for row in read_history(tmp_path).to_pylist()]
     assert found == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
 
