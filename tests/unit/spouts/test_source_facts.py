@@ -40,6 +40,8 @@ def test_what_equals_a_default_is_not_stored():
     assert with_facts({"meta": 1}, PlanFacts(sources={"spout": SourceFacts()})) == {"meta": 1}
     found = facts_of({"meta": 1}, ["spout"], ATTEMPT)
     assert found == PlanFacts("data", {"spout": SourceFacts()}, {}, epoch=3)
+    assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
+    assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2  # that of the metadata, if it is known
 
 
 def test_facts_survive_their_storage():
@@ -51,12 +53,6 @@ def test_facts_survive_their_storage():
     found = facts_of(stored, ["a", "b", "c"], ATTEMPT)
     assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 3, True)
     assert found.sources == {**facts.sources, "c": SourceFacts()}
-
-
-def test_the_epoch_is_that_of_the_metadata_if_it_is_known():
-    assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2
-    assert facts_of({"meta": 1}, [], ATTEMPT).epoch == 3
-    assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
 
 
 @pytest.mark.parametrize("document", [None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7])

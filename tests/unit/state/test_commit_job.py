@@ -81,11 +81,9 @@ def test_rows_of_tasks_are_published_and_looked_up_like_rows_of_the_driver(tmp_p
     for txid in (1, 2, 3):
         cuts = [read_state(path, "counts", txid).to_pylist() for path in (one, other)]
         assert cuts[0] == cuts[1]
-    rows = [
-        read_changes(path, "counts", 1, 3).sort_by([("_txid", "ascending"), ("word", "ascending")])
-        for path in (one, other)
-    ]
-    assert rows[0].to_pylist() == rows[1].to_pylist()
+    order = [("_txid", "ascending"), ("word", "ascending")]
+    rows = [read_changes(path, "counts", 1, 3).sort_by(order).to_pylist() for path in (one, other)]
+    assert rows[0] == rows[1]
     assert {row["word"] for row in read_sink(one, "out").to_pylist()} == set(WORDS)
     found = [store._indexes["counts"].rows(WORDS) for store in stores]
     assert found[0] == found[1]
@@ -204,6 +202,5 @@ def test_keys_of_the_input(kind):
 
 def test_columns_that_are_not_the_key_are_rejected():
     state = KeyedState("s", key={"k": str}, value={"n": int})
-    batch = pa.RecordBatch.from_pydict({"k": [1, 2]})
     with pytest.raises(StateError, match="key column 'k', the input of x: expected string, got int64"):
-        input_keys(state, [batch], "the input of x")
+        input_keys(state, [pa.RecordBatch.from_pydict({"k": [1, 2]})], "the input of x")
