@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from keyed_cases import EVENTS, begun, opened
+from seeded import seeded
 
 from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.api.state import CollectionState
@@ -115,9 +116,7 @@ class Plain:
 
 @pytest.mark.parametrize("run", range(2))
 def test_any_reads_and_writes_match_the_model(bench, run):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw, plain, made = random.Random(f"{seed}/{run}"), Plain(), bench(VISITS)
+    draw, plain, made = seeded(), Plain(), bench(VISITS)
     keys = [("ann", 1), ("ann", 2), (None, 1)]
     for txid in range(1, 9):
         handle = made.open(txid)
@@ -157,12 +156,10 @@ def in_parts(handle, names, start=None, end=None):
 def test_parts_read_from_files_have_each_row_once(tmp_path, monkeypatch):
     """Also those that are in memory, or unpublished, at that time; none below the bound, and none removed."""
     monkeypatch.setattr("txstorm.state.index.collection_index.MEMORY", 1)
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
     SEEN.clear()
     spout = MemoryTransactionalSpout({0: [(i,) for i in range(60)]}, ["n"], take=1)
     builder = TransactionalTopologyBuilder("t", "numbers", spout)
-    builder.set_bolt("keep", KeepsVisits(seed)).global_grouping("numbers")
+    builder.set_bolt("keep", KeepsVisits(seeded().random())).global_grouping("numbers")
     settings = {"max_group_txids": 3, "max_spout_pending": 5, "compact_on_stop": False}
     for last in (15, 30):  # the second start reads what the first one has left
         topology = builder.build_topology()

@@ -1,12 +1,12 @@
 """Columnar updates: aggregates of record batches merged into a keyed state."""
 
-import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from handle_cases import Bench
+from seeded import seeded
 
 from txstorm.api.state import KeyedState, arrow_type
 from txstorm.errors import StateError
@@ -60,9 +60,7 @@ def test_a_merge_sees_and_adds_to_own_writes():
 
 
 def test_folding_a_batch_equals_updating_row_by_row():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     by_column, by_row = Bench(STATE), Bench(STATE)
     for txid in range(1, 6):
         rows = [
@@ -98,9 +96,7 @@ def fold(handle, row):
 
 @pytest.mark.parametrize("rows", [1, 7, 3_000])
 def test_whole_numbers_are_folded_by_keys_of_several_columns(rows):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     state = KeyedState("whole", key={"k": str, "j": int}, value={"s": int, "least": int, "most": int})
     keys = [(draw.choice(["a", "b", None]), draw.choice([0, 1, -5, None, 1 << 40])) for _ in range(rows)]
     numbers = [draw.randrange(-(1 << 40), 1 << 40) for _ in range(rows)]

@@ -1,11 +1,11 @@
 """States with a time to live, and collections, under random schedules of writes, failures, restarts and compaction."""
 
-import random
 import shutil
 
 import pytest
 from handle_cases import Bench
 from keyed_cases import SECOND, Shown, begun, check, check_read, opened, play, publish
+from seeded import seeded
 
 from txstorm.api.state import KeyedState
 from txstorm.state.index.index import StateIndex
@@ -115,9 +115,7 @@ def bounds(request, monkeypatch):
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("run", range(3))
 def test_any_schedule_shows_the_state_of_the_surviving_txids(tmp_path, run):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    Schedule(random.Random(f"{seed}/{run}"), tmp_path).play(24)
+    Schedule(seeded(), tmp_path).play(24)
 
 
 # --- handles alone: states without a time to live, and without tables ---------------------------------------------------
@@ -154,10 +152,8 @@ class PlainModel:
 
 
 def test_any_schedule_gives_the_state_of_the_surviving_txids():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    for run in range(60):
-        draw = random.Random(f"{seed}/{run}")
+    draw = seeded()
+    for _ in range(60):
         bench, model, published = Bench(STATE), PlainModel(), 0
         from_changes = StateIndex(STATE)
         for _ in range(25):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from seeded import seeded
 from spouts_recording import Bench, Recorder, flat
 
 from txstorm.api.output import OutputFieldsDeclarer
@@ -25,9 +26,7 @@ from txstorm.spouts.files import lines
 
 @pytest.fixture
 def chance() -> random.Random:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    return random.Random(seed)
+    return seeded()
 
 
 def declared(spout: FileSpout) -> tuple[str, ...]:

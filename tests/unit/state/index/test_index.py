@@ -7,6 +7,7 @@ from handle_cases import COUNTS, Bench, add, apply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_cases import TINY, disk_index, stores, words
+from seeded import seeded
 from wide_cases import WIDE, wide_rows
 
 from txstorm.api.state import KeyedState
@@ -86,9 +87,7 @@ def test_a_state_without_key_has_one_row(tmp_path):
 
 @pytest.mark.parametrize("kept_from", [1, 10_000])
 def test_every_type_survives_a_round_trip_through_tables_and_disk(tmp_path, kept_from):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     bench = Bench(WIDE)
     for txid in (1, 2):
         bench.commit(txid, lambda h: h.put_many(dict(wide_rows(draw, 200))), publish=False)

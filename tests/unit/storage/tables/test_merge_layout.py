@@ -1,12 +1,12 @@
 """The merge layout: despite any failure, each version of the table is exactly the state after one commit group."""
 
-import random
 from dataclasses import replace
 from datetime import timedelta
 
 import keyed_cases
 import pytest
 from keyed_cases import SECOND, begun, publish, stamped
+from seeded import seeded
 from store_cases import (
     COUNTS,
     INCARNATION,
@@ -53,9 +53,7 @@ def paths(data_dir, name="counts"):
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
     """A plain reader sees exactly the state at every version, even if commits rewrite only some of many small files."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     store, plan, after = opened(tmp_path, create=True), [], {0: {}}
     plan.append({f"w{i}": 1 for i in range(60)})
     commit(store, 1, *plan)
@@ -263,9 +261,7 @@ def committed(store, stamps, *plan, epoch=1):
 def test_every_version_has_the_unexpired_keys_at_its_stamp(tmp_path, monkeypatch):
     """Every version has exactly the unexpired keys, despite many small files, removals, empty txids and restarts."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     store, txid, stamp, kept, expected, stamp_of = opened_live(tmp_path, create=True), 0, 0, {}, {}, {}
     for epoch in range(1, 20):
         stamps, plan = {}, []

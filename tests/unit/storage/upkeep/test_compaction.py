@@ -1,11 +1,11 @@
 """Compaction: brings the state table up to date for plain readers, atomically and by the leading coordinator only."""
 
-import random
 import shutil
 from itertools import pairwise
 
 import pytest
 from recovery_cases import ends, killed
+from seeded import seeded
 from store_cases import INCARNATION, TOPOLOGY, add, commit, open_store
 from table_steps import decided, full_disk, interrupted, plain_words, words_read
 from upkeep_cases import LAST, counts, expected, keep_up, plain, small
@@ -180,9 +180,7 @@ def test_compaction_is_as_of_its_first_txid_despite_concurrent_commits(tmp_path,
 
 
 def test_any_history_of_compactions_gives_the_state(tmp_path, monkeypatch):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     for txid in range(1, 13):

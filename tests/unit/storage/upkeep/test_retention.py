@@ -1,11 +1,11 @@
 """Retention: keep all rows that history, savepoints, intents and readers need; permanently remove all others."""
 
-import random
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from seeded import seeded
 from store_cases import COUNTS, INCARNATION, intent_of, open_store, record, tidy
 from table_steps import counted, history_row, interrupted, words_read
 
@@ -225,9 +225,7 @@ def test_files_in_use_by_a_reader_of_this_process_are_not_removed(world):
 
 
 def test_commits_between_the_steps_of_retention_are_safe(world):
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    chance = random.Random(seed)
+    chance = seeded()
     for _ in world.retention().steps():
         if chance.random() < 0.5:
             world.go_on(1, every=99)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from seeded import seeded
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from table_steps import counted, plain_words, upkeep_done, words_read
 
@@ -108,9 +109,7 @@ def staged(data_dir):
 
 
 def test_every_txid_stays_readable_and_disk_usage_is_bounded(tmp_path):
-    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
-    print("seed", seed)
-    world, files = World(tmp_path / "data", random.Random(seed)), []
+    world, files = World(tmp_path / "data", seeded()), []
     for _ in range(50):
         for _ in range(world.chance.randrange(3)):
             world.commit()
