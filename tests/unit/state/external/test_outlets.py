@@ -80,7 +80,8 @@ def test_a_write_whose_response_is_lost_is_not_repeated(tmp_path, trouble):
 @pytest.mark.parametrize("trouble", ["published", "before", "after"])
 def test_a_target_unavailable_at_the_start_ends_the_run_before_planning(tmp_path, trouble):
     target = Target((trouble, 1))
-    with pytest.raises(BlockedError, match="'numbers': cannot take it over: ConnectionError: the line went dead"):
+    says = "outlet 'numbers': cannot take it over: ConnectionError: the line went dead"
+    with pytest.raises(BlockedError, match=says):
         ends(target, tmp_path / "data")
     assert target.rows == []
     ends(target, tmp_path / "data")
@@ -195,7 +196,8 @@ def test_faults_are_found_when_the_topology_is_built():
         builder.build_topology()
     told = "\n".join(refused.value.faults)
     assert "outlets 'one' and 'two' share one writer" in told
-    assert "outlet 'three': expected a writer with open, published, publish, close, got an object of type" in told
+    methods = "open, published, publish, close"
+    assert f"outlet 'three': expected a writer with {methods}, got an object of type object" in told
     assert "component 'send3': outlet name '4'" in told or "outlet '4'" in told
     assert "column 'n'" in told
     assert "sink 'words' is declared by both" in told

@@ -151,7 +151,8 @@ def test_disk_usage_is_bounded_and_retained_txids_can_be_read(tmp_path):
     world.check()
     assert max(files[3:]) <= max(files[:3]) * 1.1, files
     assert world.ledger.first == world.last - KEPT
-    with pytest.raises(StateError, match=r"'other': txid 4 is older than what is kept.* ask for txid \d+ or later"):
+    older = r"state 'other': txid 4 is older than what is kept.* ask for txid \d+ or later"
+    with pytest.raises(StateError, match=older):
         world.read("other", 4)
     with pytest.raises(StateError, match=r"up to txid \d+ are no longer kept .history_retention., got from txid 1"):
         read_changes(tmp_path, "other", 1, 4, world.last)
