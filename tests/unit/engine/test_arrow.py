@@ -57,27 +57,21 @@ def test_values_survive_a_round_trip(rows: list[tuple[object, object]]) -> None:
     assert [types_in(row) for row in back] == [types_in(row) for row in rows]
 
 
-def test_round_trip_of_special_floats_and_other_time_zones() -> None:
+def test_round_trip_of_special_values_and_rows_without_fields() -> None:
     moment = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
     batch = batch_of_rows([(math.inf, moment, {1, 2}), ("x", moment, None)], ("mixed", "at", "s"))
     [first, second] = rows_of_batch(batch)
     assert first == (math.inf, moment, {1, 2})
     assert second == ("x", moment, None)
-
-
-def test_numpy_scalars_become_python_values() -> None:
-    batch = batch_of_rows([(np.int64(3), np.float64(0.5), np.bool_(True))], ("i", "f", "b"))
-    assert next(rows_of_batch(batch)) == (3, 0.5, True)
+    numpy = batch_of_rows([(np.int64(3), np.float64(0.5), np.bool_(True))], ("i", "f", "b"))
+    assert next(rows_of_batch(numpy)) == (3, 0.5, True)
+    assert list(rows_of_batch(batch_of_rows([(), ()], ()))) == [(), ()]
 
 
 @pytest.mark.parametrize("value", [datetime(2020, 1, 1), object(), [object()], {"a": datetime(2020, 1, 1)}])  # noqa: DTZ001
 def test_values_that_cannot_be_sent_are_rejected_with_their_field(value: object) -> None:
     with pytest.raises(EmitError, match="field 'when'"):
         batch_of_rows([(value,)], ("when",))
-
-
-def test_rows_without_fields() -> None:
-    assert list(rows_of_batch(batch_of_rows([(), ()], ()))) == [(), ()]
 
 
 def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
@@ -94,15 +88,8 @@ def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
 
 def test_columns_of_one_simple_type_have_native_arrow_types() -> None:
     batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
-    assert [str(kind) for kind in batch.schema.types] == [
-        "string",
-        "int64",
-        "double",
-        "bool",
-        "binary",
-        "date32[day]",
-        "null",
-    ]
+    kinds = [str(kind) for kind in batch.schema.types]
+    assert kinds == "string int64 double bool binary date32[day] null".split()
     decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
     assert str(next(rows_of_batch(decimals))[0]) == "1.50"
 
@@ -113,3 +100,40 @@ def test_large_batches_are_split() -> None:
     assert sum(piece.num_rows for piece in pieces) == 100
     assert all(piece.num_rows <= 10 for piece in pieces)
     assert [piece.num_rows for piece in split(batch, 1)] == [1] * 100
+
+
+# --- cargo: unchanged by serialization, regardless of the memory alignment of its bytes ----------------------------------
+
+BATCH = pa.record_batch({"word": ["a", None, "ccc"], "n": [1, 2, 3], "x": [0.5, None, 1.5]})
+
+
+def at_offset(data: bytes, by: int) -> pa.Buffer:
+    """Return `data` at an address `by` bytes past an aligned one."""
+    whole = pa.allocate_buffer(len(data) + by)
+    memoryview(whole).cast("B")[by:] = data
+    return whole.slice(by)
+
+
+def buffers(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    return [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+
+
+@pytest.mark.parametrize("by", range(9))
+def test_rows_are_aligned_as_their_type_requires(by: int):
+    cargo = decode(at_offset(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), by))
+    assert (cargo.kind, cargo.txid, cargo.attempt_id, cargo.order, cargo.target) == (Kind.DATA, 7, 1, (2, 3, 5), 4)
+    assert cargo.batch == BATCH
+    assert [buffer.address % 8 for buffer in buffers(cargo.batch)] == [0] * len(buffers(BATCH))
+
+
+def test_aligned_rows_are_not_copied():
+    data = at_offset(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), 0)
+    found = buffers(decode(data).batch)
+    assert all(data.address <= buffer.address < data.address + data.size for buffer in found)
+
+
+@pytest.mark.parametrize("text", ["", "x", "ab\n ", "seven77"])
+def test_data_after_a_report_of_any_length_is_aligned(text: str):
+    data = encode(Cargo(Kind.RESULT, 7, 1, 2, 3, 4, 5, data={"text": text}))
+    assert len(data) % 8 == 0
+    assert decode(pa.py_buffer(data)).data == {"text": text}

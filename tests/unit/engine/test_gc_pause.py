@@ -33,7 +33,7 @@ def test_collections_stay_infrequent_until_the_last_pause_ends(usual):
     assert gc.get_threshold() == usual
 
 
-def test_thresholds_between_commits_of_a_run_are_intermediate(usual):
+def test_thresholds_between_commits_of_a_run_are_intermediate_and_restored_after_an_error(usual):
     with seldom_collected(BETWEEN):
         assert gc.get_threshold() == BETWEEN
         for _ in range(2):
@@ -41,16 +41,11 @@ def test_thresholds_between_commits_of_a_run_are_intermediate(usual):
                 assert gc.get_threshold() == SELDOM
             assert gc.get_threshold() == BETWEEN
     assert gc.get_threshold() == usual
-    commit = ExitStack()
-    commit.enter_context(seldom_collected())
-    with seldom_collected(BETWEEN):
+    with seldom_collected():
+        with seldom_collected(BETWEEN):
+            assert gc.get_threshold() == SELDOM
         assert gc.get_threshold() == SELDOM
-    assert gc.get_threshold() == SELDOM
-    commit.close()
     assert gc.get_threshold() == usual
-
-
-def test_thresholds_are_restored_after_an_error(usual):
     with pytest.raises(ValueError, match="boom"), seldom_collected():
         raise ValueError("boom")
     assert gc.get_threshold() == usual

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, program
 
 from txstorm.engine.local import LocalEngine
+from txstorm.engine.port import Processed
 from txstorm.errors import EngineError
 
 
@@ -24,9 +26,15 @@ def engine() -> Iterator[LocalEngine]:
     made.close()
 
 
-def test_packs_run_concurrently(engine: LocalEngine) -> None:
-    slow = engine.submit(pack([23]))
+def waiting(engine: LocalEngine, *more: list[int]) -> Future[list[Processed]]:
+    """Submit a pack whose first txid has begun and waits, followed by `more`."""
+    future = engine.submit(pack([23], *more))
     assert samples.gates["entered"].wait(60)
+    return future
+
+
+def test_packs_run_concurrently(engine: LocalEngine) -> None:
+    slow = waiting(engine)
     quick = engine.submit(pack([1], first=2)).result(timeout=60)
     assert quick[0].error is None
     assert not slow.done()
@@ -35,8 +43,7 @@ def test_packs_run_concurrently(engine: LocalEngine) -> None:
 
 
 def test_a_cancelled_pack_ends_after_the_current_txid(engine: LocalEngine) -> None:
-    future = engine.submit(pack([23], [1], [3]))
-    assert samples.gates["entered"].wait(60)
+    future = waiting(engine, [1], [3])
     engine.cancel(future)
     samples.gates["leave"].set()
     with pytest.raises(EngineError, match="cancelled"):
@@ -45,8 +52,7 @@ def test_a_cancelled_pack_ends_after_the_current_txid(engine: LocalEngine) -> No
 
 
 def test_closing_cancels_running_packs_without_waiting(engine: LocalEngine) -> None:
-    future = engine.submit(pack([23], [1]))
-    assert samples.gates["entered"].wait(60)
+    future = waiting(engine, [1])
     engine.close()
     assert not future.done()
     samples.gates["leave"].set()
@@ -54,13 +60,8 @@ def test_closing_cancels_running_packs_without_waiting(engine: LocalEngine) -> N
         future.result(timeout=60)
 
 
-def test_an_error_of_the_engine_reaches_the_waiting_caller(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_engine_reaches_the_caller(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.describe()["engine"] == "local"
     monkeypatch.setattr("txstorm.engine.local.gather", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.submit(pack([1])).result(timeout=60)
-
-
-def test_description_of_the_local_engine(engine: LocalEngine) -> None:
-    assert engine.describe()["engine"] == "local"

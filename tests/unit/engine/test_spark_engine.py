@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import engine_samples as samples
@@ -25,34 +26,27 @@ from txstorm.spouts import MemoryTransactionalSpout
 # --- sessions, without Java -------------------------------------------------------------------------------------------
 
 
-class Settings(dict):
-    def get(self, key, default=None):
-        return super().get(key, default)
-
-
 class Session:
     """A fake session with the attributes that `check_session` reads."""
 
-    def __init__(self, **settings: str) -> None:
-        self.conf = Settings({key.replace("__", "."): value for key, value in settings.items()})
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.conf = SimpleNamespace(get=lambda key, default=None: settings.get(key, default))
 
 
 def test_unchangeable_spark_settings_are_reported_once_with_their_cost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = Session(spark__scheduler__mode="FIFO")
+    session = Session({"spark.scheduler.mode": "FIFO"})
     with caplog.at_level(logging.WARNING, "txstorm.spark"):
-        client.check_session(session)
-        client.check_session(session)
+        for _ in range(2):
+            client.check_session(session)
     assert len(caplog.messages) == len(client.WANTED) == 3
     assert any("spark.scheduler.mode=FIFO instead of FAIR; that costs packs that" in one for one in caplog.messages)
     assert any(f"{client.UNIX_SOCKETS}=None instead of true; that costs about 50 ms" in one for one in caplog.messages)
 
 
 def test_a_session_with_all_settings_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    session = Session()
-    session.conf.update({key: wanted for key, (wanted, _) in client.WANTED.items()})
-    client.check_session(session)
+    client.check_session(Session({key: wanted for key, (wanted, _) in client.WANTED.items()}))
     assert caplog.messages == []
 
 
@@ -202,22 +196,14 @@ def files_after_warm_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("fatal", [False, True])
 def test_warm_up_loads_user_code_without_calling_it(
-    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, fatal: bool
 ) -> None:
-    told = files_after_warm_up(spark, tmp_path, fatal=False)
-    assert told
+    """A worker that dies during warm-up only logs a warning."""
+    told = files_after_warm_up(spark, tmp_path, fatal=fatal)
     assert {name.partition("-")[0] for name in told} == {"loaded"}
-    assert caplog.messages == []
-
-
-@pytest.mark.spark
-def test_a_worker_that_dies_during_warm_up_only_logs_a_warning(
-    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert files_after_warm_up(spark, tmp_path, fatal=True)
-    [message] = caplog.messages
-    assert message.startswith("the first packs will take longer")
+    assert [text.partition(" will take")[0] for text in caplog.messages] == ["the first packs"] * fatal
 
 
 class Sleepy(BasicBolt):
@@ -267,28 +253,32 @@ class Count(BatchBolt):
             self.context.sink("words").append(word)
 
 
+def counted(data_dir: Path, *words: str, **options: Any) -> Any:
+    """Count words on Spark, two a transaction; return the handle of the run, which has ended."""
+    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([words], ["word"], 2))
+    builder.set_committer_bolt("count", Count(), 2).fields_grouping("words", ["word"])
+    handle = run(builder.build_topology(), data_dir=data_dir, available_now=True, **options)
+    assert handle.awaitTermination(120)
+    return handle
+
+
+def delta_rows(spark: Any, path: Path, *columns: str) -> list[Any]:
+    return sorted(map(tuple, spark.read.format("delta").load(str(path)).select(*columns).collect()))
+
+
 @pytest.mark.spark
 def test_a_given_session_is_used_kept_open_and_can_read_the_tables(spark: Any, tmp_path: Path) -> None:
-    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([["a", "b", "a"]], ["word"], 2))
-    builder.set_committer_bolt("count", Count(), 2).fields_grouping("words", ["word"])
-    handle = run(builder.build_topology(), spark=spark, data_dir=tmp_path, available_now=True)
-    assert handle.awaitTermination(120)
+    handle = counted(tmp_path, "a", "b", "a", spark=spark)
     assert spark.range(3).count() == 3
-    state = spark.read.format("delta").load(str(tmp_path / "state" / "counts"))
-    assert sorted((row.word, row.n) for row in state.collect()) == [("a", 2), ("b", 1)]
-    changes = spark.read.format("delta").load(str(tmp_path / "changes" / "counts"))
-    assert sorted((row._txid, row.word, row.n) for row in changes.collect()) == [(1, "a", 1), (1, "b", 1), (2, "a", 2)]
-    sink = spark.read.format("delta").load(str(tmp_path / "sinks" / "words"))
-    assert sorted((row._txid, row.word) for row in sink.collect()) == [(1, "a"), (1, "b"), (2, "a")]
+    assert delta_rows(spark, tmp_path / "state/counts", "word", "n") == [("a", 2), ("b", 1)]
+    changes = delta_rows(spark, tmp_path / "changes/counts", "_txid", "word", "n")
+    assert changes == [(1, "a", 1), (1, "b", 1), (2, "a", 2)]
+    assert delta_rows(spark, tmp_path / "sinks/words", "_txid", "word") == [(1, "a"), (1, "b"), (2, "a")]
     shown = handle.state("counts").as_of(txid=1).to_spark(spark).collect()
     assert sorted((row.word, row.n) for row in shown) == [("a", 1), ("b", 1)]
 
 
 @pytest.mark.spark
 def test_without_a_given_session_the_one_of_the_process_is_shared(spark: Any, tmp_path: Path) -> None:
-    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([["a"]], ["word"], 2))
-    builder.set_committer_bolt("count", Count()).global_grouping("words")
-    handle = run(builder.build_topology(), data_dir=tmp_path, available_now=True)
-    assert handle.awaitTermination(120)
-    assert handle.committed == 1
+    assert counted(tmp_path, "a").committed == 1
     assert spark.range(3).count() == 3

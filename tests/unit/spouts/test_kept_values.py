@@ -8,28 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spout_samples import CommitterSpout, OpaquePartitionedSpout, PartitionedSpout, Pass, PlainSpout, stored, storing
 
-from txstorm import (
-    NOT_READY,
-    BatchBolt,
-    Committer,
-    CommitterEmitter,
-    CommitterTransactionalSpout,
-    CompositeSpout,
-    Emitter,
-    FailedException,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import NOT_READY, BatchBolt, Committer, CompositeSpout, FailedException, TransactionalTopologyBuilder, run
 from txstorm.engine.port import Engine
-from txstorm.sinks import DeltaSink
 
 Factory = Callable[[], Engine]
 SIZE, STEP = 24, 2
@@ -48,8 +30,8 @@ def mutate(value: Any) -> None:
         value[:] = ["spoilt"]
 
 
-class InPlace(SpoutCoordinator):
-    """A coordinator that advances the previous transaction's range in place and mutates its other arguments."""
+class InPlace:
+    """Coordinator methods that advance the previous transaction's range in place and mutate their other arguments."""
 
     def __init__(self):
         self.mark = [SIZE]
@@ -90,17 +72,7 @@ def emit_range(metadata, collector):
     mutate(metadata)
 
 
-class Ranges(TransactionalSpout):
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return InPlace()
-
-    def emitter(self, context):
-        return RangeEmitter()
-
-
-class RangeEmitter(Emitter):
+class Ranges(InPlace, PlainSpout):
     def emit_batch(self, attempt, metadata, collector):
         emit_range(metadata, collector)
 
@@ -109,21 +81,10 @@ class OpaqueRanges(Ranges):
     opaque = True
 
 
-class CommittedRanges(CommitterTransactionalSpout):
+class CommittedRanges(InPlace, CommitterSpout):
     """A committer spout whose emitter returns a list, mutates it later, and mutates the arguments of `commit`."""
 
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return InPlace()
-
-    def emitter(self, context):
-        return CommittingEmitter()
-
-
-class CommittingEmitter(CommitterEmitter):
-    def __init__(self):
-        self.emitted = []
+    emitted = None
 
     def emit_batch(self, attempt, metadata, collector):
         mutate(self.emitted)
@@ -136,36 +97,14 @@ class CommittingEmitter(CommitterEmitter):
         mutate(emitted)
 
 
-class Partitions(PartitionedTransactionalSpout):
-    """A partitioned spout with one partition, whose emitter advances the position in place."""
+class Moving:
+    """Emitter methods of a partitioned spout that advance the position in place."""
 
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return OnePartition()
-
-    def emitter(self, context):
-        return MovingEmitter()
-
-
-class OnePartition(PartitionedCoordinator):
-    def num_partitions(self):
-        return 1
-
-
-class MovingEmitter(PartitionedEmitter):
-    def __init__(self):
-        self.returned = None
+    returned = None
 
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
-        return self.moved(collector, last_metadata)
-
-    def emit_partition_batch(self, attempt, collector, partition, metadata):
-        emit_range(metadata, collector)
-
-    def moved(self, collector, last):
         mutate(self.returned)
-        m = last or {"start": 0, "stop": 0}
+        m = last_metadata or {"start": 0, "stop": 0}
         if m["stop"] >= SIZE:
             mutate(m)
             return None
@@ -176,34 +115,24 @@ class MovingEmitter(PartitionedEmitter):
         return m
 
 
-class OpaquePartitions(OpaquePartitionedTransactionalSpout):
-    fields = ("n",)
-
-    def emitter(self, context):
-        return OpaqueMovingEmitter()
+class Partitions(Moving, PartitionedSpout):
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        emit_range(metadata, collector)
 
 
-class OpaqueMovingEmitter(MovingEmitter, OpaquePartitionedEmitter):
-    def num_partitions(self):
-        return 1
-
-    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
-        return self.moved(collector, last_metadata)
+class OpaquePartitions(Moving, OpaquePartitionedSpout):
+    emit_partition_batch = Moving.emit_partition_batch_new
 
 
-class FailsTwice(BatchBolt):
+class FailsTwice(Pass):
     """A bolt that fails the first two attempts at every third transaction, even across worker processes."""
-
-    fields = ("n",)
 
     def __init__(self, marks):
         self.marks = str(marks)
 
     def prepare(self, context, collector, attempt):
-        self.collector, self.attempt = collector, attempt
-
-    def execute(self, tuple):
-        self.collector.emit(tuple["n"])
+        super().prepare(context, collector, attempt)
+        self.attempt = attempt
 
     def finish_batch(self):
         if self.attempt.txid % 3 == 0:
@@ -217,17 +146,16 @@ class FailsTwice(BatchBolt):
 KINDS = [Ranges, OpaqueRanges, CommittedRanges, Partitions, OpaquePartitions]
 
 
-def numbers(place: Path, spout: Any, engine: Engine, stream: str = "default", **settings: Any) -> list[int]:
-    """Run a topology with `spout` to completion; return all committed numbers, sorted."""
+def numbers(
+    place: Path, spout: Any, engine: Engine, stream: str = "default", untils: tuple[int, ...] = (SIZE // STEP,)
+) -> list[int]:
+    """Run a topology with `spout` to each of the txids `untils`; return all committed numbers, sorted."""
     place.mkdir()
-    builder = TransactionalTopologyBuilder("kept", "spout", spout)
-    builder.set_bolt("fails", FailsTwice(place)).shuffle_grouping("spout", stream)
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("fails")
-    builder.set_settings({"retry_backoff": 0, "compact_on_stop": False, **settings})
-    topology = builder.build_topology()
-    handle = run(topology, engine=engine, data_dir=place / "data", until_txid=SIZE // STEP)
-    handle.awaitTermination(300)
-    return sorted(handle.sink("rows").to_arrow()["n"].to_pylist())
+    topology = storing(spout, stream, FailsTwice(place), retry_backoff=0, compact_on_stop=False)
+    for until in untils:
+        handle = run(topology, engine=engine, data_dir=place / "data", until_txid=until)
+        handle.awaitTermination(300)
+    return sorted(stored(handle))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,26 +172,16 @@ def test_user_code_of_a_composite_spouts_sources_may_mutate_its_values(kind, tmp
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_restarts_read_unmodified_metadata(kind, tmp_path):
-    place = tmp_path / "place"
-    builder = TransactionalTopologyBuilder("kept", "spout", kind())
-    builder.set_bolt("fails", FailsTwice(place)).shuffle_grouping("spout")
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("fails")
-    builder.set_settings({"retry_backoff": 0, "compact_on_stop": False})
-    place.mkdir()
-    for until in (2, 3, 7, SIZE // STEP):
-        handle = run(builder.build_topology(), engine="local", data_dir=place / "data", until_txid=until)
-        handle.awaitTermination(300)
-    assert sorted(handle.sink("rows").to_arrow()["n"].to_pylist()) == list(range(SIZE))
+    found = numbers(tmp_path / "place", kind(), "local", untils=(2, 3, 7, SIZE // STEP))
+    assert found == list(range(SIZE))
 
 
 def test_the_mark_passed_to_reached_is_unmodified(tmp_path):
     """The mark passed to `reached` is intact although the coordinator mutates the list that `latest` returned."""
-    builder = TransactionalTopologyBuilder("kept", "spout", Ranges())
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout")
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path)
+    handle = run(storing(Ranges()), engine="local", data_dir=tmp_path)
     try:
         handle.processAllAvailable()
-        assert handle.sink("rows").to_arrow().num_rows == SIZE
+        assert len(stored(handle)) == SIZE
     finally:
         handle.stop()
 
@@ -285,18 +203,13 @@ class SettingsSpout(Ranges):
     """A spout whose coordinator and emitters mutate their settings."""
 
     def coordinator(self, context):
-        self.mutate_settings(context)
-        return super().coordinator(context)
-
-    def emitter(self, context):
-        self.mutate_settings(context)
-        return super().emitter(context)
-
-    def mutate_settings(self, context):
         assert context.settings["cargo_bytes"] == 4_000_000
         assert context.settings["own"] == [1]
         context.settings["own"].append(2)
         context.settings["cargo_bytes"] = 1
+        return super().coordinator(context)
+
+    emitter = coordinator
 
 
 def test_every_task_has_its_own_copy_of_the_settings(make_engine: Factory, tmp_path):
@@ -319,10 +232,8 @@ def test_every_listener_has_its_own_copy_of_the_progress(tmp_path):
         progress.tuples.clear()
         progress.commit_ms.clear()
 
-    builder = TransactionalTopologyBuilder("kept", "spout", Ranges())
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout")
     listeners = [mutator, lambda progress: seen.append(progress.json)]
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path, until_txid=4, listeners=listeners)
+    handle = run(storing(Ranges()), engine="local", data_dir=tmp_path, until_txid=4, listeners=listeners)
     handle.awaitTermination(60)
     assert [json.loads(one)["numInputRows"] for one in seen] == [STEP] * 4
     assert all(json.loads(one)["commit_ms"] for one in seen)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spout_samples import PlainSpout
 
 from txstorm import NOT_READY, SourceFacts
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.context import PlanFacts, TaskContext
-from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.books.records import checked
 from txstorm.errors import LedgerCorrupt, MetadataError
 from txstorm.ledger import paths
@@ -26,32 +26,22 @@ def planner_of(spout: Any) -> SpoutPlanner:
     return planner(spout, TaskContext("t", "spout", 0, 1))
 
 
-class Reported(TransactionalSpout):
-    """A spout whose coordinator reports the given facts."""
+class Reported(PlainSpout):
+    """A spout whose coordinator reports the facts that a function returns for a txid."""
 
-    def __init__(self, facts: Any) -> None:
-        self._facts = facts
+    def __init__(self, reported: Any) -> None:
+        self.reported = reported
 
-    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        facts = self._facts
-
-        class Coordinator(SpoutCoordinator):
-            def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-                return {"n": txid}
-
-            def facts(self, metadata: Any) -> Any:
-                return facts(metadata)
-
-        return Coordinator()
-
-    def emitter(self, context: TaskContext) -> Emitter:
-        return Emitter()
+    def facts(self, metadata: Any) -> Any:
+        return self.reported(metadata)
 
 
 def test_what_equals_a_default_is_not_stored():
     assert with_facts({"meta": 1}, PlanFacts(sources={"spout": SourceFacts()})) == {"meta": 1}
     found = facts_of({"meta": 1}, ["spout"], ATTEMPT)
     assert found == PlanFacts("data", {"spout": SourceFacts()}, {}, epoch=3)
+    assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
+    assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2  # that of the metadata, if it is known
 
 
 def test_facts_survive_their_storage():
@@ -63,12 +53,6 @@ def test_facts_survive_their_storage():
     found = facts_of(stored, ["a", "b", "c"], ATTEMPT)
     assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 3, True)
     assert found.sources == {**facts.sources, "c": SourceFacts()}
-
-
-def test_the_epoch_is_that_of_the_metadata_if_it_is_known():
-    assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2
-    assert facts_of({"meta": 1}, [], ATTEMPT).epoch == 3
-    assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
 
 
 @pytest.mark.parametrize("document", [None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7])
@@ -94,14 +78,14 @@ def test_damaged_facts_are_refused_with_their_entry(facts):
 
 
 def test_facts_of_a_coordinator_of_the_user():
-    made = planner_of(Reported(lambda metadata: SourceFacts((str(metadata["n"]),), caught_up=metadata["n"] > 1)))
+    made = planner_of(Reported(lambda txid: SourceFacts((str(txid),), caught_up=txid > 1)))
     assert made.facts(made.plan(1, None)) == {"spout": SourceFacts(("1",))}
     assert made.facts(made.plan(2, None)) == {"spout": SourceFacts(("2",), caught_up=True)}
 
 
 @pytest.mark.parametrize("answer", [None, ("0",), SourceFacts((0,)), SourceFacts("0")])  # type: ignore[arg-type]
 def test_a_coordinator_that_returns_something_else_is_named(answer):
-    made = planner_of(Reported(lambda metadata: answer))
+    made = planner_of(Reported(lambda txid: answer))
     with pytest.raises(MetadataError, match=r"spout 'spout': facts\(\) returned"):
         made.facts(made.plan(1, None))
 
@@ -120,9 +104,7 @@ def test_files_are_caught_up_when_all_is_read_and_end_only_if_nothing_can_be_add
 def test_a_composite_spout_reports_each_source_and_can_skip_all_of_them(tmp_path: Path):
     (tmp_path / "a.txt").write_text("1\n", encoding="utf-8")
     made = planner_of(
-        CompositeSpout(
-            {"a": FileSpout(tmp_path / "a.txt"), "b": MemoryTransactionalSpout([[1, 2]], "n", take=1)},
-        )
+        CompositeSpout({"a": FileSpout(tmp_path / "a.txt"), "b": MemoryTransactionalSpout([[1, 2]], "n", take=1)})
     )
     first = made.plan(1, None)
     assert made.sources == ("a", "b")

@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from spout_samples import PlainSpout
 
-from txstorm import (
-    NOT_READY,
-    CompositeSpout,
-    Emitter,
-    FailedException,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from txstorm import NOT_READY, CompositeSpout, FailedException, TransactionalSpout, TransactionalTopologyBuilder
 from txstorm.api.context import TaskContext
 from txstorm.errors import SpoutError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
@@ -36,30 +29,24 @@ class Two(TransactionalSpout):
 
 def test_streams_are_named_after_their_sources() -> None:
     streams = build(CompositeSpout({"left": Two(), "right": words("x")})).spout.streams
-    assert {name: stream.fields for name, stream in streams.items()} == {
-        "left": ("a",),
-        "left-more": ("b", "c"),
-        "right": ("word",),
-    }
+    fields = {name: stream.fields for name, stream in streams.items()}
+    assert fields == {"left": ("a",), "left-more": ("b", "c"), "right": ("word",)}
 
 
 FAULTS = {
-    "none": (lambda: CompositeSpout({}), "a composite spout without sources; give it a spout, or several"),
-    "name": (lambda: CompositeSpout({"a/b": words("x")}), "source 'a/b': a name is a letter followed by"),
-    "bolt": (lambda: CompositeSpout({"a": object()}), "source 'a': object is not a spout; pass one that derives from"),
-    "nested": (
-        lambda: CompositeSpout({"a": CompositeSpout({"b": words("x")})}),
-        "source 'a': CompositeSpout is not a spout",
-    ),
-    "clash": (lambda: CompositeSpout({"left-more": words("x"), "left": Two()}), "stream 'left-more' is declared twice"),
+    "none": ({}, "a composite spout without sources; give it a spout, or several"),
+    "name": ({"a/b": words("x")}, "source 'a/b': a name is a letter followed by"),
+    "bolt": ({"a": object()}, "source 'a': object is not a spout; pass one that derives from"),
+    "nested": ({"a": CompositeSpout({"b": words("x")})}, "source 'a': CompositeSpout is not a spout"),
+    "clash": ({"left-more": words("x"), "left": Two()}, "stream 'left-more' is declared twice"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_impossible_combinations_are_rejected_when_the_topology_is_built(name: str) -> None:
-    make, fault = FAULTS[name]
+    sources, fault = FAULTS[name]
     with pytest.raises(TopologyError) as caught:
-        build(make())
+        build(CompositeSpout(sources))
     assert fault in str(caught.value)
 
 
@@ -69,28 +56,15 @@ def test_a_composite_spout_is_opaque_if_one_source_is() -> None:
     assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
 
 
-class Scripted(TransactionalSpout):
+class Scripted(PlainSpout):
     """A scripted source: plans each given number once, is not ready for a None, and raises a given exception."""
-
-    fields = ("n",)
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.asked = list(answers), []
 
-    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        return ScriptedCoordinator(self)
-
-    def emitter(self, context: TaskContext) -> Emitter:
-        return Emitter()
-
-
-class ScriptedCoordinator(SpoutCoordinator):
-    def __init__(self, spout: Scripted) -> None:
-        self.spout = spout
-
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        self.spout.asked.append((txid, prev_metadata))
-        answer = self.spout.answers.pop(0)
+        self.asked.append((txid, prev_metadata))
+        answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return NOT_READY if answer is None else answer
@@ -148,31 +122,29 @@ def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
 
 def test_check_is_called_on_every_source() -> None:
     class Missing(Two):
-        queue = "b"
+        def __init__(self, queue: str) -> None:
+            self.queue = queue
 
         def check(self) -> None:
             raise SpoutError(f"no queue {self.queue}")
 
-    class Other(Missing):
-        queue = "a"
-
     with pytest.raises(SpoutError, match="no queue b"):
-        check_spout(CompositeSpout({"left": words("a"), "right": Missing()}))
+        check_spout(CompositeSpout({"left": words("a"), "right": Missing("b")}))
     with pytest.raises(SpoutError, match="no queue a\nno queue b"):
-        check_spout(CompositeSpout({"left": Other(), "right": Missing(), "third": Missing()}))
+        check_spout(CompositeSpout({"left": Missing("a"), "right": Missing("b"), "third": Missing("b")}))
 
 
 def test_every_source_is_closed_even_if_one_raises() -> None:
     closed = []
 
     class Closes(Scripted):
-        def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-            class Mine(SpoutCoordinator):
-                def close(self) -> None:
-                    closed.append(context.component)
-                    raise OSError(context.component)
+        def coordinator(self, context: TaskContext) -> Any:
+            self.name = context.component
+            return self
 
-            return Mine()
+        def close(self) -> None:
+            closed.append(self.name)
+            raise OSError(self.name)
 
     with pytest.raises(OSError, match="all/"):
         planning(left=Closes(), right=Closes()).close()

@@ -1,21 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from spouts_recording import Bench, Recorder, flat
+from spout_samples import CommitterSpout, OpaquePartitionedSpout
+from spouts_recording import Bench, Recorder
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.context import TaskContext
 from txstorm.api.spout import (
     NOT_READY,
-    CommitterEmitter,
-    CommitterTransactionalSpout,
     Emitter,
-    OpaquePartitionedCoordinator,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
     PartitionedCoordinator,
     PartitionedEmitter,
     PartitionedTransactionalSpout,
@@ -51,14 +48,14 @@ class LocalBench(Bench):
 class Partitioned(PartitionedTransactionalSpout):
     fields = ("n",)
 
-    def __init__(self, source: Numbers) -> None:
-        self.source = source
+    def __init__(self, source: Numbers, emitter: Any = None) -> None:
+        self.source, self.emitter_class = source, emitter or _Emitter
 
     def coordinator(self, context: TaskContext) -> PartitionedCoordinator:
         return _Coordinator(self.source)
 
     def emitter(self, context: TaskContext) -> PartitionedEmitter:
-        return _Emitter(self.source, context)
+        return self.emitter_class(self.source, context)
 
 
 class _Coordinator(PartitionedCoordinator):
@@ -96,24 +93,12 @@ class _Emitter(PartitionedEmitter):
         self.source.closed += 1
 
 
-class Opaque(OpaquePartitionedTransactionalSpout):
-    fields = ("n",)
-
+class Opaque(OpaquePartitionedSpout):
     def __init__(self, source: Numbers) -> None:
         self.source = source
 
-    def coordinator(self, context: TaskContext) -> OpaquePartitionedCoordinator:
-        coordinator = OpaquePartitionedCoordinator()
-        coordinator.is_ready = lambda: self.source.ready  # type: ignore[method-assign]
-        return coordinator
-
-    def emitter(self, context: TaskContext) -> OpaquePartitionedEmitter:
-        return _OpaqueEmitter(self.source)
-
-
-class _OpaqueEmitter(OpaquePartitionedEmitter):
-    def __init__(self, source: Numbers) -> None:
-        self.source = source
+    def is_ready(self) -> bool:
+        return self.source.ready
 
     def num_partitions(self) -> int:
         return len(self.source.partitions)
@@ -128,11 +113,48 @@ class _OpaqueEmitter(OpaquePartitionedEmitter):
         return {"next": start + len(rows)}
 
 
+class Emitting(Opaque):
+    """An opaque spout that passes its collector to a function instead of emitting a batch."""
+
+    def __init__(self, emit: Callable[[Any], Any]) -> None:
+        super().__init__(Numbers(1))
+        self.emit = emit
+
+    def emit_partition_batch(self, attempt, collector, partition, last):
+        return self.emit(collector)
+
+
+def ran_as_pack(bench: Bench, documents: dict[int, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Run txids as one pack of a single task; return the values emitted and the positions carried."""
+    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
+    for txid, document in documents.items():
+        task.run(TransactionAttempt(txid, 9), document, carried, recorder)
+    return values(recorder.rows), carried
+
+
 def values(rows: list[tuple[Any, ...]]) -> list[str]:
     return [row[0] for row in rows]
 
 
 # --- partitioned -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source() -> Numbers:
+    """Return a source of one partition with four tuples."""
+    return Numbers(4)
+
+
+@pytest.fixture
+def bench(source: Numbers) -> LocalBench:
+    """Return a bench of a partitioned spout on that source."""
+    return LocalBench(Partitioned(source))
+
+
+@pytest.fixture
+def opaque(source: Numbers) -> LocalBench:
+    """Return a bench of an opaque spout on that source."""
+    return LocalBench(Opaque(source))
 
 
 def test_replay_emits_exactly_the_stored_batch_regardless_of_new_data():  # storm.md 49, 64
@@ -147,16 +169,7 @@ def test_replay_emits_exactly_the_stored_batch_regardless_of_new_data():  # stor
     assert values(bench.rows(2)) == ["0-2", "late", "1-2"]
 
 
-def test_document_holds_the_count_and_every_partition():
-    bench = LocalBench(Partitioned(Numbers(3, 1)))
-    assert bench.plan(1) == {"count": 2, "parts": None}
-    bench.emit(1)
-    assert bench.documents[1] == {"count": 2, "parts": {"0": {"batch": [0, 2]}, "1": {"batch": [0, 1]}}}
-
-
-def test_an_added_partition_is_read_only_from_the_next_created_txid_on():  # storm.md 50
-    source = Numbers(4)
-    bench = LocalBench(Partitioned(source))
+def test_an_added_partition_is_read_only_from_the_next_created_txid_on(source, bench):  # storm.md 50
     bench.plan(1)
     source.partitions.append(["new"])
     assert values(bench.rows(1)) == ["0-0", "0-1"]
@@ -165,6 +178,10 @@ def test_an_added_partition_is_read_only_from_the_next_created_txid_on():  # sto
 
 
 def test_sources_whose_names_begin_alike_have_their_own_partitions():
+    alone = LocalBench(Partitioned(Numbers(3, 1)))
+    assert alone.plan(1) == {"count": 2, "parts": None}
+    alone.emit(1)
+    assert alone.documents[1] == {"count": 2, "parts": {"0": {"batch": [0, 2]}, "1": {"batch": [0, 1]}}}
     bench = LocalBench(CompositeSpout({"a": Partitioned(Numbers(3)), "ab": Partitioned(Numbers(1, 1))}))
     bench.rows(1)
     parts = {name: one["parts"] for name, one in bench.documents[1]["sources"].items()}
@@ -197,21 +214,8 @@ def test_notices_are_given_once_and_a_skipped_transaction_changes_none():
     assert ["back: partition 1" in one for one in planner.notices()] == [True]
 
 
-class Spoiling(CommitterTransactionalSpout):
+class Spoiling(CommitterSpout):
     """Its emitters change the metadata of their commits."""
-
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return SpoutCoordinator()
-
-    def emitter(self, context):
-        return _SpoilingEmitter()
-
-
-class _SpoilingEmitter(CommitterEmitter):
-    def emit_batch(self, attempt, metadata, collector):
-        return ["row"]
 
     def commit(self, attempt, metadata):
         metadata.clear()
@@ -247,24 +251,17 @@ def test_partitions_are_assigned_by_modulo_and_parallelism_changes_no_batch():  
 
 
 def test_positions_are_carried_within_a_pack_without_stored_documents():
-    source = Numbers(5, 1)
-    bench = LocalBench(Partitioned(source))
-    documents = [bench.planner.plan(txid, None) for txid in (1, 2, 3)]
-    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
-    for txid, document in enumerate(documents, 1):
-        task.run(TransactionAttempt(txid, 1), document, carried, recorder)
-    assert values(recorder.rows) == ["0-0", "0-1", "1-0", "0-2", "0-3", "0-4"]
+    bench = LocalBench(Partitioned(Numbers(5, 1)))
+    found, carried = ran_as_pack(bench, {txid: bench.planner.plan(txid, None) for txid in (1, 2, 3)})
+    assert found == ["0-0", "0-1", "1-0", "0-2", "0-3", "0-4"]
     assert carried == {"0": {"batch": [4, 5]}, "1": {"batch": [1, 1]}}
 
 
 def test_a_pack_may_replay_txids_and_continue_with_new_ones():
-    source = Numbers(6)
-    bench = LocalBench(Partitioned(source))
+    bench = LocalBench(Partitioned(Numbers(6)))
     bench.rows(1)
-    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
-    task.run(TransactionAttempt(1, 9), bench.documents[1], carried, recorder)
-    task.run(TransactionAttempt(2, 9), {"count": 1, "parts": None}, carried, recorder)
-    assert values(recorder.rows) == ["0-0", "0-1", "0-2", "0-3"]
+    found, _ = ran_as_pack(bench, {1: bench.documents[1], 2: {"count": 1, "parts": None}})
+    assert found == ["0-0", "0-1", "0-2", "0-3"]
 
 
 def test_empty_txids_exist_and_keep_positions():  # storm.md 53
@@ -274,33 +271,27 @@ def test_empty_txids_exist_and_keep_positions():  # storm.md 53
     assert values(bench.rows(4)) == ["0-1"]
 
 
-def test_a_transactional_partition_without_data_keeps_its_position_and_replays_empty():
-    source = Numbers(4)
+def test_a_transactional_partition_without_data_keeps_its_position_and_replays_empty(source):
 
     class Silent(_Emitter):
         def emit_partition_batch_new(self, attempt, collector, partition, last):
             return None if attempt.txid == 2 else super().emit_partition_batch_new(attempt, collector, partition, last)
 
-    spout = Partitioned(source)
-    spout.emitter = lambda context: Silent(source, context)  # type: ignore[method-assign]
-    bench = LocalBench(spout)
+    bench = LocalBench(Partitioned(source, Silent))
     assert [values(bench.rows(txid)) for txid in (1, 2, 3)] == [["0-0", "0-1"], [], ["0-2", "0-3"]]
     assert bench.documents[2]["parts"] == {"0": {"kept": [0, 2]}}
     assert bench.rows(2) == []
 
 
-def test_is_ready_is_called_only_for_new_txids():
-    source = Numbers(4)
+def test_is_ready_is_called_only_for_new_txids(source, bench):
     source.ready = False
-    bench = LocalBench(Partitioned(source))
     assert bench.plan(1) is NOT_READY
     assert source.calls == ["ready?"]
     assert bench.plan(1, replay=True) == {"count": 1, "parts": None}
     assert source.calls == ["ready?"]
 
 
-def test_close_is_called_on_coordinator_and_emitters():
-    source = Numbers(1)
+def test_close_is_called_on_coordinator_and_emitters(source):
     bench = LocalBench(Partitioned(source), tasks=2)
     bench.rows(1)
     assert source.closed == 2
@@ -308,9 +299,8 @@ def test_close_is_called_on_coordinator_and_emitters():
     assert source.closed == 3
 
 
-def test_task_planned_spouts_have_no_marks():
-    for spout in (Partitioned(Numbers(1)), Opaque(Numbers(1))):
-        made = LocalBench(spout).planner
+def test_task_planned_spouts_have_no_marks(bench, opaque):
+    for made in (bench.planner, opaque.planner):
         assert (made.task_planned, made.latest(), made.reached(None, None)) == (True, None, False)
 
 
@@ -334,13 +324,9 @@ def test_opaque_replay_may_differ_and_later_txids_start_at_the_new_end():  # sto
     assert again + again_2 + third == source.partitions[0]
 
 
-def test_two_pipelined_opaque_batches_do_not_overlap():  # storm.md 54
-    source = Numbers(4)
-    bench = LocalBench(Opaque(source))
-    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
-    for txid in (1, 2):
-        task.run(TransactionAttempt(txid, 1), {"parts": None}, carried, recorder)
-    assert values(recorder.rows) == source.partitions[0]
+def test_two_pipelined_opaque_batches_do_not_overlap(source, opaque):  # storm.md 54
+    found, _ = ran_as_pack(opaque, {1: {"parts": None}, 2: {"parts": None}})
+    assert found == source.partitions[0]
 
 
 def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
@@ -361,27 +347,20 @@ def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():
     assert values(bench.rows(4)) == ["1-2", "1-3"]
 
 
-def test_opaque_partition_without_a_position_yet_starts_at_none():
-    source = Numbers(2)
+def test_opaque_partition_without_a_position_yet_starts_at_none(source, opaque):
     source.away = {0}
-    bench = LocalBench(Opaque(source))
-    assert bench.rows(1) == []
-    assert bench.documents[1] == {"parts": {"0": {"kept": None}}}
+    assert opaque.rows(1) == []
+    assert opaque.documents[1] == {"parts": {"0": {"kept": None}}}
     source.away = set()
-    assert values(bench.rows(2)) == ["0-0", "0-1"]
+    assert values(opaque.rows(2)) == ["0-0", "0-1"]
 
 
-def test_number_of_opaque_partitions_is_read_again_at_every_emission():  # storm.md 59
-    source = Numbers(2)
-    bench = LocalBench(Opaque(source))
+def test_opaque_partitions_are_counted_again_at_every_emission_and_sorted_by_number():  # storm.md 59
+    source = Numbers(*[1] * 10)
+    bench = LocalBench(Opaque(source), tasks=3)
     bench.plan(1)
     source.partitions.append(["added"])
     assert "added" in values(bench.rows(1))
-
-
-def test_parts_are_sorted_by_number():
-    bench = LocalBench(Opaque(Numbers(*[1] * 11)), tasks=3)
-    bench.rows(1)
     assert list(bench.documents[1]["parts"]) == [str(p) for p in range(11)]
 
 
@@ -440,9 +419,8 @@ def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
 
 
 def test_a_plain_spout_can_be_not_ready_in_either_way():
-    spout = Plain()
+    bench = Bench(spout := Plain())
     spout.ready = False
-    bench = Bench(spout)
     assert bench.plan(1) is NOT_READY
     assert bench.plan(1, replay=True) == {"meta": {"from": 10}}
     spout.ready, spout.meta = True, NOT_READY
@@ -453,6 +431,10 @@ def test_cleanup_is_forwarded():
     task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
     task.cleanup_before(7)
     assert _PlainEmitter.cleaned == [7]
+
+
+def test_metadata_comes_back_the_same_on_first_emission_and_replay():
+    assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize("bad", [{1, 2}, {"x": float("nan")}, {"x": object()}, {1: 2}, {"x": [{(1,): 2}]}, b"bytes"])
@@ -466,39 +448,25 @@ def test_metadata_that_cannot_be_stored_is_rejected_by_name(bad):
 
 
 def test_partition_metadata_that_cannot_be_stored_names_the_partition():
-    source = Numbers(1, 1)
-    emitter = _Emitter(source, TaskContext("t", "lines", 0, 1))
-    emitter.emit_partition_batch_new = lambda attempt, collector, partition, last: {"p": {partition}}  # type: ignore
-    spout = Partitioned(source)
-    spout.emitter = lambda context: emitter  # type: ignore[method-assign]
+    class Unstorable(_Emitter):
+        def emit_partition_batch_new(self, attempt, collector, partition, last):
+            return {"p": {partition}}
+
     with pytest.raises(MetadataError, match=r"spout 'lines', partition 0, txid 1: metadata \{'p': \{0\}\}"):
-        LocalBench(spout).rows(1)
+        LocalBench(Partitioned(Numbers(1, 1), Unstorable)).rows(1)
 
 
 def test_tuples_without_metadata_are_rejected():
-    class Careless(_OpaqueEmitter):
-        def emit_partition_batch(self, attempt, collector, partition, last):
-            collector.emit("lost or twice")
-
-    spout = Opaque(Numbers(1))
-    spout.emitter = lambda context: Careless(spout.source)  # type: ignore[method-assign]
     with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
-        LocalBench(spout).rows(1)
-
-
-def test_metadata_comes_back_the_same_on_first_emission_and_replay():
-    assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
+        LocalBench(Emitting(lambda collector: collector.emit("lost or twice"))).rows(1)
 
 
 def test_failed_exception_of_an_emitter_is_propagated():  # storm.md 46
-    class Failing(_OpaqueEmitter):
-        def emit_partition_batch(self, attempt, collector, partition, last):
-            raise FailedException("broker away")
+    def failing(collector):
+        raise FailedException("broker away")
 
-    spout = Opaque(Numbers(1))
-    spout.emitter = lambda context: Failing(spout.source)  # type: ignore[method-assign]
     with pytest.raises(FailedException, match="broker away"):
-        LocalBench(spout).rows(1)
+        LocalBench(Emitting(failing)).rows(1)
 
 
 @pytest.mark.parametrize("count", [-1, "3", None, True, 2.0])
@@ -528,20 +496,17 @@ def test_check_is_called_if_defined():
 
 
 def test_collector_forwards_everything():
-    class Everything(_OpaqueEmitter):
-        def emit_partition_batch(self, attempt, collector, partition, last):
-            collector.emit_direct(3, "d")
-            collector.emitDirect(4, "e")
-            collector.digest("p0", "abc")
-            collector.report_error(ValueError("seen"))
-            collector.reportError(ValueError("seen too"))
-            return 1
+    def everything(collector):
+        collector.emit_direct(3, "d")
+        collector.emitDirect(4, "e")
+        collector.digest("p0", "abc")
+        collector.report_error(ValueError("seen"))
+        collector.reportError(ValueError("seen too"))
+        return 1
 
-    spout = Opaque(Numbers(1))
-    spout.emitter = lambda context: Everything(spout.source)  # type: ignore[method-assign]
-    bench = LocalBench(spout)
+    bench = LocalBench(Emitting(everything))
     bench.plan(1)
     (recorder,) = bench.emit(1)
     assert recorder.direct == [(3, ("d",)), (4, ("e",))]
     assert recorder.digests == {"p0": "abc"}
-    assert flat([[str(error)] for error in recorder.errors]) == ["seen", "seen too"]
+    assert [str(error) for error in recorder.errors] == ["seen", "seen too"]

@@ -1,46 +1,25 @@
-"""Hooks of spouts planned in the driver: notices, commit callbacks and refused records."""
+"""Hooks of spouts planned in the driver: notices, commit callbacks, refused records and `NOT_READY`."""
 
 from __future__ import annotations
 
 import json
+import pickle
 
+import cloudpickle
 import pytest
+from spout_samples import FailsOnce, PlainSpout, stored, storing
 
-from txstorm import (
-    NOT_READY,
-    BatchBolt,
-    Committer,
-    CompositeSpout,
-    Emitter,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
-from txstorm.errors import FailedException, SpoutError
-from txstorm.sinks import DeltaSink
+from txstorm import NOT_READY, Committer, CompositeSpout, TransactionalTopologyBuilder, run
+from txstorm.errors import SpoutError
 
 HEARD: list = []
 
 
-class Numbers(TransactionalSpout):
+class Numbers(PlainSpout):
     """A spout whose batches are the records 1, 2 and 3; if `refuses` is set, it refuses record 2 of each batch."""
-
-    fields = ("n",)
 
     def __init__(self, refuses=False, deaf=False):
         self.refuses, self.deaf = refuses, deaf
-
-    def coordinator(self, context):
-        return Coordinator(self.deaf)
-
-    def emitter(self, context):
-        return NumbersEmitter(self.refuses)
-
-
-class Coordinator(SpoutCoordinator):
-    def __init__(self, deaf):
-        self.deaf = deaf
         self.told = []
 
     def initialize_transaction(self, txid, prev_metadata):
@@ -56,11 +35,6 @@ class Coordinator(SpoutCoordinator):
         if self.deaf:
             raise ValueError("not heard")
 
-
-class NumbersEmitter(Emitter):
-    def __init__(self, refuses):
-        self.refuses = refuses
-
     def emit_batch(self, attempt, metadata, collector):
         for record in (1, 2, 3):
             if record == 2 and self.refuses:
@@ -70,11 +44,9 @@ class NumbersEmitter(Emitter):
 
 
 def ran(spout, data_dir, stream="default", **settings):
-    builder = TransactionalTopologyBuilder("hooks", "spout", spout)
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout", stream)
-    builder.set_settings({"max_spout_pending": 1, **settings})
     HEARD.clear()
-    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, until_txid=3)
+    topology = storing(spout, stream, max_spout_pending=1, **settings)
+    handle = run(topology, engine="local", data_dir=data_dir, until_txid=3)
     handle.awaitTermination(60)
     return handle
 
@@ -91,24 +63,13 @@ def test_notices_appear_in_the_progress(tmp_path):
     assert [one.reported for one in handle.recentProgress] == [(f"planned {txid}",) for txid in (1, 2, 3)]
 
 
-class FailsOnce(BatchBolt, Committer):
+class FailsInCommit(FailsOnce, Committer):
     """A committer that fails in its first commit phase, when later txids may already have been processed."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def execute(self, tuple):
-        pass
-
-    def finish_batch(self):
-        if not self.mark.exists():
-            self.mark.touch()
-            raise FailedException
 
 
 def test_notices_of_reprocessed_transactions_are_not_lost(tmp_path):
     builder = TransactionalTopologyBuilder("hooks", "spout", Numbers())
-    builder.set_bolt("fails", FailsOnce(tmp_path / "failed")).global_grouping("spout")
+    builder.set_bolt("fails", FailsInCommit(tmp_path / "failed")).global_grouping("spout")
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", until_txid=3)
     handle.awaitTermination(60)
     assert handle.progress.replays == 1
@@ -124,7 +85,7 @@ def test_a_refused_record_fails_the_batch(tmp_path):
 def test_only_the_refused_record_becomes_a_dead_letter(tmp_path, composite):
     spout = CompositeSpout({"one": Numbers(refuses=True)}) if composite else Numbers(refuses=True)
     handle = ran(spout, tmp_path, "one" if composite else "default", on_error="dead_letter")
-    assert [row["n"] for row in handle.sink("rows").to_pylist()] == [1, 3] * 3
+    assert stored(handle) == [1, 3] * 3
     letters = handle.dead_letters().to_pylist()
     assert [(row["what"], json.loads(row["record"]), row["_txid"]) for row in letters] == [
         ("record", {"record": 2}, txid) for txid in (1, 2, 3)
@@ -132,3 +93,27 @@ def test_only_the_refused_record_becomes_a_dead_letter(tmp_path, composite):
     assert {row["message"] for row in letters} == {"record 2 is bad"}
     if composite:
         assert HEARD == [1, 2, 3]
+
+
+class ThreeBatches(PlainSpout):
+    def initialize_transaction(self, txid, prev_metadata):
+        return NOT_READY if txid > 3 else txid
+
+    def emit_batch(self, attempt, metadata, collector):
+        collector.emit(metadata)
+
+
+@pytest.mark.parametrize("module", [pickle, cloudpickle])
+def test_not_ready_is_the_same_object_after_pickling(module):
+    assert pickle.loads(module.dumps(NOT_READY)) is NOT_READY
+
+
+@pytest.mark.parametrize("wait", ["available_now", "processAllAvailable"])
+def test_a_source_without_marks_is_exhausted_when_it_is_not_ready(in_tmp, wait):
+    handle = run(storing(ThreeBatches()), engine="local", available_now=wait == "available_now")
+    if wait == "available_now":
+        assert handle.awaitTermination(60)
+    else:
+        handle.processAllAvailable()
+    assert stored(handle) == [1, 2, 3]
+    handle.stop()

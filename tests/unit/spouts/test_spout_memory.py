@@ -24,11 +24,16 @@ def test_take_is_per_partition_then_transactions_are_empty():  # sizes of storm.
     assert [len(bench.rows(txid)) for txid in range(1, 7)] == [9, 7, 3, 0, 0, 0]
 
 
-def test_metadata_is_index_and_amount_of_every_partition():
-    bench = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
+def test_metadata_is_index_and_amount_of_every_partition_and_a_restart_continues_from_it():
+    bench, again = (Bench(MemoryTransactionalSpout(STARTER, "word", 3), tasks=2) for _ in range(2))
+    # Partitions are assigned to tasks by modulo.
     bench.plan(1)
+    rows = [[(word,) for word in STARTER[number][:3]] for number in range(3)]
+    assert [recorder.rows for recorder in bench.emit(1)] == [[*rows[0], *rows[2]], rows[1]]
     bench.plan(2)
     assert bench.documents[2] == {"meta": {"0": [3, 3], "1": [3, 1], "2": [3, 3]}}
+    again.documents = {1: bench.documents[1]}
+    assert again.rows(2) == bench.rows(2)
 
 
 def test_lists_of_lists_and_several_fields():
@@ -49,14 +54,6 @@ def test_replay_is_exact_while_data_grow_and_late_data_enter_the_next_txid():  #
     assert sorted(bench.rows(4)) == [("a",), ("b",), ("new",)]
 
 
-def test_restart_with_the_same_data_continues_from_the_stored_metadata():
-    bench = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
-    bench.rows(1)
-    again = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
-    again.documents = bench.documents
-    assert again.rows(2) == bench.rows(2)
-
-
 def test_fewer_rows_than_already_read_is_an_error_naming_the_partition():
     bench = Bench(MemoryTransactionalSpout(STARTER, "word", 3))
     bench.plan(1)
@@ -68,20 +65,13 @@ def test_fewer_rows_than_already_read_is_an_error_naming_the_partition():
         less.rows(1)
 
 
-def test_partitions_are_assigned_to_tasks_by_modulo():
-    bench = Bench(MemoryTransactionalSpout({0: ["a"], 1: ["b"], 2: ["c"]}, "w"), tasks=2)
-    bench.plan(1)
-    assert [recorder.rows for recorder in bench.emit(1)] == [[("a",), ("c",)], [("b",)]]
-
-
 def test_pickled_copies_for_workers_contain_no_data():
     spout = MemoryTransactionalSpout([["secret" * 1000]], "w")
     shipped = pickle.dumps(spout)
     assert b"secret" not in shipped
-    with pytest.raises(SpoutError, match="stays in the process that created it"):
-        pickle.loads(shipped).add(0, "x")
-    with pytest.raises(SpoutError, match="stays in the process that created it"):
-        pickle.loads(shipped).coordinator(TaskContext("t", "lines", 0, 1))
+    for use in (lambda spout: spout.add(0, "x"), lambda spout: spout.coordinator(TaskContext("t", "lines", 0, 1))):
+        with pytest.raises(SpoutError, match="stays in the process that created it"):
+            use(pickle.loads(shipped))
 
 
 def test_payload_contains_only_the_slice():
@@ -100,11 +90,8 @@ def test_reached_covers_the_data_present_when_latest_was_called():
     bench.plan(2)
     assert [bench.planner.reached(bench.documents.get(txid), mark) for txid in (0, 1, 2)] == [False, False, True]
     assert not bench.planner.reached(bench.documents[2], bench.planner.latest())
-
-
-def test_an_empty_source_is_reached_before_the_first_txid():
-    bench = Bench(MemoryTransactionalSpout([], "w"))
-    assert bench.planner.reached(None, bench.planner.latest())
+    empty = Bench(MemoryTransactionalSpout([], "w"))
+    assert empty.planner.reached(None, empty.planner.latest())
 
 
 def test_adding_from_other_threads_loses_nothing():

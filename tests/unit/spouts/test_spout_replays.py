@@ -5,23 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from spout_samples import CommitterSpout, FailsOnce, PartitionedSpout, PlainSpout
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    CommitterEmitter,
-    CommitterTransactionalSpout,
-    Emitter,
-    FailedException,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import BasicBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.errors import SpoutError
 
 
@@ -32,66 +18,22 @@ def emissions() -> int:
     return before
 
 
-class Numbers(SpoutCoordinator):
-    def initialize_transaction(self, txid, prev_metadata):
-        return txid
-
-
-class Unsteady(TransactionalSpout):
+class Unsteady(PlainSpout):
     """A spout that emits the number of its earlier emissions, so that every replay differs."""
 
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return Numbers()
-
-    def emitter(self, context):
-        return Counts()
-
-
-class Counts(Emitter):
     def emit_batch(self, attempt, metadata, collector):
         collector.emit(emissions())
 
 
-class UnsteadyCommitter(CommitterTransactionalSpout):
+class UnsteadyCommitter(CommitterSpout):
     """A committer spout with the emissions of `Unsteady`."""
 
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return Numbers()
-
-    def emitter(self, context):
-        return CountsAndCommits()
+    emit_batch = Unsteady.emit_batch
 
 
-class CountsAndCommits(CommitterEmitter):
-    def emit_batch(self, attempt, metadata, collector):
-        collector.emit(emissions())
-
-    def commit(self, attempt, emitted):
-        pass
-
-
-class UnsteadyPartitions(PartitionedTransactionalSpout):
+class UnsteadyPartitions(PartitionedSpout):
     """A partitioned spout, planned in its tasks, with the emissions of `Unsteady`."""
 
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return One()
-
-    def emitter(self, context):
-        return CountsPartition()
-
-
-class One(PartitionedCoordinator):
-    def num_partitions(self):
-        return 1
-
-
-class CountsPartition(PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         self.emit_partition_batch(attempt, collector, partition, 0)
         return attempt.txid
@@ -100,40 +42,13 @@ class CountsPartition(PartitionedEmitter):
         collector.emit(emissions())
 
 
-class Forgets(Unsteady):
+class Forgets(PlainSpout):
     """A spout that reads partition ``p`` in its first attempt, and nothing in later ones."""
 
-    def emitter(self, context):
-        return ForgetsPartition()
-
-
-class ForgetsPartition(Emitter):
     def emit_batch(self, attempt, metadata, collector):
         if emissions() == 0:
             collector.digest("p", "something")
             collector.emit(1)
-
-
-class FailsOnce(BatchBolt):
-    """A bolt that raises the given error in its first `finish_batch`, once per test."""
-
-    fields = ("n",)
-
-    def __init__(self, error: type[Exception]) -> None:
-        self.error = error
-
-    def prepare(self, context, collector, attempt):
-        self.collector, self.numbers = collector, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
-    def finish_batch(self):
-        if not Path("failed").exists():
-            Path("failed").touch()
-            raise self.error
-        for number in self.numbers:
-            self.collector.emit(number)
 
 
 class FailsOnceCommitting(FailsOnce, Committer):
@@ -169,17 +84,17 @@ ANOTHER = r"txid 1: the spout emitted another batch for task 0 of 1 than the fir
 @pytest.mark.parametrize("spout", [Unsteady, UnsteadyCommitter, UnsteadyPartitions])
 def test_a_different_batch_under_the_same_metadata_ends_the_topology(spout, bolt, in_tmp):
     """The source must replay the exact batch; the digest reveals a difference (T17)."""
-    refuses(spout(), bolt(FailedException), ANOTHER)
+    refuses(spout(), bolt(Path("failed")), ANOTHER)
 
 
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
 def test_a_different_batch_after_a_restart_ends_the_topology(bolt, in_tmp):
     with pytest.raises(Exception, match="ValueError"):
-        start(Unsteady(), bolt(ValueError)).awaitTermination(60)
-    refuses(Unsteady(), bolt(ValueError), ANOTHER)
+        start(Unsteady(), bolt(Path("failed"), ValueError)).awaitTermination(60)
+    refuses(Unsteady(), bolt(Path("failed"), ValueError), ANOTHER)
 
 
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
 def test_a_partition_missing_from_a_replay_is_detected(bolt, in_tmp):
     says = r"txid 1: the spout emitted another batch for p than the first time \(digest none, expected something\)"
-    refuses(Forgets(), bolt(FailedException), says)
+    refuses(Forgets(), bolt(Path("failed")), says)

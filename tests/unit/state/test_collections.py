@@ -4,10 +4,12 @@ import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
+import handle_cases
 import numpy as np
 import pyarrow as pa
 import pytest
 from keyed_cases import EVENTS, begun, opened
+from seeded import seeded
 
 from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.api.state import CollectionState
@@ -18,43 +20,32 @@ from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.storage.rows.schema import changes_schema
 
 VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
-LISTS = CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": pa.list_(pa.int64())})
-
-
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-class Bench:
-    """One collection state with its group and its index, in memory."""
+class Bench(handle_cases.Bench):
+    """Test bench of a collection state; the rows of its commits are in the index, or not yet published."""
 
-    def __init__(self, state):
-        self.index = CollectionIndex(state)
+    def __init__(self, state, publish=True):
+        self.index, self.publish = CollectionIndex(state), publish
         self.group = CollectionGroup(state, self.index)
 
-    def open(self, txid, task=0):
-        handle = self.group.handle("keep", task, txid)
-        handle.active = True
-        return handle
-
-    def commit(self, txid, work, publish=True):
-        result = work(self.open(txid))
-        self.group.end_txid(txid)
-        if publish:
-            self.group.apply(txid)
-        return result
+    def commit(self, txid, work):
+        return super().commit(txid, work, self.publish)
 
 
-@pytest.fixture(params=["published", "unpublished"])
+@pytest.fixture(params=[True, False], ids=["published", "unpublished"])
 def bench(request):
-    """Return a function that creates a bench; its committed rows are in the index, or not yet."""
+    """Return a function that creates a bench."""
+    return lambda state: Bench(state, request.param)
 
-    def make(state):
-        made = Bench(state)
-        commit = made.commit
-        made.commit = lambda txid, work: commit(txid, work, request.param != "unpublished")
-        return made
 
-    return make
+@pytest.fixture
+def filled(bench):
+    """Return a bench whose users a and b have events at 0 to 5."""
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
+    return made
 
 
 def test_rows_are_ordered_by_the_column_then_by_arrival(bench):
@@ -125,9 +116,7 @@ class Plain:
 
 @pytest.mark.parametrize("run", range(2))
 def test_any_reads_and_writes_match_the_model(bench, run):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw, plain, made = random.Random(f"{seed}/{run}"), Plain(), bench(VISITS)
+    draw, plain, made = seeded(), Plain(), bench(VISITS)
     keys = [("ann", 1), ("ann", 2), (None, 1)]
     for txid in range(1, 9):
         handle = made.open(txid)
@@ -167,12 +156,10 @@ def in_parts(handle, names, start=None, end=None):
 def test_parts_read_from_files_have_each_row_once(tmp_path, monkeypatch):
     """Also those that are in memory, or unpublished, at that time; none below the bound, and none removed."""
     monkeypatch.setattr("txstorm.state.index.collection_index.MEMORY", 1)
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
     SEEN.clear()
     spout = MemoryTransactionalSpout({0: [(i,) for i in range(60)]}, ["n"], take=1)
     builder = TransactionalTopologyBuilder("t", "numbers", spout)
-    builder.set_bolt("keep", KeepsVisits(seed)).global_grouping("numbers")
+    builder.set_bolt("keep", KeepsVisits(seeded().random())).global_grouping("numbers")
     settings = {"max_group_txids": 3, "max_spout_pending": 5, "compact_on_stop": False}
     for last in (15, 30):  # the second start reads what the first one has left
         topology = builder.build_topology()
@@ -250,15 +237,20 @@ def test_times_are_ordered_by_instant_across_time_zones(bench):
     assert handle.scan_many([("ann", 8), ("bob", 7)]) == {}
 
 
-def test_removed_rows_may_be_appended_again(bench):
-    made = bench(EVENTS)
-    made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in range(6)]))
-    assert made.commit(2, lambda h: [h.append("a", 9, "own", 0), h.remove("a", 4), h.remove("a", 4)]) == [None, 3, 0]
-    handle = made.open(3)
+def test_values_read_are_copies(bench):
+    made = bench(CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": pa.list_(pa.int64())}))
+    made.commit(1, lambda h: h.append(1, 1, [1]))
+    made.open(2).scan(1)[0][1].append(2)
+    assert made.open(2).scan(1) == [(1, [1])]
+
+
+def test_removed_rows_may_be_appended_again(filled):
+    assert filled.commit(2, lambda h: [h.append("a", 9, "own", 0), h.remove("a", 4), h.remove("a", 4)]) == [None, 3, 0]
+    handle = filled.open(3)
     assert [at for at, *_ in handle.scan("a")] == [0, 1, 2, 3]
-    assert handle.remove_many(["a", "b", "a"], None, 1) == 2
+    assert handle.remove_many(["a", "c", "a"], None, 1) == 2
     handle.append("a", 1, "again", 1)
-    assert handle.scan("a") == [(1, "again", 1), (2, "k", 2), (3, "k", 3)]
+    assert handle.scan("a") == [(1, "again", 1), (2, "k", 1), (3, "k", 1)]
 
 
 # --- eviction ---------------------------------------------------------------------------------------------------------
@@ -268,37 +260,31 @@ def ats(handle, *keys):
     return {key: [at for at, *_ in rows] for key, rows in handle.scan_many(keys).items()}
 
 
-def test_rows_below_the_bound_of_a_key_are_evicted_at_once(bench):
-    made = bench(EVENTS)
-    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
-    handle = made.open(2)
+def test_rows_below_the_bound_of_a_key_are_evicted_at_once(filled):
+    handle = filled.open(2)
     handle.append("a", 2, "own", 1)
     handle.evict_before(4, "a")
     handle.append("a", 3, "own", 1)
     assert ats(handle, "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
-    made.commit(2, lambda h: h.evict_before(1, "a"))
-    assert ats(made.open(3), "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
+    filled.commit(2, lambda h: h.evict_before(1, "a"))
+    assert ats(filled.open(3), "a", "b") == {"a": [4, 5], "b": [0, 1, 2, 3, 4, 5]}
 
 
-def test_a_later_txid_may_append_below_the_bound_of_a_key(bench):
-    made = bench(EVENTS)
-    made.commit(1, lambda h: [h.append("a", at, "k", 1) for at in range(6)])
-    made.commit(2, lambda h: h.evict_before(5, "a"))
-    made.commit(3, lambda h: h.append_many([("a", 3, "late", 1), ("a", 1, "late", 1)]))
-    made.commit(4, lambda h: h.evict_before(2, "a"))
-    assert made.open(5).scan("a") == [(3, "late", 1), (5, "k", 1)]
+def test_a_later_txid_may_append_below_the_bound_of_a_key(filled):
+    filled.commit(2, lambda h: h.evict_before(5, "a"))
+    filled.commit(3, lambda h: h.append_many([("a", 3, "late", 1), ("a", 1, "late", 1)]))
+    filled.commit(4, lambda h: h.evict_before(2, "a"))
+    assert filled.open(5).scan("a") == [(3, "late", 1), (5, "k", 1)]
 
 
-def test_a_bound_for_all_keys_holds_from_the_next_txid_on_for_good(bench):
-    made = bench(EVENTS)
-    made.commit(1, lambda h: h.append_many([(user, at, "k", 1) for user in "ab" for at in range(6)]))
-    handle = made.open(2)
+def test_a_bound_for_all_keys_holds_from_the_next_txid_on_for_good(filled):
+    handle = filled.open(2)
     handle.evict_before(4)
     assert len(handle.scan("a")) == 6
     handle.append_many([("a", 3, "own", 1), ("c", 4, "own", 1)])
-    made.commit(2, lambda h: None)
-    made.commit(3, lambda h: [h.append("b", 3, "late", 1), h.append("b", 7, "new", 1), h.evict_before(2)])
-    handle = made.open(4)
+    filled.commit(2, lambda h: None)
+    filled.commit(3, lambda h: [h.append("b", 3, "late", 1), h.append("b", 7, "new", 1), h.evict_before(2)])
+    handle = filled.open(4)
     assert ats(handle, "a", "b", "c") == {"a": [4, 5], "b": [4, 5, 7], "c": [4]}
     assert handle.scan_table(None, end=4).to_pylist() == [
         {"user": user, "at": 4, "kind": kind, "n": 1} for user, kind in (("a", "k"), ("b", "k"), ("c", "own"))
@@ -337,31 +323,29 @@ def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
     assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
 
 
-def test_an_eviction_that_evicts_nothing_new_writes_nothing():
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda h: [h.evict_before(5), h.evict_before(4, "a"), h.append("a", 1, "late", 1)],
+        lambda h: [h.append("b", 9, "k", 1), h.remove("b")],
+    ],
+    ids=["evictions of nothing", "a row appended and removed"],
+)
+def test_a_txid_that_leaves_all_as_it_was_writes_nothing(work):
     made = Bench(EVENTS)
     made.commit(1, lambda h: [h.append("a", 9, "k", 1), h.evict_before(5)])
-    made.commit(2, lambda h: [h.evict_before(5), h.evict_before(4, "a"), h.append("a", 1, "late", 1)])
+    made.commit(2, work)
     assert made.group.changes(2, 2) is None
 
 
-def test_a_discarded_bound_leaves_no_trace(bench):
-    made = bench(EVENTS)
-    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(6)]))
-    handle = made.open(2)
+def test_a_discarded_bound_leaves_no_trace(filled):
+    handle = filled.open(2)
     handle.evict_before(3)
     handle.evict_before(5, "a")
-    made.group.end_txid(2)
-    made.group.drop_from(2)
-    made.commit(2, lambda h: h.append("a", 0, "again", 1))
-    assert ats(made.open(3), "a") == {"a": [0, 0, 1, 2, 3, 4, 5]}
-
-
-def test_two_tasks_evicting_from_one_collection_fail_the_batch():
-    made = Bench(EVENTS)
-    made.open(1, 0).append("a", 1, "k", 1)
-    made.open(1, 1).evict_before(1, "a")
-    with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks"):
-        made.group.end_txid(1)
+    filled.group.end_txid(2)
+    filled.group.drop_from(2)
+    filled.commit(2, lambda h: h.append("a", 0, "again", 1))
+    assert ats(filled.open(3), "a") == {"a": [0, 0, 1, 2, 3, 4, 5]}
 
 
 def test_the_last_rows_at_or_before_a_place(bench):
@@ -374,12 +358,6 @@ def test_the_last_rows_at_or_before_a_place(bench):
         ("b", 5, 1), ("b", 5, 2), ("a", 5, 1), ("a", 5, 2)]  # fmt: skip
     keys = pa.table({"user": ["b", "b"]})
     assert handle.scan_table(keys, end=4, last=9)["at"].to_pylist() == [1, 3]
-
-
-def test_a_row_appended_and_removed_in_one_txid_leaves_no_trace():
-    made = Bench(EVENTS)
-    made.commit(1, lambda h: [h.append("a", 1, "k", 1), h.remove("a")])
-    assert made.group.changes(1, 1) is None
 
 
 def test_a_failed_txid_and_its_different_replay(bench):
@@ -425,13 +403,6 @@ def test_appending_a_batch_equals_appending_its_rows():
     assert tables[2] == tables[0]
 
 
-def test_values_read_are_copies(bench):
-    made = bench(LISTS)
-    made.commit(1, lambda h: h.append(1, 1, [1]))
-    made.open(2).scan(1)[0][1].append(2)
-    assert made.open(2).scan(1) == [(1, [1])]
-
-
 def test_collections_are_found_by_keys_of_every_type():
     kinds = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal, "w": pa.int16()}
     wide = CollectionState("wide", key=kinds, order={"at": pa.int32()}, value={"n": int})
@@ -448,8 +419,17 @@ def test_collections_are_found_by_keys_of_every_type():
 
 # --- misuse -----------------------------------------------------------------------------------------------------------
 
+NULL = pa.array([None], pa.timestamp("us", tz="UTC"))
+NO_TIME = "expected a value of the order column 'at', got None"
+
+
+def visits(**columns):
+    """Return one row of VISITS with these columns besides those of the key."""
+    return pa.table({"user": ["a"], "shop": [1], **columns})
+
+
 MISUSE = {
-    "no order": (lambda h: h.append(("a", 1), None, 1), "expected a value of the order column 'at', got None"),
+    "no order": (lambda h: h.append(("a", 1), None, 1), NO_TIME),
     "no time zone": (lambda h: h.append(("a", 1), AT.replace(tzinfo=None), 1), "expected a datetime with a time zone"),
     "another type of order": (lambda h: h.append(("a", 1), 7, 1), "order column 'at', .*expected datetime, got int 7"),
     "another type of key": (lambda h: h.append(("a", "1"), AT, 1), "key column 'shop', .*expected int, got str"),
@@ -463,46 +443,28 @@ MISUSE = {
         lambda h: h.scan(("a", 1), limit=0),
         "expected a limit that is an int above 0, or None, got",
     ),
-    "a limit that is no number": (
-        lambda h: h.scan_many([("a", 1)], limit="5"),
-        "expected a limit that is an int .*got .*5",
-    ),
-    "a table the wrong way round": (
-        lambda h: h.scan_table([("a", 1)], AT, AT - timedelta(1)),
-        "range with start <= end",
-    ),
+    "a limit of text": (lambda h: h.scan_many([("a", 1)], limit="5"), "expected a limit that is an int .*got .*5"),
+    "a table in reverse": (lambda h: h.scan_table([("a", 1)], AT, AT - timedelta(1)), "range with start <= end"),
     "a start of another type": (lambda h: h.scan(("a", 1), "now"), "start of a range .*expected datetime, got str"),
     "a naive end": (lambda h: h.remove(("a", 1), None, AT.replace(tzinfo=None)), "end of a range .*time zone"),
     "a key of another type": (lambda h: h.scan_many([("a", 1.5)]), "key column 'shop', .*expected int, got float"),
     "a batch without the order": (
-        lambda h: h.append_batch(pa.table({"user": ["a"], "shop": [1], "n": [1]})),
+        lambda h: h.append_batch(visits(n=[1])),
         r"append_batch expected one column 'at', got \['user', 'shop', 'n'\]",
     ),
-    "a batch with a null in the order": (
-        lambda h: h.append_batch(
-            pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
-        ),
-        "expected a value of the order column 'at', got None",
+    "a batch with a null in the order": (lambda h: h.append_batch(visits(n=[1], at=NULL)), NO_TIME),
+    "a batch with naive times": (
+        lambda h: h.append_batch(visits(n=[1], at=pa.array([0], pa.timestamp("us")))),
+        "order column 'at'.*cast the column",
     ),
     "an eviction before nothing": (lambda h: h.evict_before(None), "expected a place of evict_before .*got None"),
     "an eviction before another type": (lambda h: h.evict_before(5), "place of evict_before .*expected datetime, got"),
     "an eviction of a key of another type": (lambda h: h.evict_before(AT, ("a", "b")), "'shop', .*expected int, got"),
     "evictions without places": (
-        lambda h: h.evict_batch(pa.table({"user": ["a"], "shop": [1]})),
+        lambda h: h.evict_batch(visits()),
         r"evict_batch expected one column 'at', got \['user', 'shop'\]",
     ),
-    "an eviction batch with a null": (
-        lambda h: h.evict_batch(
-            pa.table({"user": ["a"], "shop": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
-        ),
-        "expected a value of the order column 'at', got None",
-    ),
-    "a batch with naive times": (
-        lambda h: h.append_batch(
-            pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([0], pa.timestamp("us"))})
-        ),
-        "order column 'at'.*cast the column",
-    ),
+    "an eviction batch with a null": (lambda h: h.evict_batch(visits(at=NULL)), NO_TIME),
 }
 
 
@@ -512,7 +474,7 @@ def test_misuse_raises_one_clear_error_and_writes_nothing(name):
     made = Bench(VISITS)
     with pytest.raises(StateError, match=rf"state 'visits'.*{message}") as caught:
         use(made.open(1))
-    assert "keep[0], txid 1" in str(caught.value)
+    assert "counter[0], txid 1" in str(caught.value)
     made.group.end_txid(1)
     assert made.group.changes(1, 1) is None
 
@@ -533,10 +495,11 @@ def test_a_handle_works_in_finish_batch_only():
             use()
 
 
-def test_two_tasks_changing_one_collection_fail_the_batch():
+@pytest.mark.parametrize("other", [lambda h: h.append("a", 2, "k", 1), lambda h: h.evict_before(1, "a")])
+def test_two_tasks_changing_one_collection_fail_the_batch(other):
     made = Bench(EVENTS)
     made.open(1, 0).append("a", 1, "k", 1)
-    made.open(1, 1).append("a", 2, "k", 1)
+    other(made.open(1, 1))
     with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks .*fields_grouping .*\['user'\]"):
         made.group.end_txid(1)
     made.group.drop_from(1)
@@ -548,9 +511,8 @@ def test_two_tasks_changing_one_collection_fail_the_batch():
 
 def test_too_many_rows_appended_to_one_collection_in_one_txid(monkeypatch):
     monkeypatch.setattr("txstorm.state.collections.COUNT_BITS", 1)
-    handle = Bench(EVENTS).open(1)
     with pytest.raises(StateError, match=r"key .*gets more than 2 rows in one txid"):
-        handle.append_many([("a", 1, "k", 1)] * 3)
+        Bench(EVENTS).open(1).append_many([("a", 1, "k", 1)] * 3)
 
 
 def test_each_kind_of_state_has_its_own_handle(tmp_path):

@@ -50,12 +50,7 @@ def expected(group, txid):
     group.expect("count", StagedName(1, txid, txid * 10, "count", ""))
 
 
-def taken(group, txid, *done):
-    group.take_over("count", txid, {uri: [one[uri] for one in done] for uri in done[0]})
-    group.end_txid(txid)
-
-
-def large(path, store, txid, words=WORDS, gone=()):
+def decided_job(path, store, txid, words=WORDS, gone=()):
     """Return a group of one txid that two tasks have committed, and its intent."""
     group = store.group(txid)
     expected(group, txid)
@@ -64,13 +59,18 @@ def large(path, store, txid, words=WORDS, gone=()):
     return group, intent_of(group, [record(txid)])
 
 
+def taken(group, txid, *done):
+    group.take_over("count", txid, {uri: [one[uri] for one in done] for uri in done[0]})
+    group.end_txid(txid)
+
+
 def test_rows_of_tasks_are_published_and_looked_up_like_rows_of_the_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "ROWS_AT_ONCE", 7)
     one, other = tmp_path / "large", tmp_path / "driver"
-    stores = open_store(one, create=True, bounds=TINY), open_store(other, create=True, bounds=TINY)
+    stores = [open_store(path, create=True, bounds=TINY) for path in (one, other)]
     for store in stores:
         commit(store, 1, dict.fromkeys(WORDS, 1))
-    group, intent = large(one, stores[0], 2, gone=["w3"])
+    group, intent = decided_job(one, stores[0], 2, gone=["w3"])
     assert [len(table.files) for table in intent.tables] == [2, 2]
     stores[0].publish(intent, 1)
     group.apply(2)
@@ -81,11 +81,9 @@ def test_rows_of_tasks_are_published_and_looked_up_like_rows_of_the_driver(tmp_p
     for txid in (1, 2, 3):
         cuts = [read_state(path, "counts", txid).to_pylist() for path in (one, other)]
         assert cuts[0] == cuts[1]
-    rows = [
-        read_changes(path, "counts", 1, 3).sort_by([("_txid", "ascending"), ("word", "ascending")])
-        for path in (one, other)
-    ]
-    assert rows[0].to_pylist() == rows[1].to_pylist()
+    order = [("_txid", "ascending"), ("word", "ascending")]
+    rows = [read_changes(path, "counts", 1, 3).sort_by(order).to_pylist() for path in (one, other)]
+    assert rows[0] == rows[1]
     assert {row["word"] for row in read_sink(one, "out").to_pylist()} == set(WORDS)
     found = [store._indexes["counts"].rows(WORDS) for store in stores]
     assert found[0] == found[1]
@@ -95,7 +93,7 @@ def test_a_partly_updated_index_is_not_marked_as_up_to_date(tmp_path, monkeypatc
     monkeypatch.setattr(parts, "ROWS_AT_ONCE", 5)
     store = open_store(tmp_path, create=True, bounds=TINY)
     commit(store, 1, dict.fromkeys(WORDS, 1))
-    group, intent = large(tmp_path, store, 2)
+    group, intent = decided_job(tmp_path, store, 2)
     store.publish(intent, 1)
     index = store._indexes["counts"]
     given, apply = [], index.apply
@@ -135,7 +133,7 @@ def test_files_are_not_swept_while_tasks_may_write_or_a_decision_may_need_them(t
 
 def test_a_decided_group_rolls_forward_from_its_intent_alone(tmp_path):
     store = open_store(tmp_path, create=True)
-    _, intent = large(tmp_path, store, 1)
+    _, intent = decided_job(tmp_path, store, 1)
     again = open_store(tmp_path, epoch=2)
     assert again.sweep([intent]) == []
     for _ in range(2):
@@ -150,12 +148,11 @@ def test_a_file_that_differs_from_what_its_task_wrote_is_not_decided(tmp_path):
     expected(group, 1)
     done = task(tmp_path, group, 0, WORDS, 1)
     os.truncate(tmp_path / "changes/counts" / done["changes/counts"].path, 10)
-    with pytest.raises(
-        TableCorrupt, match=r"a task of a large commit has written it, but here it has digest .*under the same path"
-    ):
+    written = "a task of a large commit has written it, but here it"
+    with pytest.raises(TableCorrupt, match=f"{written} has digest .*under the same path"):
         taken(group, 1, done)
     (tmp_path / "changes/counts" / done["changes/counts"].path).unlink()
-    with pytest.raises(TableCorrupt, match=r"but here it is not there"):
+    with pytest.raises(TableCorrupt, match=f"{written} is not there"):
         taken(group, 1, done)
 
 
@@ -205,6 +202,5 @@ def test_keys_of_the_input(kind):
 
 def test_columns_that_are_not_the_key_are_rejected():
     state = KeyedState("s", key={"k": str}, value={"n": int})
-    batch = pa.RecordBatch.from_pydict({"k": [1, 2]})
     with pytest.raises(StateError, match="key column 'k', the input of x: expected string, got int64"):
-        input_keys(state, [batch], "the input of x")
+        input_keys(state, [pa.RecordBatch.from_pydict({"k": [1, 2]})], "the input of x")

@@ -1,12 +1,12 @@
 """Columnar updates: aggregates of record batches merged into a keyed state."""
 
-import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from handle_cases import Bench
+from seeded import seeded
 
 from txstorm.api.state import KeyedState, arrow_type
 from txstorm.errors import StateError
@@ -14,6 +14,11 @@ from txstorm.errors import StateError
 MANY = {"total": int, "rows": int, "low": float, "high": str, "latest": str}
 HOW = {"total": "sum", "rows": "count", "low": "min", "high": "max", "latest": "last"}
 STATE = KeyedState("stats", key={"k": str, "j": int}, value=MANY)
+
+
+def keyed(**value):
+    """Return a bench of a state with these value columns, and one key column of text."""
+    return Bench(KeyedState("s", key={"k": str}, value=value))
 
 
 INTS = [None, *range(-9, 9)]
@@ -42,7 +47,7 @@ def test_every_aggregate():
 
 
 def test_a_merge_sees_and_adds_to_own_writes():
-    bench = Bench(KeyedState("s", key={"k": str}, value={"n": int}))
+    bench = keyed(n=int)
     rows = pa.table({"k": ["a", "a", "b"], "n": [1, 2, 3]})
 
     def work(handle):
@@ -55,9 +60,7 @@ def test_a_merge_sees_and_adds_to_own_writes():
 
 
 def test_folding_a_batch_equals_updating_row_by_row():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     by_column, by_row = Bench(STATE), Bench(STATE)
     for txid in range(1, 6):
         rows = [
@@ -77,15 +80,14 @@ def fold(handle, row):
     k, j, total, low, high, latest = row
 
     def function(old):
-        old = old or {"total": None, "rows": 0, "low": None, "high": None}
-        lows = [x for x in (old["low"], low) if x is not None]
-        highs = [x for x in (old["high"], high) if x is not None]
-        totals = [x for x in (old["total"], total) if x is not None]
+        def known(name, *more):
+            return [x for x in ((old or {}).get(name), *more) if x is not None]
+
         return {
-            "total": sum(totals) if totals else None,
-            "rows": old["rows"] + 1,
-            "low": min(lows, default=None),
-            "high": max(highs, default=None),
+            "total": sum(known("total", total)) if known("total", total) else None,
+            "rows": sum(known("rows", 1)),
+            "low": min(known("low", low), default=None),
+            "high": max(known("high", high), default=None),
             "latest": latest,
         }
 
@@ -94,15 +96,12 @@ def fold(handle, row):
 
 @pytest.mark.parametrize("rows", [1, 7, 3_000])
 def test_whole_numbers_are_folded_by_keys_of_several_columns(rows):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     state = KeyedState("whole", key={"k": str, "j": int}, value={"s": int, "least": int, "most": int})
     keys = [(draw.choice(["a", "b", None]), draw.choice([0, 1, -5, None, 1 << 40])) for _ in range(rows)]
     numbers = [draw.randrange(-(1 << 40), 1 << 40) for _ in range(rows)]
-    given = pa.table(
-        {"k": [k for k, _ in keys], "j": [j for _, j in keys], "s": numbers, "least": numbers, "most": numbers}
-    )
+    columns = {"k": [k for k, _ in keys], "j": [j for _, j in keys]}
+    given = pa.table({**columns, "s": numbers, "least": numbers, "most": numbers})
     new = Bench(state).commit(1, lambda h: h.merge(given, {"s": "sum", "least": "min", "most": "max"}))
     groups = {key: [n for other, n in zip(keys, numbers, strict=True) if other == key] for key in keys}
     assert list(new.items()) == [
@@ -111,28 +110,24 @@ def test_whole_numbers_are_folded_by_keys_of_several_columns(rows):
 
 
 def test_sums_that_overflow_are_exact_or_rejected():
-    state = KeyedState("s", key={"k": str}, value={"n": int})
     big = 2**62
     fine = pa.table({"k": ["a"] * 3 + ["b"], "n": [big, big, -big, None]})
-    assert Bench(state).commit(1, lambda h: h.merge(fine, {"n": "sum"})) == {"a": big, "b": None}
+    assert keyed(n=int).commit(1, lambda h: h.merge(fine, {"n": "sum"})) == {"a": big, "b": None}
     with pytest.raises(StateError, match=r"key 'a'.*expected a value that fits int64, got 9223372036854775808"):
-        Bench(state).open(1).merge(pa.table({"k": ["a", "a"], "n": [big, big]}), {"n": "sum"})
+        keyed(n=int).open(1).merge(pa.table({"k": ["a", "a"], "n": [big, big]}), {"n": "sum"})
 
 
 def test_decimal_sums_are_exact():
-    bench = Bench(KeyedState("s", key={"k": str}, value={"n": Decimal}))
+    bench = keyed(n=Decimal)
     large, small = Decimal(10) ** 19, Decimal("0.000000000000000001")
     rows = pa.table({"k": ["a"] * 3, "n": pa.array([large, small, large], pa.decimal128(38, 18))})
-    assert bench.commit(1, lambda h: h.merge(rows, {"n": "sum"})) == {
-        "a": Decimal("20000000000000000000.000000000000000001")
-    }
-    assert bench.commit(2, lambda h: h.merge(rows.slice(1, 1), {"n": "sum"})) == {
-        "a": Decimal("20000000000000000000.000000000000000002")
-    }
+    for txid, part, last_digit in ((1, rows, "1"), (2, rows.slice(1, 1), "2")):
+        new = bench.commit(txid, lambda h, part=part: h.merge(part, {"n": "sum"}))
+        assert new == {"a": Decimal(f"20000000000000000000.00000000000000000{last_digit}")}
 
 
 def test_minima_ignore_nan():
-    bench = Bench(KeyedState("s", key={"k": str}, value={"low": float, "high": float}))
+    bench = keyed(low=float, high=float)
     how = {"low": "min", "high": "max"}
     nan = float("nan")
     for txid, value in enumerate([nan, 1.0, nan, 2.0], start=1):
@@ -158,15 +153,11 @@ def test_a_whole_batch_is_folded_into_a_state_without_key():
 )
 def test_maxima_and_last_of_other_types(kind, values, expected):
     bench = Bench(KeyedState("s", key={"k": kind}, value={"top": kind, "end": kind}))
-    column = column_of(kind, values)
+    column = pa.array(values, arrow_type(kind))
     new = bench.commit(1, lambda h: h.merge(pa.table({"k": column.take([0, 0, 0]), "top": column, "end": column}),
                                             {"top": "max", "end": "last"}))  # fmt: skip
     assert new == {values[0]: {"top": max(values), "end": values[-1]}}
     assert max(values) == expected or kind is datetime
-
-
-def column_of(kind, values):
-    return pa.array(values, arrow_type(kind))
 
 
 def test_names_that_look_like_aggregates_do_not_clash():
@@ -178,7 +169,7 @@ def test_names_that_look_like_aggregates_do_not_clash():
 
 
 def test_columns_are_converted_when_nothing_is_lost():
-    bench = Bench(KeyedState("s", key={"k": str}, value={"x": float}))
+    bench = keyed(x=float)
     words = pa.array(["a", "b", "a"]).dictionary_encode()
     rows = pa.table({"x": pa.array([1, 2, 3], pa.int8()), "extra": [0, 0, 0], "k": words})
     assert bench.commit(1, lambda h: h.merge(rows, {"x": "sum"})) == {"a": 4.0, "b": 2.0}
@@ -199,7 +190,7 @@ def test_columns_are_converted_when_nothing_is_lost():
     ],
 )  # fmt: skip
 def test_a_batch_that_does_not_match_the_declaration_is_rejected(columns, how, message):
-    bench = Bench(KeyedState("s", key={"k": str}, value={"n": int}))
+    bench = keyed(n=int)
     with pytest.raises(StateError, match=message):
         bench.open(1).merge(pa.table(columns), how)
 
@@ -209,11 +200,11 @@ def test_a_batch_that_does_not_match_the_declaration_is_rejected(columns, how, m
 )
 def test_aggregates_not_defined_for_a_type_are_rejected(kind, way):
     with pytest.raises(StateError, match=f"values have no {way}"):
-        Bench(KeyedState("s", key={"k": str}, value={"n": kind})).open(1).merge(pa.table({"k": ["a"]}), {"n": way})
+        keyed(n=kind).open(1).merge(pa.table({"k": ["a"]}), {"n": way})
 
 
 def test_times_without_a_zone_are_refused():
-    bench = Bench(KeyedState("s", key={"k": str}, value={"at": datetime}))
+    bench = keyed(at=datetime)
     rows = pa.table({"k": ["a"], "at": pa.array([0], pa.timestamp("us"))})
     with pytest.raises(StateError, match=r"expected timestamp\[us, UTC\], got timestamp\[us\]; cast the column"):
         bench.open(1).merge(rows, {"at": "max"})

@@ -6,7 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from keyed_cases import begun, committed
 from store_cases import COUNTS, OUT, TOTALS, add, commit, intent_of, open_store, record, staged_files
+from table_steps import decided, words_read
 
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.errors import DataDirectoryError, StateError, TableCorrupt
@@ -16,17 +18,17 @@ from txstorm.state import store as state_store
 EVERYTHING = ["changes/counts", "changes/totals", "sinks/out"]
 
 
-def counts(data_dir, **arguments):
-    return {row["word"]: row["n"] for row in read_state(data_dir, "counts", **arguments).to_pylist()}
+@pytest.fixture
+def store(tmp_path):
+    return open_store(tmp_path, create=True)
 
 
-def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path, store):
     before = store.versions()
     commit(store, 1, {"a": 1, "b": 2}, {"a": 3}, {"b": None})
     assert store.versions() == {uri: version + 1 for uri, version in before.items()}
     assert store.last_txids() == dict.fromkeys(EVERYTHING, 3)
-    assert counts(tmp_path) == {"a": 4}
+    assert words_read(tmp_path) == {"a": 4}
     changes = read_changes(tmp_path, "counts", 1, 3).select(["word", "n", "_txid", "_op"]).to_pylist()
     assert [(row["_txid"], row["_op"], row["word"], row["n"]) for row in changes] == [
         (1, "u", "a", 1),
@@ -40,8 +42,7 @@ def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path):
     ]
 
 
-def test_an_unchanged_table_gets_no_new_version(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_an_unchanged_table_gets_no_new_version(tmp_path, store):
     before = store.versions()
     commit(store, 1, {})
     assert store.versions() == {**before, "changes/totals": before["changes/totals"] + 1}
@@ -50,34 +51,25 @@ def test_an_unchanged_table_gets_no_new_version(tmp_path):
     assert [table.previous for table in intent.tables] == [0, 1, 0]
 
 
-def test_a_reopened_store_continues(tmp_path):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
+def test_a_reopened_store_continues(tmp_path, store):
+    commit(store, 1, {"a": 1}, {"b": 1})
     store = open_store(tmp_path, epoch=2)
     commit(store, 3, {"a": 1}, epoch=2)
     store.upkeep.compact()
     store = open_store(tmp_path, epoch=3)
     commit(store, 4, {"a": 1, "b": 1}, epoch=3)
-    assert counts(tmp_path) == {"a": 3, "b": 2}
-    assert [counts(tmp_path, txid=txid) for txid in (0, 1, 2, 3)] == [
-        {},
-        {"a": 1},
-        {"a": 1, "b": 1},
-        {"a": 2, "b": 1},
-    ]
+    assert words_read(tmp_path) == {"a": 3, "b": 2}
+    earlier = [{}, {"a": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]
+    assert [words_read(tmp_path, txid) for txid in (0, 1, 2, 3)] == earlier
 
 
-def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path):
-    store = open_store(tmp_path, create=True)
-    first, second = store.group(1), store.group(2)
-    add(first, 1, {"a": 1})
-    intent = intent_of(first, [record(1)])
-    add(second, 2, {"a": 1})
-    later = intent_of(second, [record(2)])
-    assert [table.previous for table in later.tables] == [1, 1, 1]
-    for one, group in ((intent, first), (later, second)):
-        store.publish(one, 1)
-        group.apply(one.last)
-    assert counts(tmp_path) == {"a": 2}
+def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path, store):
+    groups = [decided(store, txid, {"a": 1}) for txid in (1, 2)]
+    assert [table.previous for table in groups[1][1].tables] == [1, 1, 1]
+    for group, intent in groups:
+        store.publish(intent, 1)
+        group.apply(intent.last)
+    assert words_read(tmp_path) == {"a": 2}
 
 
 def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path, monkeypatch):
@@ -107,27 +99,23 @@ def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path,
     assert len(indexes) == 2  # each of the two states once
     assert store.upkeep.due(time.monotonic()) is not None
     commit(store, 2, {"a": 3}, epoch=2)
-    assert counts(tmp_path) == {"a": 4, "b": 2}
+    assert words_read(tmp_path) == {"a": 4, "b": 2}
 
 
-def test_dropped_txids_leave_no_trace(tmp_path):
-    store = open_store(tmp_path, create=True)
-    group = store.group(1)
-    add(group, 1, {"a": 1})
-    add(group, 2, {"a": 10, "lost": 1})
-    group.stage([record(1), record(2)], 1)
+def test_dropped_txids_leave_no_trace(tmp_path, store):
+    group, _ = decided(store, 1, {"a": 1}, {"a": 10, "lost": 1})
     group.drop_from(2)  # txid 2 failed: the group ends before it
     intent = intent_of(group, [record(1)])
     assert [table.previous for table in intent.tables] == [0, 0, 0]
     store.publish(intent, 1)
     group.apply(1)
     commit(store, 2, {"a": 100})  # the replay, without the key
-    assert counts(tmp_path) == {"a": 101}
+    assert words_read(tmp_path) == {"a": 101}
     assert [row["n"] for row in read_sink(tmp_path, "out").to_pylist()] == [1, 100]
 
 
-def test_handles_work_in_finish_batch_only(tmp_path):
-    group = open_store(tmp_path, create=True).group(1)
+def test_handles_work_in_finish_batch_only(store):
+    group = store.group(1)
     handle = group.begin_txid(1).state("count", 0, "counts")
     with pytest.raises(StateError):
         handle.get("a")
@@ -180,8 +168,8 @@ def test_impossible_declarations_are_rejected_before_any_table_is_created(tmp_pa
         (KeyedState("counts", {"word": str, "n": int}, {"m": int}), "column 'm'"),
     ],
 )
-def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, changed, message):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1})
+def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, store, changed, message):
+    commit(store, 1, {"a": 1})
     with pytest.raises(StateError, match=f"(?s)state 'counts'.*{message}.*new name"):
         open_store(tmp_path, states={"count": [changed, TOTALS, KeyedState("new", {"k": int}, {"n": int})]})
     assert not (tmp_path / "changes/new").exists()
@@ -189,27 +177,20 @@ def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, changed,
 
 def test_another_order_of_the_key_is_refused(tmp_path):
     one, other = (KeyedState("pairs", dict.fromkeys(names, int), {"n": int}) for names in ("ab", "ba"))
-    group = (store := open_store(tmp_path, create=True, states={"count": [one]})).group(1)
-    handle = group.begin_txid(1).state("count", 0, "pairs")
-    group.activate(True)
-    handle.put((1, 2), 1)
-    group.end_txid(1)
-    store.publish(intent_of(group, [record(1)]), 1)
+    store = open_store(tmp_path, create=True, states={"count": [one]})
+    committed(store, 1, 0, lambda resources: resources.state("count", 0, "pairs").put((1, 2), 1))
     with pytest.raises(StateError, match=r"declared with the key \['b', 'a'\], the table has \['a', 'b'\]"):
         open_store(tmp_path, states={"count": [other]})
 
 
-def test_a_new_state_starts_after_the_last_committed_txid(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_new_state_starts_after_the_last_committed_txid(tmp_path, store):
     commit(store, 1, {"a": 1}, {"a": 1})
     new = KeyedState("new", {"k": int}, {"n": int})
     declared = {"count": [COUNTS, TOTALS, new]}
     store = open_store(tmp_path, states=declared, committed=2, recorded=EVERYTHING, epoch=2)
     assert store.last_txids()["changes/new"] == 2
     group = store.group(3)
-    handle = group.begin_txid(3).state("count", 0, "new")
-    group.activate(True)
-    handle.put(1, 1)
+    begun(group, 3, 0).state("count", 0, "new").put(1, 1)
     group.end_txid(3)
     intent = intent_of(group, [record(3)], 2)
     assert [(table.uri, table.previous) for table in intent.tables] == [("changes/new", 2)]
@@ -217,15 +198,14 @@ def test_a_new_state_starts_after_the_last_committed_txid(tmp_path):
     assert read_state(tmp_path, "new").to_pylist() == [{"k": 1, "n": 1}]
 
 
-def test_an_interrupted_creation_is_completed(tmp_path):
-    open_store(tmp_path, create=True)
+def test_an_interrupted_creation_is_completed(tmp_path, store):
     shutil.rmtree(tmp_path / "state/counts")
     (tmp_path / "sinks/out/_delta_log" / f"{0:020d}.json").unlink()
     for entry in (tmp_path / "sinks/out/_delta_log").iterdir():
         entry.unlink()
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
-    assert counts(tmp_path) == {"a": 1}
+    assert words_read(tmp_path) == {"a": 1}
 
 
 @pytest.mark.parametrize("gone", ["changes/counts", "state/counts", "sinks/out"])
@@ -237,14 +217,12 @@ def test_a_missing_recorded_table_is_an_error_and_not_recreated(tmp_path, gone):
     assert not (tmp_path / gone).exists()
 
 
-def test_tables_of_another_topology_are_refused(tmp_path):
-    open_store(tmp_path, create=True)
+def test_tables_of_another_topology_are_refused(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="belongs to topology 'words'"):
         open_store(tmp_path, topology="mine", incarnation="ffff", create=True)
 
 
-def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path, store):
     shutil.copytree(tmp_path / "changes/counts", tmp_path / "old")
     commit(store, 1, {"a": 1})
     store.upkeep.compact()
@@ -254,16 +232,15 @@ def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path):
         open_store(tmp_path).load()
 
 
-def test_a_damaged_data_file_names_the_table(tmp_path):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1})
+def test_a_damaged_data_file_names_the_table(tmp_path, store):
+    commit(store, 1, {"a": 1})
     (file,) = (tmp_path / "changes/counts/_txstorm/staged").iterdir()
     file.write_bytes(b"PAR1" + bytes(30) + b"PAR1")
     with pytest.raises(TableCorrupt, match="changes/counts: a file of version 3 cannot be read"):
         open_store(tmp_path, epoch=2).load()
 
 
-def test_staging_a_published_txid_is_an_error(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_staging_a_published_txid_is_an_error(tmp_path, store):
     commit(store, 1, {"a": 1})
     group = store.group(1)
     with pytest.raises(StateError):
@@ -273,20 +250,13 @@ def test_staging_a_published_txid_is_an_error(tmp_path):
 
 def test_the_sink_alone(tmp_path):
     store = open_store(tmp_path, create=True, states={})
-    group = store.group(1)
-    sink = group.begin_txid(1).sink("count", 0, OUT.name)
-    group.activate(True)
-    sink.append("x", 1)
-    group.end_txid(1)
-    store.publish(intent_of(group, [record(1)]), 1)
-    group.apply(1)
+    committed(store, 1, 0, lambda resources: resources.sink("count", 0, OUT.name).append("x", 1))
     assert read_sink(tmp_path, "out").to_pylist() == [{"word": "x", "n": 1, "_txid": 1}]
     assert len(staged_files(tmp_path)) == 1
 
 
-def test_a_store_can_be_used_again_after_close(tmp_path):
-    store = open_store(tmp_path, create=True)
+def test_a_store_can_be_used_again_after_close(tmp_path, store):
     commit(store, 1, {"a": 1})
     store.close()
     commit(store, 2, {"a": 1})  # the tables are read again
-    assert counts(tmp_path) == {"a": 2}
+    assert words_read(tmp_path) == {"a": 2}

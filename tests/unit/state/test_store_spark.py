@@ -38,9 +38,7 @@ def test_spark_reads_every_type(spark, tmp_path):
     table = spark.read.format("delta").load(str(tmp_path / "state/wide"))
     found = table.toArrow().select([*KINDS, *wide()])
     expected = read_state(tmp_path, "wide")
-    assert found.select(["s", "i", "b", "y", "d", "m", "f", "l"]).to_pylist() == (
-        expected.select(["s", "i", "b", "y", "d", "m", "f", "l"]).to_pylist()
-    )
+    assert found.select([*"sibydmfl"]).to_pylist() == expected.select([*"sibydmfl"]).to_pylist()
     assert table.selectExpr("unix_micros(t)").collect()[0][0] == expected["t"].cast("int64")[0].as_py()
 
 
@@ -57,9 +55,8 @@ def test_a_collection_is_read_from_files_that_spark_has_written(spark, tmp_path)
     for txid in range(1, 5):
         given = [("ab"[n % 2], begin + timedelta(seconds=n), n) for n in range(txid, 40, 4)]
         turn(store, txid, lambda typed, given=given: typed.append_many(given))
-    turn(
-        store, 5, lambda typed: [typed.evict_before(begin + timedelta(seconds=9), "a"), typed.remove("b", None, begin)]
-    )
+    ninth = begin + timedelta(seconds=9)
+    turn(store, 5, lambda typed: [typed.evict_before(ninth, "a"), typed.remove("b", None, begin)])
     changes = spark.read.format("delta").load(str(tmp_path / "changes/typed"))
     assert sorted(row[0] for row in changes.where("_op = 'u'").select("n").collect()) == list(range(1, 40))
     spark.sql(f"OPTIMIZE delta.`{tmp_path / 'changes/typed'}`")
@@ -67,11 +64,10 @@ def test_a_collection_is_read_from_files_that_spark_has_written(spark, tmp_path)
     store, found = open_store(tmp_path, epoch=2, committed=5, **states), []
     turn(store, 6, lambda typed: found.append([n for _, n in typed.scan("a")]), 2)
     assert found == [list(range(10, 40, 2))]
-    assert sorted(read_state(tmp_path, "typed")["n"].to_pylist()) == sorted([*range(1, 40, 2), *range(10, 40, 2)])
+    left = sorted([*range(1, 40, 2), *range(10, 40, 2)])
+    assert sorted(read_state(tmp_path, "typed")["n"].to_pylist()) == left
     store.upkeep.compact()
-    assert [row[0] for row in rows(spark, tmp_path / "state/typed", "n")] == sorted(
-        [*range(1, 40, 2), *range(10, 40, 2)]
-    )
+    assert [row[0] for row in rows(spark, tmp_path / "state/typed", "n")] == left
 
 
 @pytest.mark.long

@@ -53,16 +53,13 @@ def test_direct_tuples_keep_their_order_and_target_task(collector: OutputCollect
     assert taken(collector) == [("aimed", 0, [("a",), ("b",)]), ("aimed", 2, [("c",)]), ("aimed", 0, [("d",)])]
 
 
-def test_streams_without_fields_carry_empty_tuples(collector: OutputCollector) -> None:
-    collector.emit(stream="ticks")
-    collector.emit(stream="ticks")
-    assert taken(collector) == [("ticks", None, [(), ()])]
-
-
-def test_empty_record_batches_emit_nothing(collector: OutputCollector) -> None:
+def test_streams_without_fields_carry_empty_tuples_and_empty_batches_emit_nothing(collector: OutputCollector) -> None:
     collector.emit_batch(pa.record_batch({"word": pa.array([], pa.string()), "n": pa.array([], pa.int64())}))
     assert collector.take() == []
     assert collector.count == 0
+    collector.emit(stream="ticks")
+    collector.emit(stream="ticks")
+    assert taken(collector) == [("ticks", None, [(), ()])]
 
 
 def test_long_runs_of_tuples_are_split(collector: OutputCollector, monkeypatch: pytest.MonkeyPatch) -> None:

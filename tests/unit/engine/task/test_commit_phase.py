@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import engine_samples as samples
@@ -30,18 +29,16 @@ class Resources:
         raise AssertionError
 
 
-@pytest.fixture(autouse=True)
-def _called() -> Iterator[None]:
-    samples.called.clear()
-    yield
-    samples.called.clear()
-
-
-def commit(topology: Topology, numbers: list[int]) -> CommitRun:
+def prepared(topology: Topology, numbers: list[int]) -> CommitRun:
+    """Process a batch; return its commit phase, which has not begun, and forget the calls so far."""
     given = pack(numbers)
     [outcome] = processed(topology, given)
     samples.called.clear()
-    run = CommitRun(program(topology), given.inputs[0], outcome.cargo, Resources())
+    return CommitRun(program(topology), given.inputs[0], outcome.cargo, Resources())
+
+
+def commit(topology: Topology, numbers: list[int]) -> CommitRun:
+    run = prepared(topology, numbers)
     run.run()
     return run
 
@@ -78,6 +75,11 @@ def test_components_finish_in_topological_order_with_all_their_tasks() -> None:
     run = commit(graph(), [1, 2, 3, 4])
     finished = [one[0] for one in samples.called if one[0] in ("keep", "collect", "end")]
     assert finished == ["keep", "keep", "collect", "collect", "end"]
+    check_counts(run)
+
+
+def check_counts(run: CommitRun) -> None:
+    """Check that a commit phase of the numbers 1 to 4 has delivered each tuple once."""
     [end] = [one for one in samples.called if one[0] == "end"]
     last = [max(one[2], default=-1) for one in samples.called if one[0] == "keep"]
     assert end[2] == sorted([1, 2, 3, 4, 1, 2, 3, 4, *last])
@@ -119,16 +121,9 @@ def test_input_bytes_of_a_commit_phase() -> None:
 
 
 def test_execute_may_be_called_early_and_delivers_tuples_once() -> None:
-    topology = graph()
-    given = pack([1, 2, 3, 4])
-    [outcome] = processed(topology, given)
-    samples.called.clear()
-    run = CommitRun(program(topology), given.inputs[0], outcome.cargo, Resources())
+    run = prepared(graph(), [1, 2, 3, 4])
     run.execute()
     run.execute()
     assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; `finish_batch` has not been called
     run.run()
-    [end] = [one for one in samples.called if one[0] == "end"]
-    last = [max(one[2], default=-1) for one in samples.called if one[0] == "keep"]
-    assert end[2] == sorted([1, 2, 3, 4, 1, 2, 3, 4, *last])
-    assert run.counts == {"keep": 6, "each": 4, "collect": 6, "end": 11}
+    check_counts(run)

@@ -21,40 +21,34 @@ def batch(rows=ROWS) -> pa.RecordBatch:
     return batch_of_rows(rows, NAMES)
 
 
-def pieces(table: pa.Table, *sizes: int) -> list[Emitted]:
-    out, start = [], 0
-    for size in sizes:
-        out += [Emitted("default", one) for one in table.slice(start, size).to_batches()]
-        start += size
-    return out
+def emitted(*batches: pa.RecordBatch, stream: str = "default") -> list[Emitted]:
+    return [Emitted(stream, one) for one in batches]
 
 
 def test_a_digest_ignores_chunking_and_buffer_padding() -> None:
-    table = pa.Table.from_batches([batch()])
-    once = digest_of_rows(pieces(table, 4))
-    assert digest_of_rows(pieces(table, 1, 2, 1)) == once
-    longer = pa.Table.from_batches([batch([*ROWS, ("x", 9, None, 9.0), (None, None, True, None)])])
-    assert digest_of_rows(pieces(longer, 4)) == once
-    before = pa.Table.from_batches([batch([("x", 9, None, 9.0), *ROWS])])
-    assert digest_of_rows([Emitted("default", one) for one in before.slice(1).to_batches()]) == once
+    whole = batch()
+    once = digest_of_rows(emitted(whole))
+    assert digest_of_rows(emitted(whole.slice(0, 1), whole.slice(1, 2), whole.slice(3))) == once
+    longer = batch([*ROWS, ("x", 9, None, 9.0), (None, None, True, None)])
+    assert digest_of_rows(emitted(longer.slice(0, 4))) == once
+    assert digest_of_rows(emitted(batch([("x", 9, None, 9.0), *ROWS]).slice(1))) == once
 
 
 def test_a_digest_detects_every_difference_in_rows() -> None:
-    plain = [Emitted("default", batch())]
     others = [
         [],
-        [Emitted("default", batch(ROWS[:3]))],
-        [Emitted("default", batch([*ROWS[1:], ROWS[0]]))],
-        [Emitted("default", batch([("a", 1, True, 0.0), *ROWS[1:]]))],
-        [Emitted("default", batch([("a", "1", True, None), *ROWS[1:]]))],
-        [Emitted("more", batch())],
+        emitted(batch(ROWS[:3])),
+        emitted(batch([*ROWS[1:], ROWS[0]])),
+        emitted(batch([("a", 1, True, 0.0), *ROWS[1:]])),
+        emitted(batch([("a", "1", True, None), *ROWS[1:]])),
+        emitted(batch(), stream="more"),
         [Emitted("default", batch(), 0)],
         [Emitted("default", batch(), 1)],
-        [*plain, Emitted("more", batch())],
-        [Emitted("ticks", batch_of_rows([()], []))],
-        [Emitted("ticks", batch_of_rows([(), ()], []))],
+        [*emitted(batch()), *emitted(batch(), stream="more")],
+        emitted(batch_of_rows([()], []), stream="ticks"),
+        emitted(batch_of_rows([(), ()], []), stream="ticks"),
     ]
-    assert len({digest_of_rows(one) for one in [plain, *others]}) == len(others) + 1
+    assert len({digest_of_rows(one) for one in [emitted(batch()), *others]}) == len(others) + 1
 
 
 COLUMNS = {
@@ -78,12 +72,12 @@ COLUMNS = {
 def test_digests_of_columns_of_all_types_in_random_chunks(name: str) -> None:
     rng = random.Random(7)
     column = COLUMNS[name]
-    whole = digest_of_rows([Emitted("default", pa.record_batch({"x": column}))])
+    whole = digest_of_rows(emitted(pa.record_batch({"x": column})))
     more = pa.concat_arrays([column.take(pa.array([3, 2])), column, column.take(pa.array([1, 0]))])
     cut = pa.record_batch({"x": more}).slice(2, 20)
     cuts = sorted(rng.sample(range(1, 20), 4))
     found = [cut.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, 20], strict=True)]
-    assert digest_of_rows([Emitted("default", one) for one in found]) == whole
+    assert digest_of_rows(emitted(*found)) == whole
     if name != "null":
         other = pa.record_batch({"x": column.take(pa.array([1, 0, *range(2, 20)]))})
-        assert digest_of_rows([Emitted("default", other)]) != whole
+        assert digest_of_rows(emitted(other)) != whole

@@ -34,6 +34,16 @@ def routed(made: Edge, rows: list[Row], *, txid: int = 1, task: int = 0) -> dict
     return dict(found)
 
 
+def homes_of(made: Edge, rows: list[Row], columns: int = 1, txids: int = 1) -> dict[Row, set[int]]:
+    """Return the tasks to which the rows of each key are routed in several txids; keys are the first columns."""
+    homes: dict[Row, set[int]] = defaultdict(set)
+    for txid in range(txids):
+        for target, found in routed(made, rows, txid=txid, task=txid % 3).items():
+            for row in found:
+                homes[row[:columns]].add(target)
+    return homes
+
+
 ROWS = [(f"word-{n % 100}", n) for n in range(1000)]
 
 
@@ -76,27 +86,21 @@ def test_all_and_global_and_local() -> None:
 
 
 def test_fields_grouping_routes_a_key_to_the_same_task_in_every_txid() -> None:
-    homes: dict[str, set[int]] = defaultdict(set)
-    sizes: Counter[int] = Counter()
-    for txid in range(5):
-        for target, rows in routed(edge("fields", 4, fields=("a",)), ROWS, txid=txid, task=txid % 3).items():
-            sizes[target] += len(rows)
-            for word, _ in rows:
-                homes[word].add(target)
-    assert all(len(tasks) == 1 for tasks in homes.values())
-    assert min(sizes.values()) > 0.5 * 5000 / 4
+    made = edge("fields", 4, fields=("a",))
+    assert all(len(tasks) == 1 for tasks in homes_of(made, ROWS, txids=5).values())
+    assert min(len(rows) for rows in routed(made, ROWS).values()) > 0.5 * 1000 / 4
+    by_two = homes_of(edge("fields", 8, fields=("b", "a")), [(n % 3, n % 5, n) for n in range(300)], 2)
+    assert len(by_two) == 15
+    assert all(len(tasks) == 1 for tasks in by_two.values())
+    assert len({next(iter(tasks)) for tasks in by_two.values()}) > 4
 
 
 def test_partial_key_grouping_routes_a_key_to_at_most_two_tasks() -> None:
-    homes: dict[str, set[int]] = defaultdict(set)
-    for txid in range(5):
-        for target, rows in routed(edge("partial_key", 7, fields=("a",)), ROWS, txid=txid).items():
-            for word, _ in rows:
-                homes[word].add(target)
+    made = edge("partial_key", 7, fields=("a",))
+    homes = homes_of(made, ROWS, txids=5)
     assert {len(tasks) for tasks in homes.values()} <= {1, 2}
     assert sum(len(tasks) == 2 for tasks in homes.values()) > 60
-    frequent = [("the", n) for n in range(1000)]
-    shares = [len(rows) for rows in routed(edge("partial_key", 7, fields=("a",)), frequent).values()]
+    shares = [len(rows) for rows in routed(made, [("the", n) for n in range(1000)]).values()]
     assert len(shares) == 2
     assert min(shares) > 420
 
@@ -145,17 +149,6 @@ def test_equal_keys_reach_one_task_regardless_of_arrow_types() -> None:
         assert len({next(Router(made, 1, 0).route(batch))[0] for batch in batches}) == 1, columns
     numpy = batch_of_rows([(np.int64(7),)], ("a",))
     assert next(Router(made, 1, 0).route(numpy))[0] == next(iter(routed(made, [(7,)])))
-
-
-def test_groupings_by_several_fields_use_only_these_fields() -> None:
-    rows = [(n % 3, n % 5, n) for n in range(300)]
-    homes: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for target, found in routed(edge("fields", 8, fields=("b", "a")), rows).items():
-        for a, b, _ in found:
-            homes[a, b].add(target)
-    assert len(homes) == 15
-    assert all(len(tasks) == 1 for tasks in homes.values())
-    assert len({next(iter(tasks)) for tasks in homes.values()}) > 4
 
 
 class ByLength:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from spout_samples import PlainSpout
 
 from txstorm import (
     BatchBolt,
     Committer,
-    Emitter,
     KeyedState,
     MapState,
     MemoryBackend,
     SinkTable,
-    SpoutCoordinator,
-    TransactionalSpout,
     TransactionalTopologyBuilder,
     run,
 )
@@ -87,16 +86,8 @@ class EmitsDirectly(EmitsAndChanges):
         self.collector.emit_direct(0, self.values)
 
 
-class SpoutChanges(TransactionalSpout, SpoutCoordinator, Emitter):
+class SpoutChanges(PlainSpout):
     """A faulty spout whose emitter mutates a list after emitting it."""
-
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return self
 
     def emit_batch(self, attempt, metadata, collector):
         values = [1]
@@ -104,7 +95,9 @@ class SpoutChanges(TransactionalSpout, SpoutCoordinator, Emitter):
         values.append(2)
 
 
-class ChangesItsPayload(SpoutChanges):
+class ChangesItsPayload(PlainSpout):
+    """A faulty spout whose emitter mutates the payload of its context."""
+
     def emitter(self, context):
         self.context = context
         return self
@@ -121,16 +114,30 @@ def memory(*numbers: int) -> MemoryTransactionalSpout:
     return MemoryTransactionalSpout([list(numbers)], "n")
 
 
+def commit_fails(builder: TransactionalTopologyBuilder, says: str) -> None:
+    """Check that the test driver raises an error with this message when it commits a transaction."""
+    with pytest.raises((EmitError, SpoutError), match=says):
+        with TopologyTestDriver(builder.build_topology()) as driver:
+            driver.commit()
+
+
+def ran(builder: TransactionalTopologyBuilder, engine: Any, data_dir: Path, until_txid: int) -> Any:
+    """Run a topology up to a txid; return its handle."""
+    handle = run(builder.build_topology(), engine=engine, data_dir=data_dir, until_txid=until_txid)
+    handle.awaitTermination(300)
+    return handle
+
+
+CHANGED = "a tuple was changed after it was emitted"
+
+
 @pytest.mark.parametrize(
     ("bolt", "says"),
     [
-        (
-            EmitsAndChanges,
-            r"a tuple was changed after it was emitted: emitted \(\[1\],\), now \(\[1, 2, 3\],\); .*emit a copy",
-        ),
-        (EmitsAndChangesInside, "a tuple was changed after it was emitted"),
+        (EmitsAndChanges, rf"{CHANGED}: emitted \(\[1\],\), now \(\[1, 2, 3\],\); .*emit a copy"),
+        (EmitsAndChangesInside, CHANGED),
         (EmitsOneArray, "a record batch was changed after it was emitted.*copy of the array"),
-        (EmitsDirectly, "a tuple was changed after it was emitted"),
+        (EmitsDirectly, CHANGED),
     ],
 )
 @pytest.mark.parametrize("phase", ["processing", "commit"])
@@ -138,9 +145,7 @@ def test_the_test_driver_detects_values_mutated_after_emission(bolt, says, phase
     builder = TransactionalTopologyBuilder("shared", "numbers", memory(1, 2, 3))
     bolts = {"processing": builder.set_bolt, "commit": builder.set_committer_bolt}
     bolts[phase]("changes", bolt()).shuffle_grouping("numbers")
-    with pytest.raises(EmitError, match=rf"(?s)changes.*changes, stream 'default': {says}"):
-        with TopologyTestDriver(builder.build_topology()) as driver:
-            driver.commit()
+    commit_fails(builder, rf"(?s)changes.*changes, stream 'default': {says}")
 
 
 @pytest.mark.parametrize(
@@ -149,9 +154,7 @@ def test_the_test_driver_detects_values_mutated_after_emission(bolt, says, phase
 )
 def test_the_test_driver_detects_emitters_that_mutate_shared_values(spout, says):
     builder = TransactionalTopologyBuilder("shared", "numbers", spout())
-    with pytest.raises((EmitError, SpoutError), match=f"(?s)numbers.*{says}"):
-        with TopologyTestDriver(builder.build_topology()) as driver:
-            driver.commit()
+    commit_fails(builder, f"(?s)numbers.*{says}")
 
 
 class EmitsTwice(Pass):
@@ -201,8 +204,7 @@ def test_every_bolt_gets_its_own_copy_of_tuples(make_engine: Factory, tmp_path):
     keep = builder.set_bolt("keep", DeltaSink("rows", {"n": int}))
     for name in ("one", "two", "three", "four"):
         keep.global_grouping(name)
-    handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path, until_txid=1)
-    handle.awaitTermination(300)
+    handle = ran(builder, make_engine(), tmp_path, 1)
     assert sorted(handle.sink("rows").to_arrow()["n"].to_pylist()) == sorted([1, 2, 3] * 5)
 
 
@@ -221,8 +223,7 @@ def test_the_state_of_a_grouping_ends_with_the_batch(make_engine: Factory, tmp_p
     builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
     builder.set_bolt("where", EmitsTask(), 2).custom_grouping("emits", SpoilingGrouping())
     builder.set_bolt("keep", DeltaSink("rows", {"n": int, "task": int})).global_grouping("where")
-    handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path, until_txid=8)
-    handle.awaitTermination(300)
+    handle = ran(builder, make_engine(), tmp_path, 8)
     rows = handle.sink("rows").to_arrow().sort_by("n")
     assert rows["task"].to_pylist() == [n % 3 % 2 for n in range(24)]
 
@@ -287,8 +288,7 @@ def test_values_of_states_maps_and_sinks_are_copies(cache, tmp_path):
     bolt = KeepsLists(MapState("own", Keeper()))
     builder.set_bolt("keep", bolt).global_grouping("numbers")
     builder.set_settings({"max_group_txids": 3, "index_cache_bytes": cache or 1})
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path, until_txid=8)
-    handle.awaitTermination(60)
+    handle = ran(builder, "local", tmp_path, 8)
     expected: dict[str, Any] = {key: list(range(1, 9)) for key in "ab"}
     assert {row["key"]: row["values"] for row in handle.state("lists").to_arrow().to_pylist()} == expected
     assert {key: row.value for key, row in bolt.own.backend.rows.items()} == {

@@ -6,19 +6,13 @@ import threading
 
 import pytest
 from kafka_fake import Brokers, source
+from runtime_samples import Clock
 
 from txstorm import NOT_READY, SourceFacts
 from txstorm.errors import SpoutError
 from txstorm.spouts.kafka.brokers import Offsets
 from txstorm.spouts.kafka.coordinator import KafkaCoordinator
 from txstorm.spouts.kafka.ranges import ranges_of
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def coordinator(brokers: Brokers, *, clock: Clock | None = None, patience: float = 60, **options) -> KafkaCoordinator:
@@ -37,6 +31,13 @@ def plans(planner: KafkaCoordinator, count: int, first: int = 1, meta=None) -> l
     return found
 
 
+def started(brokers: Brokers, **options) -> tuple[KafkaCoordinator, dict]:
+    """Return a coordinator that has planned txid 1, and its metadata."""
+    planner = coordinator(brokers, **options)
+    [first] = plans(planner, 1)
+    return planner, first
+
+
 def test_consecutive_ranges_reach_the_end_of_the_log():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
@@ -48,8 +49,7 @@ def test_consecutive_ranges_reach_the_end_of_the_log():
 
 def test_a_backlog_is_planned_without_further_requests():
     brokers = Brokers(t={number: [0, 10_000] for number in range(8)})
-    planner = coordinator(brokers)
-    [first] = plans(planner, 1)
+    planner, first = started(brokers)
     brokers.requests.clear()
     assert len(plans(planner, 100, 2, first)) == 100
     assert brokers.requests == []
@@ -57,8 +57,7 @@ def test_a_backlog_is_planned_without_further_requests():
 
 def test_at_the_end_of_the_log_each_leader_gets_one_request():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
-    planner = coordinator(brokers)
-    [first] = plans(planner, 1)
+    planner, first = started(brokers)
     brokers.requests.clear()
     brokers.bounds["t"][1][1] = 15
     [second] = plans(planner, 1, 2, first)
@@ -67,19 +66,17 @@ def test_at_the_end_of_the_log_each_leader_gets_one_request():
 
 
 def test_every_topic_has_a_separate_budget():
-    planner = coordinator(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
-    [first] = plans(planner, 1)
+    _, first = started(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
     assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
 
 
 def test_new_partitions_are_read_from_their_beginning_regardless_of_start():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    planner = coordinator(brokers, clock=clock, start="latest")
-    [first] = plans(planner, 9)
+    planner, first = started(brokers, clock=clock, start="latest")
     assert ranges_of(first) == {} and first["topics"]["t"]["next"] == {"0": 10}
     brokers.bounds["t"][1] = [0, 4]
     assert planner.initialize_transaction(2, first) is NOT_READY  # metadata has not been refreshed yet
-    clock.now = 11
+    clock.now += 11
     second = planner.initialize_transaction(2, first)
     assert ranges_of(second) == {("t", 1): (0, 4)} and second["new"] == ["t/1"]
     assert any("t/1 is new" in notice for notice in planner.notices())
@@ -94,11 +91,10 @@ def test_a_pattern_includes_matching_topics_created_later():
 
 
 def test_the_first_transaction_pins_the_start_position():
-    [first] = plans(coordinator(Brokers(t={0: [0, 10]}), start="latest"), 9)
+    _, first = started(Brokers(t={0: [0, 10]}), start="latest")
     assert first["topics"]["t"]["next"] == {"0": 10}
-    brokers = Brokers(t={0: [0, 12]})
-    [second] = plans(coordinator(brokers, start="latest"), 9, 2, first)  # a later run
-    assert ranges_of(second) == {("t", 0): (10, 12)}
+    later = coordinator(Brokers(t={0: [0, 12]}), start="latest")
+    assert ranges_of(later.initialize_transaction(2, first)) == {("t", 0): (10, 12)}
 
 
 def test_start_offsets_outside_the_log_are_rejected():
@@ -108,33 +104,28 @@ def test_start_offsets_outside_the_log_are_rejected():
 
 
 @pytest.mark.parametrize(
-    ("change", "said", "lost"),
+    ("bounds", "said", "lost", "ranges"),
     [
-        (lambda t: t.update({0: [50, 60]}), r"t/0: offsets 10 to 49 \(it begins at 50", (10, 50, {("t", 0): (50, 60)})),
-        (lambda t: t.update({0: [0, 4]}), r"t/0: offsets 4 to 9 \(it ends at 4", (4, 10, {})),
+        ([50, 60], r"t/0: offsets 10 to 49 \(it begins at 50", (10, 50), {("t", 0): (50, 60)}),
+        ([0, 4], r"t/0: offsets 4 to 9 \(it ends at 4", (4, 10), {}),
     ],
 )
-def test_lost_offsets_stop_a_transactional_spout_and_are_recorded_by_an_opaque_one(change, said, lost):
-    for opaque in (False, True):
-        brokers = Brokers(t={0: [0, 10]})
-        [first] = plans(coordinator(brokers), 9)
-        change(brokers.bounds["t"])
-        planner = coordinator(brokers, opaque=opaque)
-        if not opaque:
-            with pytest.raises(SpoutError, match=said):
-                planner.initialize_transaction(2, first)
-            continue
-        second = planner.initialize_transaction(2, first)
-        assert [(one["from"], one["to"]) for one in second["lost"]] == [lost[:2]]
-        assert ranges_of(second) == lost[2]
-        assert any("lost: t/0" in notice for notice in planner.notices())
+def test_lost_offsets_stop_a_transactional_spout_and_are_recorded_by_an_opaque_one(bounds, said, lost, ranges):
+    brokers = Brokers(t={0: [0, 10]})
+    _, first = started(brokers)
+    brokers.bounds["t"] = {0: bounds}
+    with pytest.raises(SpoutError, match=said):
+        coordinator(brokers).initialize_transaction(2, first)
+    planner = coordinator(brokers, opaque=True)
+    second = planner.initialize_transaction(2, first)
+    assert [(one["from"], one["to"]) for one in second["lost"]] == [lost]
+    assert ranges_of(second) == ranges
+    assert any("lost: t/0" in notice for notice in planner.notices())
 
 
 def test_a_recreated_topic_is_a_different_topic():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    transactional, opaque = coordinator(brokers), coordinator(brokers, opaque=True, clock=clock)
-    [first] = plans(transactional, 1)
-    plans(opaque, 1)
+    (transactional, first), (opaque, _) = started(brokers), started(brokers, opaque=True, clock=clock)
     brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
     # The topic ends before the stored position, which triggers an immediate check.
     with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
@@ -146,10 +137,9 @@ def test_a_recreated_topic_is_a_different_topic():
 
 def test_a_transactional_spout_fails_if_a_topic_is_deleted():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    planner = coordinator(brokers, clock=clock)
-    [first] = plans(planner, 1)
+    planner, first = started(brokers, clock=clock)
     del brokers.bounds["t"]
-    clock.now = 11
+    clock.now += 11
     with pytest.raises(SpoutError, match="t/0: not at fake:9092 any more"):
         planner.initialize_transaction(2, first)
 
@@ -157,8 +147,7 @@ def test_a_transactional_spout_fails_if_a_topic_is_deleted():
 @pytest.mark.parametrize("opaque", [False, True])
 def test_a_partition_without_a_reachable_leader_keeps_its_position(opaque):
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
-    planner = coordinator(brokers, opaque=opaque)
-    [first] = plans(planner, 1)
+    planner, first = started(brokers, opaque=opaque)
     brokers.bounds["t"] = {0: [0, 20], 1: [0, 20]}
     brokers.down = {1}
     second = planner.initialize_transaction(2, first)
@@ -212,10 +201,8 @@ def test_unreachable_brokers_are_awaited_and_reported_once():
     assert planner.initialize_transaction(1, None) is NOT_READY
     brokers.unreachable = False
     assert ranges_of(planner.initialize_transaction(1, None)) == {("t", 0): (0, 10)}
-    assert [notice.rpartition(": ")[2] for notice in planner.notices()] == [
-        "nobody is there",
-        "the brokers answer again",
-    ]
+    said = [notice.rpartition(": ")[2] for notice in planner.notices()]
+    assert said == ["nobody is there", "the brokers answer again"]
 
 
 class Slow(Brokers):
@@ -281,20 +268,16 @@ def test_the_mark_is_reached_once_every_partition_is_read():
     brokers.bounds["t"][0][1] = 20
     assert planner.reached(first, mark)
     assert not planner.reached(first, planner.latest())
-
-
-def test_the_mark_of_an_empty_topic_is_reached_without_a_transaction():
-    planner = coordinator(Brokers(t={0: [7, 7]}))
-    mark = planner.latest()
-    assert planner.initialize_transaction(1, None) is NOT_READY
-    assert planner.reached(None, mark)
+    empty = coordinator(Brokers(t={0: [7, 7]}))
+    mark = empty.latest()
+    assert empty.initialize_transaction(1, None) is NOT_READY
+    assert empty.reached(None, mark)  # without a transaction
 
 
 def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_is_more_by_now():
     """A3: whether a topic is read to its end is decided by the end that it has when the batch is planned."""
     brokers = Brokers(t={0: [0, 200]})
-    planner = coordinator(brokers)
-    [first] = plans(planner, 1)
+    planner, first = started(brokers)
     assert planner.facts(first) == SourceFacts(("0",), caught_up=False)
     brokers.bounds["t"][0][1] = 250
     [second] = plans(planner, 1, 2, first)
@@ -307,8 +290,7 @@ def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_i
 def test_a_topic_whose_leader_does_not_answer_is_not_caught_up():
     """A3: nor while an answer is pending."""
     brokers = Brokers(t={0: [0, 50], 1: [0, 0]})
-    planner = coordinator(brokers)
-    [first] = plans(planner, 1)
+    planner, first = started(brokers)
     assert planner.facts(first).caught_up
     brokers.down.add(1)
     assert planner.initialize_transaction(2, first) is NOT_READY
@@ -331,17 +313,14 @@ def test_a_slow_answer_leaves_open_whether_a_topic_is_caught_up():
     assert planner.facts(poll_plan(planner, 2, first)).caught_up
 
 
-def test_offsets_for_a_time():
+def test_offsets_for_a_time_need_all_partitions():
     """A4: per partition the first offset of the time or later, else its end; times equal offsets here."""
-    planner = coordinator(Brokers(t={0: [0, 150], 1: [0, 20]}))
+    brokers = Brokers(t={0: [0, 150], 1: [0, 20]})
+    planner = coordinator(brokers)
     assert planner.offsets_at(99_001) == {"t/0": 100, "t/1": 20}
     [first] = plans(planner, 1)
     assert planner.offsets(first) == {"t/0": 80, "t/1": 20}
     assert planner.offsets(None) == {}
-
-
-def test_offsets_for_a_time_need_all_partitions():
-    brokers = Brokers(t={0: [0, 150], 1: [0, 20]})
     brokers.down.add(1)
     with pytest.raises(SpoutError, match="t/1: not available, so its offsets are unknown"):
         coordinator(brokers).offsets_at(5_000)

@@ -131,9 +131,8 @@ def test_a_registry_that_denies_access_or_is_unreachable(registry):
     away = Avro("http://127.0.0.1:1")
     with pytest.raises(SpoutError, match="refused"):
         away.check()
-    with pytest.raises(
-        FailedException, match="refused"
-    ):  # the registry was reachable at the start, so the batch is replayed
+    # The registry was reachable at the start, so the batch is replayed.
+    with pytest.raises(FailedException, match="refused"):
         away.column([encoded(7, "long", 1)])
 
 

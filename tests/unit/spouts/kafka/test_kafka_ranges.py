@@ -57,30 +57,23 @@ def test_partitions_without_a_known_end_are_not_planned():
     assert plan_ranges({("t", 0): 5, ("t", 1): 5}, {("t", 1): 8}, {"t": 10}) == {("t", 1): (5, 8)}
 
 
-def sizes(size, mean, clock=lambda: 0.0):
-    asked = []
+@pytest.mark.parametrize(
+    ("size", "mean", "waiting", "budget", "asked"),
+    [
+        (1 << 20, 1024.0, {("t", 0): (0, 500), ("t", 1): (0, 9000)}, 1024, [(("t", 1), (0, 100))]),
+        (64 << 20, None, {("t", 0): (0, 64)}, 10_000, []),
+        (1 << 20, None, {("t", 0): (0, 9000)}, 1024, [(("t", 0), (0, 100))]),
+    ],
+    ids=["one sample", "even the largest records fit", "a sample without records"],
+)
+def test_record_sizes_are_estimated_from_occasional_samples(size, mean, waiting, budget, asked):
+    samples = []
 
-    def sample(partition, extent):
-        asked.append((partition, extent))
+    def sample(*sampled):
+        samples.append(sampled)
         return mean
 
-    return Sizes(10_000, size, sample, clock), asked
-
-
-def test_record_sizes_are_estimated_from_occasional_samples():
-    found, asked = sizes(1 << 20, 1024.0)
-    waiting = {("t", 0): (0, 500), ("t", 1): (0, 9000)}
-    assert found.budget("t", waiting) == 1024
-    assert found.budget("t", waiting) == 1024
-    assert asked == [(("t", 1), (0, 100))]
-
-
-def test_no_sample_is_taken_if_even_the_largest_records_fit():
-    found, asked = sizes(64 << 20, None)
-    assert found.budget("t", {("t", 0): (0, 64)}) == 10_000
-    assert asked == []
-
-
-def test_a_sample_without_records_is_ignored():
-    found, _ = sizes(1 << 20, None)
-    assert found.budget("t", {("t", 0): (0, 9000)}) == 1024
+    found = Sizes(10_000, size, sample, lambda: 0.0)
+    assert found.budget("t", waiting) == budget
+    assert found.budget("t", waiting) == budget
+    assert samples == asked

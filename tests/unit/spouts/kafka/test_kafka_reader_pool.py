@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from runtime_samples import Clock
 
 from txstorm.spouts.kafka import reader_pool
 from txstorm.spouts.kafka.reader_pool import IDLE, LONGEST_IDLE, Readers
@@ -27,23 +28,20 @@ class Reader:
         self.closed = True
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 A = {"bootstrap.servers": "a"}
 IDS = {"t": "id"}
+
+
+@pytest.fixture
+def readers():
+    return Readers(Reader)
 
 
 def lend(readers, start=0, settings=A, ids=IDS):
     return readers.lend(settings, "read_committed", {("t", 0): (start, start + 1)}, ids)
 
 
-def test_a_reader_is_reused_for_the_same_settings():
-    readers = Readers(Reader)
+def test_a_reader_is_reused_for_the_same_settings(readers):
     with lend(readers) as first:
         pass
     with lend(readers) as again, lend(readers) as other, lend(readers, settings={**A, "x": 1}) as third:
@@ -52,8 +50,7 @@ def test_a_reader_is_reused_for_the_same_settings():
     assert first.rested == 2
 
 
-def test_the_reader_positioned_at_the_start_of_the_range_is_preferred():
-    readers = Readers(Reader)
+def test_the_reader_positioned_at_the_start_of_the_range_is_preferred(readers):
     with lend(readers) as one, lend(readers) as two:
         one.at, two.at = (5, "id"), (9, "id")
     for start, reader in [(9, two), (5, one), (9, two)]:
@@ -61,8 +58,7 @@ def test_the_reader_positioned_at_the_start_of_the_range_is_preferred():
             assert lent is reader
 
 
-def test_a_failed_reader_and_idle_ones_with_its_settings_are_not_reused():
-    readers = Readers(Reader)
+def test_a_failed_reader_and_idle_ones_with_its_settings_are_not_reused(readers):
     with lend(readers), lend(readers) as waiting, lend(readers, settings={**A, "x": 1}) as other:
         pass
     waiting.at = (5, "id")
@@ -73,8 +69,7 @@ def test_a_failed_reader_and_idle_ones_with_its_settings_are_not_reused():
         assert lent not in (failed, waiting)
 
 
-def test_the_number_of_idle_readers_is_limited():
-    readers = Readers(Reader)
+def test_the_number_of_idle_readers_is_limited(readers):
     with ExitStack() as stack:
         lent = [stack.enter_context(lend(readers)) for _ in range(IDLE + 3)]
     assert [reader.closed for reader in lent].count(True) == 3
@@ -85,7 +80,7 @@ def test_readers_idle_for_too_long_are_closed():
     readers = Readers(Reader, clock)
     with lend(readers) as one, lend(readers) as two:
         pass
-    clock.now = LONGEST_IDLE
+    clock.now += LONGEST_IDLE
     with lend(readers) as lent:
         pass
     assert {one.closed, two.closed} == {True, False} and not lent.closed
@@ -93,9 +88,8 @@ def test_readers_idle_for_too_long_are_closed():
     assert one.closed and two.closed
 
 
-def test_idle_readers_are_closed_even_if_none_is_needed_any_more(monkeypatch):
+def test_idle_readers_are_closed_even_if_none_is_needed_any_more(readers, monkeypatch):
     monkeypatch.setattr(reader_pool, "LONGEST_IDLE", 0.3)
-    readers = Readers(Reader)
     with lend(readers) as one:
         pass
     time.sleep(0.2)  # the second reader is due later than the first, for which the timer is set
@@ -109,9 +103,8 @@ def test_idle_readers_are_closed_even_if_none_is_needed_any_more(monkeypatch):
         assert again is not one
 
 
-def test_a_reader_that_is_lent_is_never_closed(monkeypatch):
+def test_a_reader_that_is_lent_is_never_closed(readers, monkeypatch):
     monkeypatch.setattr(reader_pool, "LONGEST_IDLE", 0.05)
-    readers = Readers(Reader)
     with lend(readers, settings={**A, "x": 1}) as other:
         pass
     with lend(readers) as lent:

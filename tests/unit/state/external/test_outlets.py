@@ -27,6 +27,23 @@ def ends(target, data_dir, **options):
     return handle
 
 
+def books_of(data_dir, read):
+    """Return what `read` gets from the books of a run that has ended."""
+    books = Books(open_ledger(data_dir, create=False, read_only=True), data_dir / "intents")
+    try:
+        return read(books)
+    finally:
+        books.ledger.close()
+
+
+def sending(*outlets, bolt=Send):
+    """Return a builder of a topology with one bolt for each outlet."""
+    builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([[(1,)]], ["n"]))
+    for number, outlet in enumerate(outlets):
+        builder.set_bolt(f"send{number}", bolt(outlet)).global_grouping("source")
+    return builder
+
+
 def in_order(numbers: int = 8) -> list[dict[str, int]]:
     return [{"n": n, "_txid": n // 2 + 1} for n in range(numbers)]
 
@@ -38,9 +55,7 @@ def test_rows_arrive_in_txid_order_with_their_mark(tmp_path):
     assert (target.mark.topology, target.mark.epoch, target.mark.txid) == ("sending", 1, 4)
     assert target.calls[0] == "open numbers sending"
     assert target.calls[-1] == "close"
-    books = Books(open_ledger(tmp_path / "data", create=False, read_only=True), tmp_path / "data" / "intents")
-    assert books.tables() == {"outlets/numbers": 4}
-    books.ledger.close()
+    assert books_of(tmp_path / "data", Books.tables) == {"outlets/numbers": 4}
 
 
 def test_a_second_run_raises_the_epoch_and_continues(tmp_path):
@@ -65,9 +80,8 @@ def test_a_write_whose_response_is_lost_is_not_repeated(tmp_path, trouble):
 @pytest.mark.parametrize("trouble", ["published", "before", "after"])
 def test_a_target_unavailable_at_the_start_ends_the_run_before_planning(tmp_path, trouble):
     target = Target((trouble, 1))
-    with pytest.raises(
-        BlockedError, match="outlet 'numbers': cannot take it over: ConnectionError: the line went dead"
-    ):
+    says = "outlet 'numbers': cannot take it over: ConnectionError: the line went dead"
+    with pytest.raises(BlockedError, match=says):
         ends(target, tmp_path / "data")
     assert target.rows == []
     ends(target, tmp_path / "data")
@@ -139,25 +153,15 @@ def test_a_row_of_the_wrong_type_is_rejected_before_the_decision(tmp_path):
             self.sink.append("seven")
 
     target = Target()
-    builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([[(1,)]], ["n"]))
-    builder.set_bolt("send", Wrong(Outlet("numbers", {"n": int}, MemoryWriter(target)))).global_grouping("source")
+    builder = sending(Outlet("numbers", {"n": int}, MemoryWriter(target)), bolt=Wrong)
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
     with pytest.raises(Exception, match="seven"):
         handle.awaitTermination()
     assert target.rows == []
-    books = Books(open_ledger(tmp_path / "data", create=False, read_only=True), tmp_path / "data" / "intents")
-    assert books.intents() == []
-    books.ledger.close()
+    assert books_of(tmp_path / "data", Books.intents) == []
 
 
 # --- declaring --------------------------------------------------------------------------------------------------------
-
-
-def declared(*outlets):
-    builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([[(1,)]], ["n"]))
-    for number, outlet in enumerate(outlets):
-        builder.set_bolt(f"send{number}", Send(outlet)).global_grouping("source")
-    return builder
 
 
 def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
@@ -172,7 +176,7 @@ def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
 
 def test_faults_are_found_when_the_topology_is_built():
     writer = MemoryWriter(Target())
-    builder = declared(
+    builder = sending(
         Outlet("one", {"n": int}, writer),
         Outlet("two", {"n": int}, writer),
         Outlet("three", {"n": int}, object()),
@@ -192,9 +196,8 @@ def test_faults_are_found_when_the_topology_is_built():
         builder.build_topology()
     told = "\n".join(refused.value.faults)
     assert "outlets 'one' and 'two' share one writer" in told
-    assert (
-        "outlet 'three': expected a writer with open, published, publish, close, got an object of type object" in told
-    )
+    methods = "open, published, publish, close"
+    assert f"outlet 'three': expected a writer with {methods}, got an object of type object" in told
     assert "component 'send3': outlet name '4'" in told or "outlet '4'" in told
     assert "column 'n'" in told
     assert "sink 'words' is declared by both" in told

@@ -7,6 +7,7 @@ from handle_cases import COUNTS, Bench, add, apply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_cases import TINY, disk_index, stores, words
+from seeded import seeded
 from wide_cases import WIDE, wide_rows
 
 from txstorm.api.state import KeyedState
@@ -14,6 +15,11 @@ from txstorm.errors import BlockedError, StoppedError, TxstormError
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.storage.rows.schema import changes_schema, state_schema
 from txstorm.storage.rows.update_rules import Row
+
+
+def counted_rows(count):
+    """Return rows of the words w0, w1 and so on, whose values are their numbers."""
+    return {key: Row((n,), 1, None) for key, n in words(0, count).items()}
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -60,9 +66,12 @@ def test_a_state_table_and_later_changes_make_the_index(tmp_path, kept_from):
     index.close()
 
 
-def test_an_empty_index(index):
+def test_an_empty_table_and_the_string_layouts_of_other_readers_are_loaded(index):
     index.load(state_schema(COUNTS).empty_table())
     assert (index.rows(["a"]), index.last_txid) == ([None], 0)
+    words = pa.array(["a"], pa.string_view())
+    index.load(pa.table({"word": words, "n": [1], "_txid": [1], "_prev": [{"n": 3}], "_kg": [0]}))
+    assert index.rows(["a"]) == [Row((1,), 1, (3,))]
 
 
 def test_a_state_without_key_has_one_row(tmp_path):
@@ -78,9 +87,7 @@ def test_a_state_without_key_has_one_row(tmp_path):
 
 @pytest.mark.parametrize("kept_from", [1, 10_000])
 def test_every_type_survives_a_round_trip_through_tables_and_disk(tmp_path, kept_from):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     bench = Bench(WIDE)
     for txid in (1, 2):
         bench.commit(txid, lambda h: h.put_many(dict(wide_rows(draw, 200))), publish=False)
@@ -102,17 +109,9 @@ def test_every_type_survives_a_round_trip_through_tables_and_disk(tmp_path, kept
         other.close()
 
 
-def test_loading_accepts_the_string_layouts_of_other_readers(index):
-    table = pa.table(
-        {"word": pa.array(["a"], pa.string_view()), "n": [1], "_txid": [1], "_prev": [{"n": 3}], "_kg": [0]}
-    )  # fmt: skip
-    index.load(table)
-    assert index.rows(["a"]) == [Row((1,), 1, (3,))]
-
-
 def test_the_disk_is_not_read_while_all_keys_are_in_memory(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=1 << 20, kept_from=4))
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 1000).items()})
+    apply(index, counted_rows(1000))
     index.flush()
     index._disk.close()
     assert index._cache.complete
@@ -131,7 +130,7 @@ def test_memory_is_bounded(tmp_path):
 
 def test_rows_read_for_an_update_are_not_cached(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=2_000, kept_from=4, behind=1))
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    apply(index, counted_rows(100))
     index.flush()
     index._cache.forget()
     assert index.rows(["w7", "new"], keep=False) == [Row((7,), 1, None), None]
@@ -221,6 +220,7 @@ class Full:
 
     def __init__(self):
         self.rows, self.last = {}, None
+        self.sync = lambda: None
 
     def put(self, rows, rest):
         if self.full:
@@ -231,9 +231,6 @@ class Full:
     def note(self, last):
         self.last = last
 
-    def sync(self):
-        pass
-
     def get(self, keys):
         return [self.rows.get(key) for key in keys]
 
@@ -241,7 +238,7 @@ class Full:
 def test_rows_that_cannot_be_written_stay_in_memory_up_to_a_limit(caplog):
     disk = Full()
     index = StateIndex(COUNTS, lambda: disk, bounds=TINY)
-    rows = {key: Row((n,), 1, None) for key, n in words(0, 25).items()}
+    rows = counted_rows(25)
     for key in list(rows)[:24]:
         apply(index, {key: rows[key]})
     assert index.rows(list(rows))[:24] == list(rows.values())[:24]
@@ -257,7 +254,7 @@ def test_rows_that_cannot_be_written_stay_in_memory_up_to_a_limit(caplog):
 def test_without_an_index_directory_the_state_stays_in_memory(tmp_path, caplog):
     (tmp_path / "index").write_text("a file")
     index = disk_index(tmp_path / "index")
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    apply(index, counted_rows(100))
     assert index._cache.complete
     assert index.rows(["w99"]) == [Row((99,), 1, None)]
     assert "stays in memory" in caplog.text
@@ -265,7 +262,7 @@ def test_without_an_index_directory_the_state_stays_in_memory(tmp_path, caplog):
 
 def test_a_closed_index_rejects_reads(tmp_path):
     index = disk_index(tmp_path)
-    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    apply(index, counted_rows(100))
     index.close()
     index._cache.forget()
     with pytest.raises(StoppedError, match="state 'counts': its index is closed"):

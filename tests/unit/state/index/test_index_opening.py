@@ -6,11 +6,13 @@ import pytest
 from index_cases import TINY, stores, words
 from recovery_cases import KILLED, eventually, finish, start
 from store_cases import commit, open_store
+from table_steps import words_read
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.rocksdb import KeyStore
-from txstorm.results.read import read_state
 from txstorm.state.index.disk import FORMAT
+
+NOTE = b"\xff\xffnote"
 
 
 @pytest.fixture
@@ -35,6 +37,15 @@ def opened(path, **arguments):
 
 def rows_of(store, keys):
     return store._indexes["counts"].rows(list(keys))
+
+
+def with_note(path, write):
+    """Call `write` with the key store of an index and the note in it of the txid that it is as of."""
+    (directory,) = path.iterdir()
+    store = KeyStore.open(directory)
+    write(store, *store.get([NOTE]))
+    store.sync()
+    store.close()
 
 
 def filled(path, txids=3):
@@ -80,20 +91,12 @@ def spoil_current(path):
 
 
 def spoil_note(path):
-    (directory,) = path.iterdir()
-    store = KeyStore.open(directory)
-    (note,) = store.get([b"\xff\xffnote"])
-    store.write([(b"\xff\xffnote", note.replace(b'"format": %d' % FORMAT, b'"format": 99'))])
-    store.sync()
-    store.close()
+    spoilt = (b'"format": %d' % FORMAT, b'"format": 99')
+    with_note(path, lambda store, note: store.write([(NOTE, note.replace(*spoilt))]))
 
 
 def spoil_end(path):
-    (directory,) = path.iterdir()
-    store = KeyStore.open(directory)
-    store.write([], [b"\xff\xffnote"])
-    store.sync()
-    store.close()
+    with_note(path, lambda store, note: store.write([], [NOTE]))
 
 
 def lose(path):
@@ -117,7 +120,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path, caplog, spoil, says):
     store = opened(tmp_path, epoch=2)
     assert rows_of(store, words(0, 40)) == [((3,), 3, (2,))] * 40
     commit(store, 4, {"w1": 1, "new": 7}, epoch=2)
-    assert read_state(tmp_path, "counts").num_rows == 41
+    assert len(words_read(tmp_path)) == 41
     assert rows_of(store, ["w1", "new"]) == [((4,), 4, (3,)), ((7,), 4, None)]
     assert any(word in caplog.text for word in says.split("|"))
     assert "rebuilt from the tables" in caplog.text
@@ -134,17 +137,11 @@ def test_an_index_that_becomes_unreadable_during_a_run_is_rebuilt(tmp_path, capl
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("foreign", "says"),
-    [
-        ({"incarnation": "other"}, "expected it to be of"),
-        ({"timeline": 1}, "expected it to be of"),
-    ],
-)
-def test_the_index_of_another_table_is_rejected(tmp_path, caplog, foreign, says):
+@pytest.mark.parametrize("foreign", [{"incarnation": "other"}, {"timeline": 1}])
+def test_the_index_of_another_table_is_rejected(tmp_path, caplog, foreign):
     filled(tmp_path).close()
     assert stores(tmp_path / "index/counts", **foreign).find(3) is None
-    assert says in caplog.text
+    assert "expected it to be of" in caplog.text
     assert list((tmp_path / "index/counts").iterdir()) == []
 
 
@@ -179,11 +176,9 @@ def test_killed_while_writing_the_index(tmp_path):
     child.kill()
     status, output = finish(child)
     assert status == KILLED, output
-    store = open_store(tmp_path / "data", epoch=2, bounds=TINY)
-    store.load()
-    index = store._indexes["counts"]
-    table = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
-    found = {key: row and row[0][0] for key, row in zip(table, index.rows(list(table)), strict=True)}
+    store = opened(tmp_path / "data", epoch=2)
+    table = words_read(tmp_path / "data")
+    found = {key: row and row[0][0] for key, row in zip(table, rows_of(store, table), strict=True)}
     assert found == table
     assert sum(table.values()) >= 25 * 5
     store.close()

@@ -1,11 +1,11 @@
 """Blocks of sorted rows and layers of them, compared with a search row by row, also if hashes of keys collide."""
 
-import random
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from seeded import seeded
 
 from txstorm.state.index.layers import Layers, Sources
 from txstorm.state.index.sorted_rows import ALL, Owners, SortedRows, Span, few
@@ -15,9 +15,7 @@ USERS = ["a", "b", None, "ä", ""]
 
 @pytest.fixture
 def draw():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    return random.Random(seed)
+    return seeded()
 
 
 @pytest.fixture(params=["hashes", "colliding hashes", "equal hashes"])

@@ -1,10 +1,9 @@
 """Range tombstones among change rows: which rows they remove, compared with a search row by row."""
 
-import random
-
 import numpy as np
 import pyarrow as pa
 import pytest
+from seeded import seeded
 
 from txstorm.api.state import CollectionState
 from txstorm.storage.rows.eviction import NO_BOUND, Tombstones, bisected, limit_of, remaining, row_codes, split_changes
@@ -16,9 +15,7 @@ KEYS = ["user", "shop", "at", "_seq"]
 
 @pytest.fixture
 def draw():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    return random.Random(seed)
+    return seeded()
 
 
 def change(key, at, txid, op="u", count=0):

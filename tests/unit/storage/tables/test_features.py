@@ -6,7 +6,8 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable, TableFeatures
-from store_cases import COUNTS, TOTALS, add, commit, intent_of, open_store, record
+from store_cases import COUNTS, TOTALS, commit, open_store
+from table_steps import decided, history_row, words_read
 from upkeep_cases import keep_up, small
 
 from txstorm.clients.delta.handle import DeltaHandle
@@ -15,7 +16,7 @@ from txstorm.recovery.rewind import plan_table
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.storage.tables.directory import Directory
-from txstorm.storage.tables.history import append_history, read_history
+from txstorm.storage.tables.history import append_history, check_history, read_history
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 
 MERGED = {"count": [type(COUNTS)("counts", COUNTS.key, COUNTS.value, layout="merge"), TOTALS]}
@@ -77,6 +78,14 @@ def column(**about):
     return lambda path: change(path, about), lambda path: change(path, {"nullable": True, "metadata": {}})
 
 
+def began(data_dir, uri):
+    """Return the declared states, whose layout lets them have the table `uri`, and a store that counted one word."""
+    states = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
+    store = open_store(data_dir, create=True, states=states)
+    commit(store, 1, {"a": 1})
+    return states, store
+
+
 KINDS = ["sinks/out", "changes/counts", "state/counts"]
 REFUSED = {
     "CHECK constraint positive": (constrain, free),
@@ -101,9 +110,7 @@ REFUSED = {
 @pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS))))
 def test_a_feature_enabled_between_runs_is_rejected_before_any_write(tmp_path, what, uri):
     on, off = REFUSED[what]
-    merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
-    store = open_store(tmp_path, create=True, states=merged)
-    commit(store, 1, {"a": 1})
+    merged, store = began(tmp_path, uri)
     recorded = store.last_txids()
     on(tmp_path / uri)
     before = {one: log_of(tmp_path / one) for one in recorded}
@@ -119,31 +126,26 @@ def test_a_feature_enabled_between_runs_is_rejected_before_any_write(tmp_path, w
     off(tmp_path / uri)
     again = open_store(tmp_path, states=merged, epoch=2)
     commit(again, 2, {"a": 1}, epoch=2)
-    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 2}]
+    assert words_read(tmp_path) == {"a": 2}
 
 
 @pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS[1:] + KINDS[:1]))))
 def test_a_feature_enabled_during_a_run_loses_nothing_and_the_run_continues_once_disabled(tmp_path, what, uri):
     on, off = REFUSED[what]
-    merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
-    store = open_store(tmp_path, create=True, states=merged)
-    commit(store, 1, {"a": 1})
-    group = store.group(2)
-    add(group, 2, {"a": 1})
-    intent = intent_of(group, [record(2)])
+    _, store = began(tmp_path, uri)
+    group, intent = decided(store, 2, {"a": 1})
     on(tmp_path / uri)
     before = log_of(tmp_path / uri)
-    for _ in range(2):  # the run retries
+    publish = lambda: store.publish(intent, 1)  # noqa: E731
+    for attempt in (publish, publish, lambda: roll_forward(tmp_path, intent, 1)):
         with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}"):
-            store.publish(intent, 1)
-    with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}"):
-        roll_forward(tmp_path, intent, 1)
+            attempt()
     assert log_of(tmp_path / uri) == before
     off(tmp_path / uri)
-    store.publish(intent, 1)
+    publish()
     group.apply(2)
     commit(store, 3, {"a": 1})
-    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 3}]
+    assert words_read(tmp_path) == {"a": 3}
     assert read_sink(tmp_path, "out").to_pylist() == [{"word": "a", "n": 1, "_txid": txid} for txid in (1, 2, 3)]
 
 
@@ -228,10 +230,7 @@ def test_an_append_only_table_accepts_appends_and_rejects_removals(tmp_path, mon
 
 
 def test_the_history_table_is_checked_too(tmp_path):
-    from txstorm.storage.tables.history import check_history
-
-    row = {"timeline": 0, "txid": 1, "attempt": 1, "stamp": 1, "first": 1, "last": 1, "digest": "d"}
-    append_history(tmp_path, [{**row, "extents": {}, "versions": {}, "tuples": 1}])
+    append_history(tmp_path, [history_row(1)])
     on, off = REFUSED["feature rowTracking"]
     on(tmp_path / "history")
     with pytest.raises(TableRefused, match="history: its feature rowTracking"):
@@ -270,6 +269,10 @@ def ask(spark, path, text):
     spark.sql(whole.get(verb, f"ALTER TABLE {table} {text}")).collect()
 
 
+def counted_in(spark, path):
+    return sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -294,19 +297,15 @@ def test_features_enabled_by_spark(tmp_path, spark, monkeypatch, name):
     assert list(gathering.steps())
     for text in on:
         ask(spark, path, text)
-    expected = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
-    group = store.group(6)
-    add(group, 6, {"a": 1})
-    intent = intent_of(group, [record(6)])
+    expected = counted_in(spark, path)
+    group, intent = decided(store, 6, {"a": 1})
     if refused:
-        with pytest.raises((TableRefused, BlockedError), match=refused):
-            store.upkeep.finish(gathering, 1)
-        with pytest.raises((TableRefused, BlockedError), match=refused):
-            store.publish(intent, 1)
+        for attempt in (lambda: store.upkeep.finish(gathering, 1), lambda: store.publish(intent, 1)):
+            with pytest.raises((TableRefused, BlockedError), match=refused):
+                attempt()
         with pytest.raises(TableRefused, match=refused):
             open_store(data_dir, epoch=2)
-        found = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
-        assert found == expected, name
+        assert counted_in(spark, path) == expected, name
     else:
         store.upkeep.finish(gathering, 1)
     if off is None:
@@ -320,6 +319,5 @@ def test_features_enabled_by_spark(tmp_path, spark, monkeypatch, name):
     again = open_store(data_dir, epoch=2)
     commit(again, 7, {"b": 3}, epoch=2)
     DeltaHandle.open(path).checkpoint(1)
-    found = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
-    assert found == sorted([*expected, ("a", 1), ("b", 3)]), name
+    assert counted_in(spark, path) == sorted([*expected, ("a", 1), ("b", 3)]), name
     assert read_state(data_dir, "counts").to_pylist()[0] == {"word": "a", "n": 6}

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from table_steps import history_row, interrupted
 
-from txstorm import faults
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import CHECKPOINT_EVERY, CHECKPOINT_MOST
@@ -14,30 +14,11 @@ from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
 
 
-def row(txid, timeline=0, **changes):
-    return {
-        "timeline": timeline,
-        "txid": txid,
-        "attempt": txid * 10,
-        "stamp": 1_000_000 * txid,
-        "first": txid,
-        "last": txid,
-        "digest": f"d{txid}",
-        "extents": {"p": [txid]},
-        "tuples": 5,
-        "versions": {"changes/counts": txid},
-        **changes,
-    }
-
-
-def test_a_missing_history_is_empty(tmp_path):
+def test_rows_come_back(tmp_path):
     assert append_history(tmp_path, []) == 0
     assert read_history(tmp_path).num_rows == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rows_come_back(tmp_path):
-    assert append_history(tmp_path, [row(1), row(2, tuples=None, extents=None)]) == 2
+    assert append_history(tmp_path, [history_row(1), history_row(2, tuples=None, extents=None)]) == 2
     one, two = read_history(tmp_path).to_pylist()
     assert one["stamp"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert (json.loads(one["extents"]), json.loads(one["versions"])) == ({"p": [1]}, {"changes/counts": 1})
@@ -45,29 +26,20 @@ def test_rows_come_back(tmp_path):
 
 
 def test_appending_the_same_rows_again_adds_nothing(tmp_path):
-    append_history(tmp_path, [row(1), row(2)])
-    assert append_history(tmp_path, [row(1), row(2)]) == 0
-    assert append_history(tmp_path, [row(2), row(3)]) == 1
+    append_history(tmp_path, [history_row(1), history_row(2)])
+    assert append_history(tmp_path, [history_row(1), history_row(2)]) == 0
+    assert append_history(tmp_path, [history_row(2), history_row(3)]) == 1
     assert read_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
-
-
-def test_another_timeline_counts_from_where_it_was_rewound(tmp_path):
-    append_history(tmp_path, [row(1), row(2), row(3)])
-    append_history(tmp_path, [row(2, 1), row(3, 1)])
-    assert list(zip(*read_history(tmp_path).select(["timeline", "txid"]).to_pydict().values(), strict=True)) == [
-        (0, 1),
-        (0, 2),
-        (0, 3),
-        (1, 2),
-        (1, 3),
-    ]
+    append_history(tmp_path, [history_row(2, 1), history_row(3, 1)])  # another timeline counts from where it begins
+    found = [(row["timeline"], row["txid"]) for row in read_history(tmp_path).to_pylist()]
+    assert found == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
 
 
 def test_log_entries_read_by_an_append_are_bounded(tmp_path):
     """Opening the history table and each append read only the log entries since the last checkpoint."""
     txids, lengths = range(1, CHECKPOINT_MOST + 30), []
     for txid in txids:
-        append_history(tmp_path, [row(txid)])
+        append_history(tmp_path, [history_row(txid)])
         lengths.append(len(DeltaHandle.open(tmp_path / "history").checked_infos()))
     assert max(lengths) <= CHECKPOINT_MOST
     check_history(tmp_path)
@@ -76,12 +48,10 @@ def test_log_entries_read_by_an_append_are_bounded(tmp_path):
 
 @pytest.mark.parametrize("point", ["checkpoint.before", "checkpoint.after"])
 def test_a_crash_while_the_log_is_truncated(tmp_path, point):
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
+    with interrupted(point):
         for txid in range(1, CHECKPOINT_EVERY + 1):
-            append_history(tmp_path, [row(txid)])
-    faults.arm("")
-    assert append_history(tmp_path, [row(txid), row(txid + 1)]) == 1
+            append_history(tmp_path, [history_row(txid)])
+    assert append_history(tmp_path, [history_row(txid), history_row(txid + 1)]) == 1
     check_history(tmp_path)
     assert read_history(tmp_path)["txid"].to_pylist() == [*range(1, CHECKPOINT_EVERY + 2)]
 
@@ -89,6 +59,6 @@ def test_a_crash_while_the_log_is_truncated(tmp_path, point):
 def test_a_foreign_or_newer_table_is_refused(tmp_path):
     DeltaHandle.create(tmp_path / "history", pa.schema([("x", pa.int64())]), {"txstorm.history": "2"}, Commit({}, {}))
     with pytest.raises(DataDirectoryError, match="expected a history table of format 1, found '2'"):
-        append_history(tmp_path, [row(1)])
+        append_history(tmp_path, [history_row(1)])
     with pytest.raises(DataDirectoryError):
         read_history(tmp_path)

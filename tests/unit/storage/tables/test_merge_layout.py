@@ -1,32 +1,32 @@
 """The merge layout: despite any failure, each version of the table is exactly the state after one commit group."""
 
-import random
-import resource
 from dataclasses import replace
+from datetime import timedelta
 
+import keyed_cases
 import pytest
-from deltalake import DeltaTable
+from keyed_cases import SECOND, begun, publish, stamped
+from seeded import seeded
 from store_cases import (
     COUNTS,
     INCARNATION,
     TOPOLOGY,
     TOTALS,
-    add,
     commit,
     crash_and_roll_forward,
     intent_of,
     open_store,
-    record,
     staged_files,
 )
 from table_ranges import table_ranges
+from table_steps import counted, decided, full_disk, plain_words, words_read
 
-from txstorm import faults
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.recovery.lost_ledger import find_tables, unfinished_group
 from txstorm.recovery.table_checks import raise_epochs, roll_forward
-from txstorm.results.read import read_changes, read_state
+from txstorm.results.read import read_changes, read_sink
 from txstorm.results.spark_views import views
 from txstorm.state.index.index import Bounds
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -34,47 +34,26 @@ from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.arm("")
-
-
 def opened(data_dir, **changes):
     return open_store(data_dir, **{"states": STATES, **changes})
 
 
-def plain(data_dir, version=None):
-    """Return the state (word → n) as a plain Delta reader sees it; `version` None: the newest."""
-    table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
-    return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
+@pytest.fixture
+def store(tmp_path):
+    """Return a store that has committed txid 1, which counts one word."""
+    made = opened(tmp_path, create=True)
+    commit(made, 1, {"a": 1})
+    return made
 
 
-def paths(data_dir):
-    return {file.path for file in DeltaHandle.open(data_dir / "state/counts").files()}
-
-
-def read(data_dir, txid=None):
-    return {row["word"]: row["n"] for row in read_state(data_dir, "counts", txid).to_pylist()}
-
-
-def counted(*plan):
-    words: dict[str, int] = {}
-    for counts in plan:
-        for word, n in counts.items():
-            if n is None:
-                words.pop(word, None)
-            else:
-                words[word] = words.get(word, 0) + n
-    return words
+def paths(data_dir, name="counts"):
+    return {file.path for file in DeltaHandle.open(data_dir / "state" / name).files()}
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
     """A plain reader sees exactly the state at every version, even if commits rewrite only some of many small files."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    rng = random.Random(seed)
+    draw = seeded()
     store, plan, after = opened(tmp_path, create=True), [], {0: {}}
     plan.append({f"w{i}": 1 for i in range(60)})
     commit(store, 1, *plan)
@@ -82,16 +61,16 @@ def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkey
     assert len(paths(tmp_path)) > 7
     for _ in range(12):
         group = [
-            {f"w{rng.randrange(60)}": rng.choice([1, 2, None]) for _ in range(rng.randrange(1, 6))}
-            for _ in range(rng.randrange(1, 4))
+            {f"w{draw.randrange(60)}": draw.choice([1, 2, None]) for _ in range(draw.randrange(1, 6))}
+            for _ in range(draw.randrange(1, 4))
         ]
         commit(store, len(plan) + 1, *group)
         plan += group
         after[len(plan)] = counted(*plan)
     entries = {entry.version: entry.info for entry in DeltaHandle.open(tmp_path / "state/counts").history()}
-    assert [plain(tmp_path, version) for version in entries] == [after[info["last"]] for info in entries.values()]
+    assert [plain_words(tmp_path, version) for version in entries] == [after[info["last"]] for info in entries.values()]
     for txid, words in after.items():
-        assert read(tmp_path, txid) == words
+        assert words_read(tmp_path, txid) == words
     assert not (tmp_path / "changes/counts").exists()
 
 
@@ -101,29 +80,24 @@ def test_only_files_with_changed_keys_are_rewritten(tmp_path, monkeypatch):
     commit(store, 1, {f"w{i}": 1 for i in range(60)})
     before = paths(tmp_path)
     commit(store, 2, {"w7": 1})
-    after = paths(tmp_path)
-    assert 0 < len(before - after) <= 3 < len(before)
-    assert plain(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
+    assert 0 < len(before - paths(tmp_path)) <= 3 < len(before)
+    assert plain_words(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
 
 
-def test_txids_inside_a_group_cannot_be_read(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_txids_inside_a_group_cannot_be_read(tmp_path, store):
     commit(store, 2, {"a": 1}, {"a": 1}, {"a": 1})
     with pytest.raises(StateError, match=r"txids 2 to 4 were committed as one group.* expected txid 1 or 4, got 3"):
-        read(tmp_path, 3)
+        words_read(tmp_path, 3)
     with pytest.raises(StateError, match="the layout merge keeps no change rows"):
         read_changes(tmp_path, "counts", 1, 2)
-    assert [read(tmp_path, txid) for txid in (0, 1, 4)] == [{}, {"a": 1}, {"a": 4}]
+    assert [words_read(tmp_path, txid) for txid in (0, 1, 4)] == [{}, {"a": 1}, {"a": 4}]
     assert read_changes(tmp_path, "totals", 3, 3).num_rows == 1
 
 
-def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path, store):
     commit(store, 2, {}, {})
     commit(store, 4, {"a": 1})
-    assert [read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
+    assert [words_read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
     assert [(one.first, one.last) for one in table_ranges(tmp_path)["state/counts"]] == [(1, 1), (2, 4)]
 
 
@@ -133,18 +107,15 @@ def test_publishing_continues_after_a_crash_at_any_step(tmp_path, point):
     commit(store, 1, {"a": 1, "b": 1})
     recorded = store.last_txids()
     assert recorded == {"state/counts": 1, "changes/totals": 1, "sinks/out": 1}
-    group = store.group(2)
-    add(group, 2, {"a": 1, "b": None})
-    add(group, 3, {"a": 1, "c": 1})
-    intent = intent_of(group, [record(2), record(3)])
+    _, intent = decided(store, 2, {"a": 1, "b": None}, {"a": 1, "c": 1})
     crash_and_roll_forward(store, intent, point)
-    assert plain(tmp_path) == read(tmp_path) == {"a": 3, "c": 1}
+    assert plain_words(tmp_path) == words_read(tmp_path) == {"a": 3, "c": 1}
     if point in ("p7.1.before", "merge.staged"):  # otherwise, it knows that the group is already published
         with pytest.raises(FencedError):
             store.publish(intent, 1)
     again = opened(tmp_path, epoch=3, committed=3, recorded=[*recorded])
     commit(again, 4, {"c": 1}, epoch=3)
-    assert plain(tmp_path) == {"a": 3, "c": 2}
+    assert plain_words(tmp_path) == {"a": 3, "c": 2}
     again.sweep([])
     assert len([path for path in staged_files(tmp_path) if path.startswith("state/counts")]) == 3
 
@@ -158,39 +129,27 @@ def test_staged_rows_are_removed_when_no_intent_needs_them(tmp_path):
     assert [path.split("/")[-1].split("-")[1] for path in staged] == ["4", "5"]
 
 
-def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path):
+def test_a_missing_data_file_blocks_publishing_without_damage(tmp_path, store):
     """Publishing fails if a data file is missing, as after another program's VACUUM; once it is back, it succeeds."""
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
     (path,) = paths(tmp_path)
     hidden = (tmp_path / "state/counts" / path).rename(tmp_path / "hidden")
-    group = store.group(2)
-    add(group, 2, {"a": 1})
-    intent = intent_of(group, [record(2)])
+    _, intent = decided(store, 2, {"a": 1})
     with pytest.raises(TableCorrupt, match="state/counts"):
         store.publish(intent, 1)
     hidden.rename(tmp_path / "state/counts" / path)
     store.publish(intent, 1)
-    assert plain(tmp_path) == {"a": 2}
+    assert plain_words(tmp_path) == {"a": 2}
 
 
-def test_a_full_disk_during_publishing(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
-    group = store.group(2)
-    add(group, 2, {"a": 1})
-    intent = intent_of(group, [record(2)])
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
-    try:
-        with pytest.raises((OSError, TableCorrupt, BlockedError), match=r"state/counts|sinks/out|changes/totals"):
-            store.publish(intent, 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert plain(tmp_path) == {"a": 1}
+def test_a_full_disk_during_publishing(tmp_path, store):
+    group, intent = decided(store, 2, {"a": 1})
+    tables = "state/counts|sinks/out|changes/totals"
+    with full_disk(), pytest.raises((OSError, TableCorrupt, BlockedError), match=tables):
+        store.publish(intent, 1)
+    assert plain_words(tmp_path) == {"a": 1}
     store.publish(intent, 1)
     group.apply(2)
-    assert plain(tmp_path) == {"a": 2}
+    assert plain_words(tmp_path) == {"a": 2}
     store.sweep([intent])
     assert len([path for path in staged_files(tmp_path) if "compact" in path and "state/counts" in path]) == 2
 
@@ -219,7 +178,7 @@ def test_the_index_matches_the_table_after_a_restart(tmp_path):
     for epoch in (3, 4):
         store = opened(tmp_path, epoch=epoch, bounds=bounds)
         commit(store, epoch, {"w1": 1, "w2": 1}, epoch=epoch)
-        assert read(tmp_path) == {**{f"w{i}": i for i in range(50)}, "w1": epoch - 2, "w2": 7 + epoch - 2}
+        assert words_read(tmp_path) == {**{f"w{i}": i for i in range(50)}, "w1": epoch - 2, "w2": 7 + epoch - 2}
         store.close()
 
 
@@ -231,7 +190,7 @@ def test_a_changed_layout_is_rejected_with_the_possible_remedies(tmp_path, first
     with pytest.raises(StateError, match=rf"'{second}', the table state/counts has '{first}'.*new name, or backfill"):
         open_store(tmp_path, states=declared[second])
     assert sorted(tmp_path.rglob("*")) == before
-    assert read(tmp_path) == {"a": 1}
+    assert words_read(tmp_path) == {"a": 1}
 
 
 @pytest.mark.parametrize("held", [1, 2, 3])
@@ -240,9 +199,7 @@ def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, 
     """A group published to some tables is reconstructed without its intent, even if the merge-layout table has it."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
-    group = store.group(2)
-    add(group, 2, last)
-    intent = intent_of(group, [record(2)])
+    _, intent = decided(store, 2, last)
     for number, table in enumerate(intent.tables, 1):
         if number == held:
             store.tables[TableRef(table.kind, table.name)].publish(number, table, intent, 1)
@@ -251,20 +208,159 @@ def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, 
     assert replace(found, tables=()) == replace(intent, tables=())
     raise_epochs(tmp_path, store.last_txids(), TopologyIdentity(TOPOLOGY, INCARNATION), 2)
     roll_forward(tmp_path, found, 2)
-    assert plain(tmp_path) == read(tmp_path) == counted({"a": 1, "b": 1}, last)
+    assert plain_words(tmp_path) == words_read(tmp_path) == counted({"a": 1, "b": 1}, last)
     assert [table.last_txid() for table in find_tables(tmp_path).tables.values()] == [2, 2, 2]
     assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
 
 
-def test_a_group_without_staged_rows_was_completed(tmp_path):
-    store = opened(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
-    store.forget(2)
-    assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
-
-
-def test_tables_are_found_without_their_ledger(tmp_path):
-    commit(opened(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
+def test_tables_are_found_without_their_ledger(tmp_path, store):
+    commit(store, 2, {"b": 1})
     found = find_tables(tmp_path)
     assert sorted(found.tables) == ["changes/totals", "sinks/out", "state/counts"]
     assert (found.last, found.tables["state/counts"].last_txid()) == (2, 2)
+    store.forget(3)
+    assert unfinished_group(tmp_path, found) is None  # a group without staged rows was completed
+
+
+# --- with a time to live: a key is absent from every version as of the txid at which it expires -----------------------
+
+TTL = 10 * SECOND
+LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
+LOG = SinkTable("log", {"n": int})
+
+
+def opened_live(data_dir, **changes):
+    return open_store(data_dir, **{"states": {"count": [LIVE]}, "sinks": {"count": [LOG]}, **changes})
+
+
+def ends(data_dir):
+    """Return the last txid of the group that created each table version, by version."""
+    history = DeltaHandle.open(data_dir / "state/live").history()
+    return {entry.version: entry.info["last"] for entry in history if entry.info.get("kind") == "commit"}
+
+
+def play(group, txid, stamp, puts):
+    resources = begun(group, txid, stamp)
+    live = resources.state("count", 0, "live")
+    for user, n in puts.items():
+        if n is None:
+            live.remove(user)
+        else:
+            live.put(user, n)
+    resources.sink("count", 0, "log").append(txid)
+    group.end_txid(txid)
+
+
+def committed(store, stamps, *plan, epoch=1):
+    """Commit one group of transactions; `stamps` maps each txid to its stamp, and `plan` has the writes of each."""
+    group = store.group(min(stamps))
+    for (txid, stamp), puts in zip(stamps.items(), plan, strict=True):
+        play(group, txid, stamp, puts)
+    publish(store, group, stamps, epoch)
+
+
+def test_every_version_has_the_unexpired_keys_at_its_stamp(tmp_path, monkeypatch):
+    """Every version has exactly the unexpired keys, despite many small files, removals, empty txids and restarts."""
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
+    draw = seeded()
+    store, txid, stamp, kept, expected, stamp_of = opened_live(tmp_path, create=True), 0, 0, {}, {}, {}
+    for epoch in range(1, 20):
+        stamps, plan = {}, []
+        for _ in range(draw.randrange(1, 4)):
+            txid, stamp = txid + 1, stamp + draw.choice([0, 1, 3 * SECOND, 6 * SECOND])
+            puts = {f"u{draw.randrange(40)}": draw.choice([1, 2, None]) for _ in range(draw.choice([0, 0, 3, 6]))}
+            stamps[txid], plan = stamp, [*plan, puts]
+            kept |= {user: (n, stamp) for user, n in puts.items()}
+        committed(store, stamps, *plan, epoch=epoch)
+        kept = {user: (n, at) for user, (n, at) in kept.items() if n is not None and at + TTL > stamp}
+        stamp_of[txid], expected[txid] = stamp, {user: n for user, (n, _) in kept.items()}
+        assert plain_words(tmp_path, name="live") == expected[txid]
+        if draw.random() < 0.3:
+            store.close()
+            store = opened_live(tmp_path, committed=txid, epoch=None)
+        store.raise_epoch(epoch + 1)
+    for version, last in ends(tmp_path).items():
+        assert plain_words(tmp_path, version, "live") == expected[last]
+        assert keyed_cases.read(tmp_path, "live", last, stamp_of[last]) == [
+            {"user": user, "n": n} for user, n in sorted(expected[last].items())
+        ]
+    store.close()
+
+
+def test_a_txid_creates_a_version_if_it_writes_or_keys_expire(tmp_path):
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    committed(store, {2: 5 * SECOND}, {"b": 1})
+    committed(store, {3: TTL - 1}, {})
+    committed(store, {4: TTL}, {})  # a expires
+    committed(store, {5: TTL + 1}, {})
+    committed(store, {6: 15 * SECOND, 7: 15 * SECOND}, {}, {})  # b expires
+    committed(store, {8: 99 * SECOND}, {})
+    assert [plain_words(tmp_path, version, "live") for version in sorted(ends(tmp_path))] == [
+        {"a": 1},
+        {"a": 1, "b": 1},
+        {"b": 1},
+        {},
+    ]
+    assert sorted(ends(tmp_path).values()) == [1, 2, 4, 7]
+    (view, *_) = views(tmp_path, 5, 8)
+    assert view.query.endswith("VERSION AS OF 4")
+
+
+def test_only_files_with_expired_keys_are_rewritten(tmp_path, monkeypatch):
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"u7": 1})
+    committed(store, {2: SECOND}, {f"u{i}": 1 for i in range(60) if i != 7})
+    before = paths(tmp_path, "live")
+    committed(store, {3: TTL}, {})
+    assert 0 < len(before - paths(tmp_path, "live")) <= 3 < len(before)
+    assert plain_words(tmp_path, name="live") == {f"u{i}": 1 for i in range(60) if i != 7}
+
+
+@pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
+@pytest.mark.parametrize("puts", [{}, {"b": 2}])
+def test_rolling_forward_after_a_crash_gives_the_same_rows(tmp_path, point, puts):
+    """Rolling forward after a crash gives the same rows however late it happens: keys expire by the decided stamp."""
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0, 2: SECOND}, {"a": 1, "c": 1}, {"c": 2})
+    recorded = store.last_txids()
+    group = store.group(3)
+    play(group, 3, TTL, puts)
+    intent = intent_of(group, [stamped(3, TTL)])
+    assert [table.uri for table in intent.tables] == ["state/live", "sinks/log"]
+    crash_and_roll_forward(store, intent, point)
+    assert plain_words(tmp_path, name="live") == {"c": 2, **puts}
+    again = opened_live(tmp_path, epoch=3, committed=3, recorded=[*recorded])
+    committed(again, {4: TTL + SECOND}, {}, epoch=3)
+    assert plain_words(tmp_path, name="live") == puts
+    again.close()
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_group_that_only_expires_keys_is_reconstructed_without_its_intent(tmp_path, held):
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    intent = intent_of(group, [stamped(2, TTL)])
+    table = intent.tables[held]
+    store.tables[TableRef(table.kind, table.name)].publish(held + 1, table, intent, 1)
+    found = unfinished_group(tmp_path, find_tables(tmp_path))
+    assert {one.uri: one for one in found.tables} == {one.uri: one for one in intent.tables}
+    roll_forward(tmp_path, found, 1)
+    assert (plain_words(tmp_path, name="live"), read_sink(tmp_path, "log")["n"].to_pylist()) == ({}, [1, 2])
+
+
+def test_a_failed_attempt_expires_no_keys(tmp_path):
+    """A failed attempt expires no keys: its replay may have an earlier stamp, at which they are still alive."""
+    store = opened_live(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    assert [table.uri for table in group.stage([stamped(2, TTL)], 1)] == ["state/live", "sinks/log"]
+    group.drop_from(2)
+    play(group, 2, SECOND, {})
+    publish(store, group, {2: SECOND})
+    assert (plain_words(tmp_path, name="live"), list(ends(tmp_path).values())) == ({"a": 1}, [1])
+    store.close()

@@ -50,11 +50,14 @@ def places(tmp_path_factory):
     return found
 
 
+def all_differences(data_dir, reader, every=3, tables=TABLES):
+    return [one for uri in tables for one in differences(data_dir / uri, READERS[reader], every=every)]
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("place", ["as committed", "compacted"])
 def test_every_reader_finds_the_rows(places, place, reader):
-    every = 1 if place == "compacted" else 3
-    assert [one for uri in TABLES for one in differences(places[place] / uri, READERS[reader], every=every)] == []
+    assert all_differences(places[place], reader, every=1 if place == "compacted" else 3) == []
 
 
 def test_plain_python_reads_the_rows_that_were_written(places):
@@ -64,14 +67,12 @@ def test_plain_python_reads_the_rows_that_were_written(places):
         words[WORDS[txid % 6]] = txid
         if txid % 5 == 0:
             words.pop(WORDS[(txid + 1) % 6], None)
-    rows = content(places["compacted"] / "state/counts")
-    assert {row["word"]: row["n"] for row in rows} == words
-    assert len(content(places["compacted"] / "changes/counts")) == LAST + 1 + sum(
-        (txid + 1) % 6 in {one % 6 for one in range(1, txid + 1)} for txid in range(5, LAST + 2, 5)
-    )
-    assert sorted(row["n"] for row in content(places["compacted"] / "sinks/out")) == [
-        txid * 10 + part for txid in range(1, LAST + 2) for part in range(2)
-    ]
+    compacted = places["compacted"]
+    assert {row["word"]: row["n"] for row in content(compacted / "state/counts")} == words
+    removed = sum((txid + 1) % 6 in {one % 6 for one in range(1, txid + 1)} for txid in range(5, LAST + 2, 5))
+    assert len(content(compacted / "changes/counts")) == LAST + 1 + removed
+    numbers = [txid * 10 + part for txid in range(1, LAST + 2) for part in range(2)]
+    assert sorted(row["n"] for row in content(compacted / "sinks/out")) == numbers
     assert len(content(places["as committed"] / "dead_letters")) == LAST
 
 
@@ -101,15 +102,14 @@ def test_tables_without_the_statistics_property_get_it_at_the_next_start(old):
     assert differences(old / "sinks/out", READERS["deltalake"])
     store = opened(old, epoch=2)
     versions = {ref.uri: table.version for ref, table in store.tables.items()}
-    assert [one for uri in TABLES for one in differences(old / uri, READERS["deltalake"], every=3)] == []
-    assert {uri: found(old, uri) for uri in TABLES[:-1]} == {
-        uri: "_kg" if uri.startswith("state/") else "_txid" for uri in TABLES[:-1]
-    }
+    assert all_differences(old, "deltalake") == []
+    for uri in TABLES[:-1]:
+        assert found(old, uri) == ("_kg" if uri.startswith("state/") else "_txid")
     store.close()
     again = opened(old, epoch=3)  # commits only the epoch
     assert {ref.uri: table.version - 1 for ref, table in again.tables.items()} == versions
     play(again, 7, epoch=3)
-    assert [one for uri in TABLES for one in differences(old / uri, READERS["dataset"], every=3)] == []
+    assert all_differences(old, "dataset") == []
 
 
 def test_a_statistics_property_set_by_a_user_is_reset(tmp_path):
@@ -181,6 +181,6 @@ def test_spark_finds_the_rows(places, spark, tables):
 def test_tables_written_by_spark_are_read_by_every_reader(tmp_path, spark):
     store = filled(tmp_path, 2, spark=SparkWriter(SparkDelta(spark)))
     store.upkeep.compact()
-    for reader in READERS.values():
-        assert [one for uri in BY_SPARK for one in differences(tmp_path / uri, reader, every=5)] == []
+    for reader in READERS:
+        assert all_differences(tmp_path, reader, 5, BY_SPARK) == []
     assert spark_differences(spark, tmp_path / "sinks/out") == []

@@ -5,10 +5,10 @@ import json
 import pytest
 from deltalake import DeltaTable
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
+from table_steps import history_row, words_read
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
-from txstorm.results.read import read_state
 from txstorm.storage.tables import identity as properties
 from txstorm.storage.tables.declared import DeclaredTable
 from txstorm.storage.tables.history import append_history
@@ -28,11 +28,6 @@ def version(data_dir, uri="sinks/out"):
     return DeltaTable(str(data_dir / uri)).version()
 
 
-def user_sets(data_dir, **changed):
-    values = {RETENTION: changed["retention"]}
-    DeltaTable(str(data_dir / "sinks/out")).alter.set_table_properties(values, raise_if_not_exists=False)
-
-
 @pytest.fixture
 def old(tmp_path, monkeypatch):
     """Return a data directory whose tables were created without the properties under test."""
@@ -43,16 +38,11 @@ def old(tmp_path, monkeypatch):
         patch.setattr("txstorm.storage.tables.history.recorded", lambda _: {})
         store = open_store(tmp_path, create=True)
         commit(store, 1, {"a": 1})
-        append_history(tmp_path, [_row(1)])
+        append_history(tmp_path, [history_row(1)])
         store.close()
     assert RETENTION not in found(tmp_path)
     assert RETENTION not in found(tmp_path, "history")
     return tmp_path
-
-
-def _row(txid):
-    row = {"timeline": 0, "txid": txid, "attempt": 1, "stamp": 1, "first": txid, "last": txid, "digest": "d"}
-    return {**row, "extents": {}, "versions": {}, "tuples": 1}
 
 
 def test_new_tables_have_the_properties_from_their_first_version(tmp_path):
@@ -75,7 +65,7 @@ def test_existing_tables_get_the_properties_once(old):
     store = open_store(old, epoch=4)
     commit(store, 2, {"a": 1}, epoch=4)
     store.close()
-    assert read_state(old, "counts").to_pylist()[0]["n"] == 2
+    assert words_read(old) == {"a": 2}
 
 
 def test_the_properties_follow_the_setting(old):
@@ -88,7 +78,8 @@ def test_the_properties_follow_the_setting(old):
 def test_properties_set_by_a_user_are_kept(old, when):
     if when.startswith("over"):
         open_store(old, epoch=2)
-    user_sets(old, retention="interval 5 days")
+    theirs = {RETENTION: "interval 5 days"}
+    DeltaTable(str(old / OUT.uri)).alter.set_table_properties(theirs, raise_if_not_exists=False)
     open_store(old, epoch=3, log_retention=60)
     assert found(old)[RETENTION] == "interval 5 days"
     assert found(old)[CLEANUP] == "false"

@@ -6,8 +6,8 @@ import threading
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from store_cases import add as add_counts
-from store_cases import commit, intent_of, open_store, record
+from store_cases import commit, open_store
+from table_steps import decided
 
 from txstorm import faults
 from txstorm.errors import BlockedError, TableCorrupt
@@ -63,8 +63,7 @@ def test_nothing_is_written_to_a_table_whose_completed_commit_was_overwritten(tm
     foreign = ForeignWriter(tmp_path / "data/sinks/out", tmp_path)
     commit(store, 2, {"b": 1})
     foreign.rename()
-    group = store.group(3)
-    add_counts(group, 3, {"c": 1})
+    _, intent = decided(store, 3, {"c": 1})
     with pytest.raises((TableCorrupt, BlockedError), match=r"sinks/out.*expected to be at txid 2"):
-        store.publish(intent_of(group, [record(3)]), 1)
+        store.publish(intent, 1)
     assert words(tmp_path / "data/sinks/out") == ["a", "theirs"]

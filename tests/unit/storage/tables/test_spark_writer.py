@@ -8,14 +8,15 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import table_steps
 from spark_cases import open_spark_store
-from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
+from store_cases import INCARNATION, TOPOLOGY, commit, intent_of, open_store, record
 from wide_cases import WIDE, wide_rows
 
-from txstorm import faults
 from txstorm.clients.delta import entry as delta_entry
 from txstorm.clients.delta import handle as delta_handle
 from txstorm.clients.delta.archive import archive_entries
@@ -35,12 +36,6 @@ COMMIT = (
     "import sys; from pathlib import Path; from txstorm.clients.delta.writer_lock import locked\n"
     "with locked(Path(sys.argv[1]), 0.1): print('free')"
 )
-
-
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.arm("")
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +69,9 @@ def opened_by(delta, data_dir, txid, **changes):
     return open_store(data_dir, **arguments) if delta is None else open_spark_store(data_dir, delta, **arguments)
 
 
-def decided(store, txid, counts, attempt=None, epoch=None):
-    group = store.group(txid)
-    add(group, txid, counts)
-    return intent_of(group, [record(txid, attempt)], epoch or txid)
+def decided(delta, data_dir, word="e"):
+    """Stage txid 4, which counts a word, with a coordinator that writes with Spark; return its intent."""
+    return table_steps.decided(opened_by(delta, data_dir, 4), 4, {word: 1}, epoch=4)[1]
 
 
 def table(data_dir, delta=None):
@@ -122,8 +116,6 @@ def test_both_writers_write_the_same_rows(copied, tmp_path_factory):
 
 
 def test_values_of_every_type_survive_a_round_trip(tmp_path, delta):
-    from dataclasses import replace
-
     draw = random.Random(20261121)
     values = list(wide_rows(draw, 40))
     for place, writer in (("direct", None), ("spark", delta)):
@@ -150,8 +142,7 @@ def test_a_commit_whose_response_is_lost_is_found_by_reading_back(copied, delta)
             msg = "no answer"
             raise TableCorrupt(msg)
 
-    store = opened_by(delta, copied, 4)
-    intent = decided(store, 4, {"e": 1})
+    intent = decided(delta, copied)
     version = publish(table(copied, Mute(delta._session)), intent)
     assert publish(table(copied, delta), intent) == publish(table(copied), intent) == version
     assert [row["word"] for row in rows(copied) if row["_txid"] == 4] == ["e"]
@@ -159,8 +150,7 @@ def test_a_commit_whose_response_is_lost_is_found_by_reading_back(copied, delta)
 
 def test_different_rows_for_a_published_txid_are_an_error(copied, delta):
     """Different rows for a published txid are an error: Spark skips them silently, and reading back detects it."""
-    first = decided(opened_by(delta, copied, 4), 4, {"e": 1})
-    other = decided(opened_by(delta, copied, 4), 4, {"x": 1}, attempt=99)
+    first, other = decided(delta, copied), replace(decided(delta, copied, "x"), txids=(record(4, 99),))
     found = table(copied, delta)
     version = publish(found, first)
     content = rows(copied)
@@ -171,43 +161,33 @@ def test_different_rows_for_a_published_txid_are_an_error(copied, delta):
         publish(found, other)
 
 
-class Halfway:
-    """A Spark writer that pauses in the middle of a commit, calls `between`, and then continues."""
+def halfway(delta, tmp_path, between):
+    """Return a Spark client that pauses in the middle of a commit, calls `between`, and then continues."""
+    started, go = tmp_path / "started", tmp_path / "go"
 
-    def __init__(self, delta, tmp_path, between):
-        self.started, self.go = str(tmp_path / "started"), str(tmp_path / "go")
-        self.between, self.tmp_path = between, tmp_path
-        self.delta = delta
-
-    def spark(self):
-        outer = self
-
-        class Slow(SparkDelta):
-            def append_frame(self, table, frame, *arguments):
-                frame = frame.mapInArrow(_waiting(outer.started, outer.go), frame.schema)
-                thread = threading.Thread(target=outer.release)
-                thread.start()
-                try:
-                    super().append_frame(table, frame, *arguments)
-                finally:
-                    thread.join()
-
-        return Slow(self.delta._session)
-
-    def release(self):
+    def release():
         try:
-            _await(self.started)
-            self.between()
+            _await(started, 120)
+            between()
         finally:
-            open(self.go, "w").close()
+            go.touch()
+
+    class Slow(SparkDelta):
+        def append_frame(self, table, frame, *arguments):
+            frame = frame.mapInArrow(_waiting(str(started), str(go)), frame.schema)
+            thread = threading.Thread(target=release)
+            thread.start()
+            try:
+                super().append_frame(table, frame, *arguments)
+            finally:
+                thread.join()
+
+    return Slow(delta._session)
 
 
-def _await(path):
-    import os
-    import time
-
-    until = time.monotonic() + 120
-    while not os.path.exists(path) and time.monotonic() < until:
+def _await(path, seconds):
+    until = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < until:
         time.sleep(0.02)
 
 
@@ -225,8 +205,7 @@ def _waiting(started, go):
 
 
 def test_a_commit_in_flight_holds_the_lock_until_it_completes(copied, delta, tmp_path):
-    store = opened_by(delta, copied, 4)
-    intent = decided(store, 4, {"e": 1})
+    intent = decided(delta, copied)
     said, raising = [], []
 
     def between():
@@ -236,7 +215,7 @@ def test_a_commit_in_flight_holds_the_lock_until_it_completes(copied, delta, tmp
         thread.start()
         raising.append(thread)
 
-    slow = Halfway(delta, tmp_path, between).spark()
+    slow = halfway(delta, tmp_path, between)
     version = publish(table(copied, slow), intent)
     raising[0].join()
     assert "another process has held" in said[0]
@@ -246,19 +225,17 @@ def test_a_commit_in_flight_holds_the_lock_until_it_completes(copied, delta, tmp
 
 def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, monkeypatch):
     """Even without a lock, a commit in flight fails if the epoch is raised meanwhile: Delta detects the conflict."""
-    store = opened_by(delta, copied, 4)
-    intent, content = decided(store, 4, {"e": 1}), rows(copied)
+    intent, content = decided(delta, copied), rows(copied)
     for client in (delta_handle, delta_entry):
         monkeypatch.setattr(client, "locked", lambda table: nullcontext())
-    slow = Halfway(delta, tmp_path, lambda: table(copied).raise_epoch(5)).spark()
+    slow = halfway(delta, tmp_path, lambda: table(copied).raise_epoch(5))
     with pytest.raises(FencedError, match="epoch 5 has taken over from this one with epoch 4"):
         publish(table(copied, slow), intent)
     assert rows(copied) == content
 
 
 def test_a_fenced_coordinator_writes_nothing(copied, delta):
-    store = opened_by(delta, copied, 4)
-    intent, content = decided(store, 4, {"e": 1}), rows(copied)
+    intent, content = decided(delta, copied), rows(copied)
     zombie = table(copied, delta)  # has opened the table before the takeover
     table(copied).raise_epoch(5)
     with pytest.raises(FencedError):

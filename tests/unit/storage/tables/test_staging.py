@@ -6,8 +6,8 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from table_steps import interrupted, synced_paths
 
-from txstorm import faults
 from txstorm.api.state import CollectionState
 from txstorm.errors import TableCorrupt
 from txstorm.storage.rows.schema import changes_schema
@@ -31,6 +31,7 @@ def test_staged_rows_are_read_back_unchanged(tmp_path):
         "nullCount": {"_txid": 0},
     }
     checked_bytes(tmp_path, staged)
+    assert Staged.from_json(json.loads(json.dumps(staged.to_json()))) == staged
 
 
 def test_long_runs_of_collections_get_row_groups_without_tombstones_and_other_collections():
@@ -89,43 +90,29 @@ def test_an_existing_file_name_is_rejected(tmp_path):
 
 
 def test_file_and_directory_are_synced_before_staging_returns(tmp_path, monkeypatch):
-    synced = []
-    real = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
-    )
-    staged = stage(tmp_path, ROWS, NAME)
+    with synced_paths(monkeypatch) as synced:
+        staged = stage(tmp_path, ROWS, NAME)
     file = tmp_path / staged.path
     assert synced[-2:] == [str(file), str(file.parent)]
     assert synced[:-2] == [str(file.parent.parent), str(tmp_path)]  # the directories created for it
 
 
 def test_fault_points(tmp_path):
-    faults.arm("p5.staged.before:raise:1")
-    try:
-        with pytest.raises(faults.InjectedFault):
+    for point, files in (("before", 0), ("after", 1)):
+        with interrupted(f"p5.staged.{point}"):
             stage(tmp_path, ROWS, NAME)
-        assert not (tmp_path / staging.STAGED).exists()
-        faults.arm("p5.staged.after:raise:1")
-        with pytest.raises(faults.InjectedFault):
-            stage(tmp_path, ROWS, NAME)
-        assert len(list((tmp_path / staging.STAGED).iterdir())) == 1
-    finally:
-        faults.arm("")
+        assert len(list(tmp_path.glob(f"{staging.STAGED}/*"))) == files
 
 
-def test_a_missing_file_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(os.unlink, "3-7-12345.*missing"), (lambda file: os.truncate(file, 9), "expected {size} bytes, found 9")],
+    ids=["missing", "size"],
+)
+def test_a_missing_file_or_a_wrong_size_is_named(tmp_path, damage, message):
     staged = stage(tmp_path, ROWS, NAME)
-    (tmp_path / staged.path).unlink()
-    with pytest.raises(TableCorrupt, match=r"3-7-12345.*missing"):
-        data_file(tmp_path, staged)
-
-
-def test_a_wrong_size_is_named(tmp_path):
-    staged = stage(tmp_path, ROWS, NAME)
-    with (tmp_path / staged.path).open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(TableCorrupt, match=f"expected {staged.size} bytes, found {staged.size + 1}"):
+    damage(tmp_path / staged.path)
+    with pytest.raises(TableCorrupt, match=message.format(size=staged.size)):
         data_file(tmp_path, staged)
 
 
@@ -137,8 +124,3 @@ def test_one_flipped_bit_is_detected(tmp_path):
     data_file(tmp_path, staged)
     with pytest.raises(TableCorrupt, match="expected digest"):
         checked_bytes(tmp_path, staged)
-
-
-def test_json_round_trip(tmp_path):
-    staged = stage(tmp_path, ROWS, NAME)
-    assert Staged.from_json(json.loads(json.dumps(staged.to_json()))) == staged

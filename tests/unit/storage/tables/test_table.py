@@ -6,14 +6,16 @@ import shutil
 from dataclasses import replace
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
-from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
+from store_cases import COUNTS, INCARNATION, TOPOLOGY, commit, open_store, record
+from table_steps import decided, interrupted, synced_paths
 
-from txstorm import faults
 from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.storage.rows.schema import changes_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
@@ -21,21 +23,15 @@ OWNER = TopologyIdentity(TOPOLOGY, INCARNATION)
 REF = TableRef("changes", "counts")
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.arm("")
-
-
 @pytest.fixture
 def store(tmp_path):
     return open_store(tmp_path, create=True)
 
 
-def decided(store, txid, attempt=None, epoch=1, counts=None):
-    group = store.group(txid)
-    add(group, txid, counts or {"a": 1})
-    return intent_of(group, [record(txid, attempt)], epoch)
+@pytest.fixture
+def intent(store):
+    """Return the intent of txid 1, which is not yet published."""
+    return decided(store, 1, {"a": 1})[1]
 
 
 def opened(data_dir, owner=OWNER):
@@ -64,9 +60,7 @@ def test_any_delta_reader_can_read_the_table(tmp_path, store):
 
 def test_the_commit_info_describes_the_commit(tmp_path, store):
     commit(store, 1, {"a": 1})
-    group = store.group(2)
-    add(group, 2, {})  # changes nothing in `counts`
-    intent = intent_of(group, [record(2)])
+    group, intent = decided(store, 2, {})  # changes nothing in `counts`
     assert [table.uri for table in intent.tables] == ["changes/totals"]
     store.publish(intent, 1)
     group.apply(2)
@@ -78,20 +72,16 @@ def test_the_commit_info_describes_the_commit(tmp_path, store):
     assert version == opened(tmp_path).version
 
 
-def test_publishing_twice_commits_once(tmp_path, store):
-    intent = decided(store, 1)
+def test_publishing_twice_commits_once(tmp_path, store, intent):
     table = opened(tmp_path)
     version = publish(table, intent)
-    assert publish(table, intent) == version
-    assert publish(opened(tmp_path), intent) == version
+    assert publish(table, intent) == publish(opened(tmp_path), intent) == version
     assert data_commits(tmp_path) == [1]
 
 
-def test_a_commit_whose_response_is_lost_is_not_repeated(tmp_path, store):
-    intent = decided(store, 1)
+def test_a_commit_whose_response_is_lost_is_not_repeated(tmp_path, store, intent):
     table = opened(tmp_path)
-    faults.arm("p7.1.written:raise:1")
-    with pytest.raises(faults.InjectedFault):
+    with interrupted("p7.1.written"):
         publish(table, intent)
     version = publish(table, intent)  # the same handle, which does not know of its own commit
     assert data_commits(tmp_path) == [1]
@@ -99,10 +89,8 @@ def test_a_commit_whose_response_is_lost_is_not_repeated(tmp_path, store):
 
 
 @pytest.mark.parametrize("point", ["p7.1.before", "p7.1.after"])
-def test_publishing_once_despite_faults_before_and_after_the_commit(tmp_path, store, point):
-    intent = decided(store, 1)
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
+def test_publishing_once_despite_faults_before_and_after_the_commit(tmp_path, store, intent, point):
+    with interrupted(point):
         publish(opened(tmp_path), intent)
     publish(opened(tmp_path), intent)
     assert data_commits(tmp_path) == [1]
@@ -115,24 +103,23 @@ def test_a_published_txid_is_found_below_later_commits(tmp_path, store):
     assert publish(opened(tmp_path), first, epoch=2) == opened(tmp_path).version - 2
 
 
-def test_another_attempt_of_a_published_txid_is_an_error(tmp_path, store):
-    publish(opened(tmp_path), decided(store, 1, attempt=10))
-    other = decided(open_store(tmp_path), 2, attempt=11)
-    other = replace(other, txids=(record(1, 11),))
-    with pytest.raises(TableCorrupt, match=r"changes/counts.*\(1, 11, 'd1'\).*\(1, 10, 'd1'\)"):
-        publish(opened(tmp_path), other)
-
-
-def test_another_input_of_a_published_txid_is_an_error(tmp_path, store):
-    intent = decided(store, 1)
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"attempt": 11}, r"changes/counts.*\(1, 11, 'd1'\).*\(1, 10, 'd1'\)"),
+        ({"digest": "x"}, "changes/counts.*other content"),
+    ],
+    ids=["attempt", "input"],
+)
+def test_another_attempt_or_input_of_a_published_txid_is_an_error(tmp_path, store, intent, other, message):
     publish(opened(tmp_path), intent)
-    with pytest.raises(TableCorrupt, match="other content"):
-        publish(opened(tmp_path), replace(intent, txids=(record(1, digest="x"),)))
+    with pytest.raises(TableCorrupt, match=message):
+        publish(opened(tmp_path), replace(intent, txids=(record(1, **other),)))
 
 
 def test_another_previous_txid_is_an_error(tmp_path, store):
     commit(store, 1, {"a": 1})
-    later = decided(store, 5)
+    _, later = decided(store, 5, {"a": 1})
     wrong = replace(later, tables=(replace(later.tables[0], previous=4),))
     with pytest.raises(TableCorrupt, match="expected to be at txid 4 before txids 5 to 5 are published, found it at 1"):
         publish(opened(tmp_path), wrong)
@@ -141,11 +128,10 @@ def test_another_previous_txid_is_an_error(tmp_path, store):
 def test_a_txid_inside_a_committed_group_is_an_error(tmp_path, store):
     commit(store, 1, {"a": 1}, {"b": 1}, {"c": 1})
     with pytest.raises(TableCorrupt, match="past txid 2, but no version of it ends there"):
-        publish(opened(tmp_path), replace(decided(store, 4), txids=(record(2),)))
+        publish(opened(tmp_path), replace(decided(store, 4, {"a": 1})[1], txids=(record(2),)))
 
 
-def test_a_stale_coordinator_is_fenced(tmp_path, store):
-    intent = decided(store, 1)
+def test_a_stale_coordinator_is_fenced(tmp_path, store, intent):
     stale = opened(tmp_path)
     opened(tmp_path).raise_epoch(2)
     with pytest.raises(FencedError, match=r"changes/counts.*epoch 2.*epoch 1"):
@@ -155,8 +141,7 @@ def test_a_stale_coordinator_is_fenced(tmp_path, store):
     assert data_commits(tmp_path) == [1]
 
 
-def test_of_two_handles_one_commits_and_the_other_finds_that_commit(tmp_path, store):
-    intent = decided(store, 1)
+def test_of_two_handles_one_commits_and_the_other_finds_that_commit(tmp_path, store, intent):
     one, two = opened(tmp_path), opened(tmp_path)
     assert publish(one, intent) == publish(two, intent)
     assert data_commits(tmp_path) == [1]
@@ -193,61 +178,48 @@ def test_the_epoch_commit_repeats_the_txid(tmp_path, store):
     assert table.last_txid() == 1
 
 
-def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, monkeypatch):
-    intent = decided(store, 1)
+def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, intent, monkeypatch):
     table = opened(tmp_path)
-    synced = []
-    real = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
-    )
-    version = publish(table, intent)
+    with synced_paths(monkeypatch) as synced:
+        version = publish(table, intent)
     log = tmp_path / "changes/counts/_delta_log"
     entry, [bytes_, names] = log / f"{version:020d}.json", synced
     # The bytes are synced before the file gets its name, so that a failed sync never leaves a visible entry.
     assert (os.path.dirname(bytes_), os.path.basename(bytes_)[:8], names) == (str(log), "_commit_", str(log))
-    synced.clear()
     before, content = entry.stat(), entry.read_bytes()
-    publish(
-        opened(tmp_path), intent
-    )  # the earlier coordinator may have died before the sync, or its sync may have failed
+    with synced_paths(monkeypatch) as synced:
+        # The earlier coordinator may have died before the sync, or its sync may have failed.
+        publish(opened(tmp_path), intent)
     assert (os.path.dirname(synced[0]), os.path.basename(synced[0])[:7], synced[1]) == (str(log), "_again_", str(log))
     after = entry.stat()
     assert (after.st_mtime_ns, after.st_mode, entry.read_bytes()) == (before.st_mtime_ns, before.st_mode, content)
     assert after.st_ino != before.st_ino
 
 
-def test_a_log_entry_emptied_by_a_power_failure_is_rewritten(tmp_path, store):
-    intent = decided(store, 1)
+def test_a_log_entry_emptied_by_a_power_failure_is_rewritten(tmp_path, store, intent):
     version = publish(opened(tmp_path), intent)
     (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").write_bytes(b"")
     assert publish(opened(tmp_path), intent) == version + 1
     assert data_commits(tmp_path) == [1]
 
 
-def test_a_damaged_log_names_the_table(tmp_path, store):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda log: (log / f"{2:020d}.json").write_bytes(b'{"add": \x00'), r"the log cannot be read: [^\n]*; restore"),
+        (lambda log: (log / f"{1:020d}.json").unlink(), ""),
+        (lambda log: shutil.rmtree(log.parent), "expected a Delta table, found none"),
+    ],
+    ids=["damaged entry", "gap", "missing table"],
+)
+def test_a_damaged_log_names_the_table(tmp_path, store, damage, message):
     commit(store, 1, {"a": 1})
-    version = opened(tmp_path).version
-    (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").write_bytes(b'{"add": \x00')
-    with pytest.raises(TableCorrupt, match=r"changes/counts: the log cannot be read: [^\n]*; restore"):
+    damage(tmp_path / "changes/counts/_delta_log")
+    with pytest.raises(TableCorrupt, match=f"changes/counts: {message}"):
         opened(tmp_path)
 
 
-def test_a_gap_in_the_log_names_the_table(tmp_path, store):
-    commit(store, 1, {"a": 1})
-    (tmp_path / f"changes/counts/_delta_log/{1:020d}.json").unlink()
-    with pytest.raises(TableCorrupt, match="changes/counts"):
-        opened(tmp_path)
-
-
-def test_a_missing_table_is_named(tmp_path, store):
-    shutil.rmtree(tmp_path / "changes/counts")
-    with pytest.raises(TableCorrupt, match="changes/counts: expected a Delta table, found none"):
-        opened(tmp_path)
-
-
-def test_a_table_that_vanishes_blocks(tmp_path, store):
-    intent = decided(store, 1)
+def test_a_table_that_vanishes_blocks(tmp_path, store, intent):
     table = opened(tmp_path)
     assert (table.epoch(), table.last_txid()) == (1, 0)  # the table still exists at this point
     (tmp_path / "changes/counts/_delta_log").rename(tmp_path / "away")
@@ -258,33 +230,23 @@ def test_a_table_that_vanishes_blocks(tmp_path, store):
     assert data_commits(tmp_path) == [1]
 
 
-def test_a_staged_file_that_vanishes_is_named(tmp_path, store):
-    intent = decided(store, 1)
+def test_a_staged_file_that_vanishes_is_named(tmp_path, store, intent):
     (tmp_path / "changes/counts" / intent.tables[0].staged.path).unlink()
     with pytest.raises(TableCorrupt, match="staged file"):
         publish(opened(tmp_path), intent)
 
 
-def test_a_foreign_table_is_refused(tmp_path):
-    import pyarrow as pa
-
-    DeltaHandle.create(tmp_path / "changes/counts", pa.schema([("word", pa.string())]), {}, Commit({}, {}))
-    with pytest.raises(DataDirectoryError, match="expected a table of txstorm, found a foreign one"):
-        opened(tmp_path)
-
-
-def test_another_incarnation_is_refused(tmp_path, store):
+def test_tables_of_another_owner_or_format_are_refused(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="'words', incarnation 0a1b2c; expected 'other', incarnation ffff"):
         opened(tmp_path, TopologyIdentity("other", "ffff"))
-
-
-def test_a_newer_format_is_refused(tmp_path, store):
-    from txstorm.storage.rows.schema import changes_schema
-
-    properties = {**OWNER.properties(), "txstorm.format": "2"}
-    DeltaHandle.create(tmp_path / "changes/new", changes_schema(COUNTS), properties, Commit({}, {}))
-    with pytest.raises(DataDirectoryError, match="has format '2', this txstorm reads '1'"):
-        DeltaTableState.open(tmp_path, OWNER, TableRef("changes", "new"))
+    newer = {**OWNER.properties(), "txstorm.format": "2"}
+    for name, schema, properties, message in (
+        ("foreign", pa.schema([("word", pa.string())]), {}, "expected a table of txstorm, found a foreign one"),
+        ("new", changes_schema(COUNTS), newer, "has format '2', this txstorm reads '1'"),
+    ):
+        DeltaHandle.create(tmp_path / "changes" / name, schema, properties, Commit({}, {}))
+        with pytest.raises(DataDirectoryError, match=message):
+            DeltaTableState.open(tmp_path, OWNER, TableRef("changes", name))
 
 
 def test_another_timeline_has_no_txid(tmp_path, store):

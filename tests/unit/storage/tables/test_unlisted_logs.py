@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from store_cases import COUNTS, TOTALS, add, intent_of, open_store, record
+from store_cases import COUNTS, TOTALS, open_store
+from table_steps import decided, words_read
 from upkeep_cases import small
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import LOG
-from txstorm.results.read import read_state
 
 
 @contextmanager
@@ -22,13 +22,6 @@ def unlisted(data_dir):
         os.utime(log, ns=(1, time.time_ns()))
     yield
     assert [log for log in logs if log.stat().st_atime_ns != 1] == []
-
-
-def publish(store, txid):
-    group = store.group(txid)
-    add(group, txid, {"a": 1, f"w{txid % 7}": 2})
-    store.publish(intent_of(group, [record(txid)]), 1)
-    group.apply(txid)
 
 
 @pytest.mark.parametrize("layout", ["changes", "merge"])
@@ -44,7 +37,9 @@ def test_commits_upkeep_and_checkpoints(tmp_path, monkeypatch, layout):
     shortened = kept_up = 0
     for txid in range(1, 60):
         with unlisted(tmp_path):
-            publish(store, txid)
+            group, intent = decided(store, txid, {"a": 1, f"w{txid % 7}": 2})
+            store.publish(intent, 1)
+            group.apply(txid)
             works = [(table, table.shortening()) for table in store.tables.values() if table.is_long]
         for _, work in works:
             assert list(work.steps())
@@ -64,5 +59,5 @@ def test_commits_upkeep_and_checkpoints(tmp_path, monkeypatch, layout):
     assert shortened >= 3
     assert kept_up >= 3
     store.close()
-    assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts").to_pylist()}["a"] == 59
+    assert words_read(tmp_path)["a"] == 59
     assert DeltaHandle.open(tmp_path / "sinks/out").row_count() == 118

@@ -42,6 +42,12 @@ def files(path):
     return {file.path for file in handle.files()}, sorted(handle.read()["at"].to_pylist())
 
 
+def scanned(store, txid):
+    """Return the places of user a's events as a committer of `txid` sees them."""
+    handle = begun(store.group(txid), txid, txid * SECOND).collection("count", 0, "events")
+    return [at for at, *_ in handle.scan("a")]
+
+
 def shown(path, txid):
     return sorted(row["at"] for row in read(path, "events", txid, txid * SECOND))
 
@@ -53,6 +59,8 @@ def test_new_rows_become_further_files(store, tmp_path):
     after, rows = files(tmp_path)
     assert before < after
     assert rows == shown(tmp_path, 3) == [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
+    commit(store, 4, lambda events: events.evict_before(10))  # evicts nothing, so all full files stay
+    assert files(tmp_path)[0] == after
 
 
 def test_files_below_the_bound_are_dropped_unread_and_only_the_file_around_it_is_rewritten(
@@ -60,15 +68,13 @@ def test_files_below_the_bound_are_dropped_unread_and_only_the_file_around_it_is
 ):
     fill(store, 1, 4)
     before, _ = files(tmp_path)
-    read_paths = []
-    monkeypatch.setattr(
-        collection_rewrite.CollectionRewriting,
-        "_replace",
-        lambda self, file, removals, replace=collection_rewrite.CollectionRewriting._replace: (
-            read_paths.append(file.path),
-            replace(self, file, removals),
-        ),
-    )
+    read_paths, replace = [], collection_rewrite.CollectionRewriting._replace
+
+    def noted(self, file, removals):
+        read_paths.append(file.path)
+        return replace(self, file, removals)
+
+    monkeypatch.setattr(collection_rewrite.CollectionRewriting, "_replace", noted)
     commit(store, 5, lambda events: events.evict_before(34))
     after, rows = files(tmp_path)
     assert rows == shown(tmp_path, 5) == [34, 35, 36, 37, *range(40, 48)]
@@ -80,23 +86,10 @@ def test_files_below_the_bound_are_dropped_unread_and_only_the_file_around_it_is
 
 def test_the_state_table_has_no_evicted_or_removed_row(store, tmp_path):
     fill(store, 1, 3)
-    commit(
-        store,
-        4,
-        lambda events: [events.evict_before(25, "a"), events.remove("b", 31, 33)],
-    )
+    commit(store, 4, lambda events: [events.evict_before(25, "a"), events.remove("b", 31, 33)])
     _, rows = files(tmp_path)
     assert rows == shown(tmp_path, 4) == [11, 13, 15, 17, 21, 23, 25, 26, 27, 30, 32, 34, 35, 36, 37]
-    everything = [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
-    assert shown(tmp_path, 3) == everything
-
-
-def test_a_compaction_without_evictions_keeps_all_full_files(store, tmp_path):
-    fill(store, 1, 3)
-    before, _ = files(tmp_path)
-    commit(store, 4, lambda events: events.evict_before(10))
-    after, _ = files(tmp_path)
-    assert before == after
+    assert shown(tmp_path, 3) == [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
 
 
 def test_small_files_are_merged_with_as_many_new_rows(store, tmp_path):
@@ -127,10 +120,7 @@ def test_the_bound_of_all_keys_survives_compaction_and_restart(store, tmp_path):
     committed(again, 4, 4 * SECOND, lambda r: r.collection("count", 0, "events").append_many(
         [("a", 24, "late", 4), ("a", 26, "new", 4)]), epoch=2)  # fmt: skip
     assert shown(tmp_path, 4) == [25, 26, 26, 27]
-    assert [row[0] for row in begun(again.group(5), 5, 5 * SECOND).collection("count", 0, "events").scan("a")] == [
-        26,
-        26,
-    ]
+    assert scanned(again, 5) == [26, 26]
 
 
 def test_files_that_are_gone_after_a_compaction_are_looked_up_again(store, tmp_path):
@@ -141,8 +131,7 @@ def test_files_that_are_gone_after_a_compaction_are_looked_up_again(store, tmp_p
     commit(store, 3, lambda events: events.evict_before(14))
     for path in old - files(tmp_path)[0]:
         (tmp_path / "state/events" / path).unlink()
-    handle = begun(store.group(4), 4, 4 * SECOND).collection("count", 0, "events")
-    assert [row[0] for row in handle.scan("a")] == [14, 16, 20, 22, 24, 26]
+    assert scanned(store, 4) == [14, 16, 20, 22, 24, 26]
 
 
 def test_a_damaged_file_is_named(store, tmp_path):
@@ -150,9 +139,8 @@ def test_a_damaged_file_is_named(store, tmp_path):
     store._indexes["events"].refresh()
     for file in (tmp_path / "state/events/_txstorm/staged").glob("*compact*"):
         file.write_bytes(b"\0" * file.stat().st_size)
-    handle = begun(store.group(2), 2, 2 * SECOND).collection("count", 0, "events")
     with pytest.raises(TableCorrupt, match=r"state/events/_txstorm/staged/.*compact.*parquet: cannot be read"):
-        handle.scan("a")
+        scanned(store, 2)
 
 
 def test_a_group_without_rows_but_with_a_bound_is_compacted(store, tmp_path):

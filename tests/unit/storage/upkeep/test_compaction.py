@@ -1,35 +1,37 @@
 """Compaction: brings the state table up to date for plain readers, atomically and by the leading coordinator only."""
 
-import random
-import resource
 import shutil
 from itertools import pairwise
 
 import pytest
-import upkeep_cases
 from recovery_cases import ends, killed
-from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
-from upkeep_cases import LAST, counts, expected, keep_up, small
+from seeded import seeded
+from store_cases import INCARNATION, TOPOLOGY, add, commit, open_store
+from table_steps import decided, full_disk, interrupted, plain_words, words_read
+from upkeep_cases import LAST, counts, expected, keep_up, plain, small
 
-from txstorm import faults
 from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.results.read import read_state
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RewriteFiles
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.arm("")
+@pytest.fixture
+def store(tmp_path):
+    """Return a store that has committed txid 1, which counts one word."""
+    made = open_store(tmp_path, create=True)
+    commit(made, 1, {"a": 1})
+    return made
 
 
-def plain(data_dir):
-    """Return the sorted (word, n) rows of the state table, as a reader without the change table sees them."""
-    return sorted((row["word"], row["n"]) for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist())
+def state_table(data_dir):
+    return DeltaTableState.open(data_dir, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
+
+
+def files(data_dir):
+    return DeltaHandle.open(data_dir / "state/counts").files()
 
 
 def infos(data_dir):
@@ -39,9 +41,9 @@ def infos(data_dir):
 def test_a_plain_reader_sees_the_last_txid(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 2}, {"b": None, "c": 3})
-    assert plain(tmp_path) == []
+    assert plain_words(tmp_path) == {}
     assert store.upkeep.compact() == ["counts", "totals"]
-    assert plain(tmp_path) == [("a", 1), ("c", 3)]
+    assert plain_words(tmp_path) == {"a": 1, "c": 3}
     assert infos(tmp_path)[0]["as_of"] == 2
     row = next(row for row in DeltaHandle.open(tmp_path / "state/counts").read().to_pylist() if row["word"] == "c")
     assert (row["_txid"], row["_prev"]) == (2, None)
@@ -58,19 +60,15 @@ def test_nothing_is_written_if_nothing_changed(tmp_path):
     assert len(infos(tmp_path)) == 3  # created, epoch, compacted
 
 
-def test_an_emptied_state_is_empty(tmp_path):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_an_emptied_state_is_empty(tmp_path, store):
     store.upkeep.compact()
     commit(store, 2, {"a": None})
     store.upkeep.compact()
-    assert plain(tmp_path) == []
-    assert read_state(tmp_path, "counts", 1).to_pylist() == [{"word": "a", "n": 1}]
+    assert plain_words(tmp_path) == {}
+    assert words_read(tmp_path, 1) == {"a": 1}
 
 
-def test_states_beyond_the_time_limit_are_compacted_later(tmp_path):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_states_beyond_the_time_limit_are_compacted_later(store):
     ticks = iter([0.0, 1.0, 2.0, 6.0])
     assert store.upkeep.compact(5.0, clock=lambda: next(ticks)) == ["counts"]
     assert store.upkeep.compact(0.0) == []
@@ -79,20 +77,17 @@ def test_states_beyond_the_time_limit_are_compacted_later(tmp_path):
 
 def test_rows_published_but_not_applied_are_compacted_later(tmp_path):
     store = open_store(tmp_path, create=True)
-    group = store.group(1)
-    add(group, 1, {"a": 1})
-    store.publish(intent_of(group, [record(1)]), 1)
+    group, intent = decided(store, 1, {"a": 1})
+    store.publish(intent, 1)
     assert store.upkeep.compact() == []
     group.apply(1)
     assert store.upkeep.compact() == ["counts", "totals"]
 
 
-def test_undecided_rows_are_not_compacted(tmp_path):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_undecided_rows_are_not_compacted(tmp_path, store):
     add(store.group(2), 2, {"a": 1})
     store.upkeep.compact()
-    assert plain(tmp_path) == [("a", 1)]
+    assert plain_words(tmp_path) == {"a": 1}
 
 
 def test_several_files_are_written_and_old_files_removed(tmp_path, monkeypatch):
@@ -100,58 +95,47 @@ def test_several_files_are_written_and_old_files_removed(tmp_path, monkeypatch):
     store = open_store(tmp_path, create=True)
     commit(store, 1, dict.fromkeys("abcde", 1))
     store.upkeep.compact()
-    assert len(DeltaHandle.open(tmp_path / "state/counts").files()) == 3
+    assert len(files(tmp_path)) == 3
     commit(store, 2, dict.fromkeys("abcd"))
     store.upkeep.compact()
-    assert len(DeltaHandle.open(tmp_path / "state/counts").files()) == 1
-    assert plain(tmp_path) == [("e", 1)]
+    assert len(files(tmp_path)) == 1
+    assert plain_words(tmp_path) == {"e": 1}
 
 
-def test_a_stale_coordinator_cannot_compact(tmp_path):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_a_stale_coordinator_cannot_compact(tmp_path, store):
     open_store(tmp_path, epoch=2)
     with pytest.raises(FencedError, match="state/counts"):
         store.upkeep.compact()
-    assert plain(tmp_path) == []
+    assert plain_words(tmp_path) == {}
 
 
-def test_two_compactions_do_not_double_the_rows(tmp_path):
-    store, other = open_store(tmp_path, create=True), open_store(tmp_path)
-    commit(store, 1, {"a": 1})
+def test_two_compactions_do_not_double_the_rows(tmp_path, store):
+    other = open_store(tmp_path)
     other.load()
     assert store.upkeep.compact() == ["counts", "totals"]
     assert other.upkeep.compact() == []
-    assert plain(tmp_path) == [("a", 1)]
+    assert plain_words(tmp_path) == {"a": 1}
 
 
-def test_of_two_racing_compactions_one_is_rejected(tmp_path):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
+def test_of_two_racing_compactions_one_is_rejected(tmp_path, store):
     late, later = store.upkeep.begin("state/counts", 0), store.upkeep.begin("state/counts", 0)
     for one in (late, later):
         assert len(list(one.steps())) == 1
     assert store.upkeep.finish(late, 1)
     assert not store.upkeep.finish(later, 1)
-    table = DeltaTableState.open(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
     with pytest.raises(TableCorrupt, match="state/counts: expected at most txid 0, found 1"):
-        table.exchange(RewriteFiles([], [], 0, 0, 0), 1)
-    assert plain(tmp_path) == [("a", 1)]
+        state_table(tmp_path).exchange(RewriteFiles([], [], 0, 0, 0), 1)
+    assert plain_words(tmp_path) == {"a": 1}
 
 
 @pytest.mark.parametrize("point", ["compact.before", "compact.staged", "compact.after"])
-def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, point):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1})
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
+def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, store, point):
+    with interrupted(point):
         store.upkeep.compact()
-    faults.arm("")
-    assert plain(tmp_path) == ([("a", 1)] if point == "compact.after" else [])
+    assert plain_words(tmp_path) == ({"a": 1} if point == "compact.after" else {})
     store = open_store(tmp_path, epoch=2)
     store.upkeep.compact()
-    assert plain(tmp_path) == [("a", 1)]
-    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 1}]
+    assert plain_words(tmp_path) == words_read(tmp_path) == {"a": 1}
 
 
 # -- in key ranges, during commits -------------------------------------------------------------------------------------
@@ -168,22 +152,18 @@ def many(tmp_path, monkeypatch):
     return store
 
 
-def words_of(data_dir):
-    return {row["word"]: row["n"] for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist()}
-
-
 def test_files_are_split_by_key_group_and_only_changed_files_are_rewritten(tmp_path, many):
     handle = DeltaHandle.open(tmp_path / "state/counts")
     before = {file.path for file in handle.files()}
     assert len(before) > 3
     bounds = sorted(zip(*(handle.actions("_kg")[f"{side}._kg"].to_pylist() for side in ("min", "max")), strict=True))
     assert all(one[1] < later[0] for one, later in pairwise(bounds))
-    assert words_of(tmp_path) == expected(LAST)
+    assert plain_words(tmp_path) == expected(LAST)
     commit(many, LAST + 1, {"w7": 1, "new": 5})
     keep_up(many, ("state",))
-    after = {file.path for file in DeltaHandle.open(tmp_path / "state/counts").files()}
+    after = {file.path for file in files(tmp_path)}
     assert 0 < len(before - after) < len(before)
-    assert words_of(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1, "new": 5}
+    assert plain_words(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1, "new": 5}
 
 
 def test_compaction_is_as_of_its_first_txid_despite_concurrent_commits(tmp_path, many):
@@ -192,27 +172,24 @@ def test_compaction_is_as_of_its_first_txid_despite_concurrent_commits(tmp_path,
     work = many.upkeep.begin("state/counts", 1)
     for txid, _ in enumerate(work.steps(), start=LAST + 4):
         commit(many, txid, counts(txid))
-        assert words_of(tmp_path) == expected(LAST)
+        assert plain_words(tmp_path) == expected(LAST)
     assert many.upkeep.finish(work, 1)
-    assert words_of(tmp_path) == expected(LAST + 3)
+    assert plain_words(tmp_path) == expected(LAST + 3)
     assert infos(tmp_path)[0]["as_of"] == LAST + 3
-    found = read_state(tmp_path, "counts").to_pylist()
-    assert {row["word"]: row["n"] for row in found} == expected(txid)
+    assert words_read(tmp_path) == expected(txid)
 
 
 def test_any_history_of_compactions_gives_the_state(tmp_path, monkeypatch):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     for txid in range(1, 13):
         commit(store, txid, counts(txid))
         if draw.random() < 0.3:
             keep_up(store)
-            assert words_of(tmp_path) == expected(txid)
+            assert plain_words(tmp_path) == expected(txid)
     for txid in (0, 4, 8, 12):
-        assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts", txid).to_pylist()} == expected(txid)
+        assert words_read(tmp_path, txid) == expected(txid)
 
 
 def test_a_first_compaction_of_many_rows_writes_several_files(tmp_path, monkeypatch):
@@ -222,37 +199,32 @@ def test_a_first_compaction_of_many_rows_writes_several_files(tmp_path, monkeypa
     work = store.upkeep.begin("state/counts", 1)
     assert len(list(work.steps())) == 13
     assert store.upkeep.finish(work, 1)
-    assert words_of(tmp_path) == {f"w{i}": i for i in range(100)}
+    assert plain_words(tmp_path) == {f"w{i}": i for i in range(100)}
 
 
 def test_a_table_with_files_without_bounds_is_rewritten_completely(tmp_path, many):
-    table = DeltaTableState.open(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
-    files = table.handle.files()
-    bare = [DataFile(file.path.replace("compact-", "compact-0"), file.size) for file in files]
-    for file, copy in zip(files, bare, strict=True):
+    table = state_table(tmp_path)
+    old = table.handle.files()
+    bare = [DataFile(file.path.replace("compact-", "compact-0"), file.size) for file in old]
+    for file, copy in zip(old, bare, strict=True):
         shutil.copy(table.path / file.path, table.path / copy.path)
-    table.exchange(RewriteFiles(bare, [file.path for file in files], 0), 1)
+    table.exchange(RewriteFiles(bare, [file.path for file in old], 0), 1)
     commit(many, LAST + 1, {"w7": 1})
     keep_up(many, ("state",))
-    assert words_of(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1}
-    after = {file.path for file in DeltaHandle.open(tmp_path / "state/counts").files()}
+    assert plain_words(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1}
+    after = {file.path for file in files(tmp_path)}
     assert after.isdisjoint(file.path for file in bare)
 
 
 def test_a_full_disk_leaves_the_table_unchanged(tmp_path, many):
     commit(many, LAST + 1, counts(LAST + 1))
     work = many.upkeep.begin("state/counts", 1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
-    try:
-        with pytest.raises(OSError, match="compact"):
-            list(work.steps())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(), pytest.raises(OSError, match="compact"):
+        list(work.steps())
     work.give_up()
-    assert words_of(tmp_path) == expected(LAST)
+    assert plain_words(tmp_path) == expected(LAST)
     keep_up(many, ("state",))
-    assert words_of(tmp_path) == expected(LAST + 1)
+    assert plain_words(tmp_path) == expected(LAST + 1)
     assert many.sweep([]) == []
 
 
@@ -260,12 +232,8 @@ def test_a_full_disk_leaves_the_table_unchanged(tmp_path, many):
 def test_killed_during_upkeep_and_restarted(tmp_path, fault):
     killed(fault, tmp_path, scenario="upkeep")
     ends(tmp_path, scenario="upkeep")
-    assert words_of(tmp_path) == expected(LAST)
-    assert sorted({txid for *_, txid in plain_changes(tmp_path)}) == list(range(1, LAST + 1))
+    assert plain_words(tmp_path) == expected(LAST)
+    assert sorted({txid for *_, txid in plain(tmp_path, "changes/counts")}) == list(range(1, LAST + 1))
     open_store(tmp_path, epoch=9).sweep([])
     kept = DeltaHandle.open(tmp_path / "state/counts").logged_paths()
     assert {f"_txstorm/staged/{file.name}" for file in (tmp_path / "state/counts/_txstorm/staged").iterdir()} <= kept
-
-
-def plain_changes(data_dir):
-    return upkeep_cases.plain(data_dir, "changes/counts")

@@ -1,14 +1,14 @@
 """Retention: keep all rows that history, savepoints, intents and readers need; permanently remove all others."""
 
-import random
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from seeded import seeded
 from store_cases import COUNTS, INCARNATION, intent_of, open_store, record, tidy
+from table_steps import counted, history_row, interrupted, words_read
 
-from txstorm import faults
 from txstorm.books.savepoint import SavedTable
 from txstorm.clients.delta import archive as delta_archive
 from txstorm.clients.delta import log as delta_log
@@ -16,7 +16,7 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, StateError
 from txstorm.lanes import Inline
 from txstorm.recovery.table_checks import roll_forward
-from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.results.read import read_changes, read_sink
 from txstorm.runtime.maintenance import Retention
 from txstorm.state.index.index import Bounds
 from txstorm.storage.tables.history import append_history, read_history
@@ -30,8 +30,6 @@ BOTH = {"count": [replace(COUNTS, layout="merge"), replace(COUNTS, name="other")
 @pytest.fixture(autouse=True)
 def short_logs(monkeypatch):
     shorten(monkeypatch)
-    yield
-    faults.arm("")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +98,7 @@ class World:
             tidy(self.store)
             self.store.forget(n)
             self.ledger.live = [intent]
-            self.words[n] = after(self.words[n - 1], counts)
+            self.words[n] = counted(counts, before=self.words[n - 1])
             append_history(self.data_dir, [history_row(n)])
             if n % every == 0:
                 self.retain()
@@ -125,7 +123,7 @@ class World:
         assert read_history(self.data_dir)["txid"].to_pylist()[-KEPT - 1 :] == [*range(self.last - KEPT, self.last + 1)]
 
     def read(self, name, txid=None):
-        return {row["word"]: row["n"] for row in read_state(self.data_dir, name, txid).to_pylist()}
+        return words_read(self.data_dir, txid, name)
 
     def files(self):
         """Return the number of files in the data directory, without the sink's data files: those are never removed."""
@@ -145,27 +143,6 @@ def count(group, txid, counts):
     group.end_txid(txid)
 
 
-def after(words, counts):
-    gone = {word for word, n in counts.items() if n is None}
-    kept = {word: n for word, n in words.items() if word not in gone}
-    return {**kept, **{word: kept.get(word, 0) + n for word, n in counts.items() if n is not None}}
-
-
-def history_row(n):
-    return {
-        "timeline": 0,
-        "txid": n,
-        "attempt": n * 10,
-        "stamp": n * 1_000_000,
-        "first": n,
-        "last": n,
-        "digest": f"d{n}",
-        "extents": {},
-        "tuples": 1,
-        "versions": {},
-    }
-
-
 def test_disk_usage_is_bounded_and_retained_txids_can_be_read(tmp_path):
     world, files = World(tmp_path), []
     for _ in range(5):
@@ -174,9 +151,8 @@ def test_disk_usage_is_bounded_and_retained_txids_can_be_read(tmp_path):
     world.check()
     assert max(files[3:]) <= max(files[:3]) * 1.1, files
     assert world.ledger.first == world.last - KEPT
-    with pytest.raises(
-        StateError, match=r"state 'other': txid 4 is older than what is kept.* ask for txid \d+ or later"
-    ):
+    older = r"state 'other': txid 4 is older than what is kept.* ask for txid \d+ or later"
+    with pytest.raises(StateError, match=older):
         world.read("other", 4)
     with pytest.raises(StateError, match=r"up to txid \d+ are no longer kept .history_retention., got from txid 1"):
         read_changes(tmp_path, "other", 1, 4, world.last)
@@ -205,10 +181,8 @@ def test_versions_of_savepoints_are_kept_until_the_savepoints_are_deleted(world)
 @pytest.mark.parametrize("point", ["announced", "pruned", "log", "files", "history"])
 def test_retention_interrupted_at_any_step_continues_the_next_time(world, point):
     world.last += KEPT  # now all versions are older than the retention period
-    faults.arm(f"retain.{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
+    with interrupted(f"retain.{point}"):
         list(world.retention().steps())
-    faults.arm("")
     world.last -= KEPT
     assert world.read("counts") == world.read("other") == world.words[16]
     world.store.close()
@@ -238,23 +212,21 @@ def test_files_of_a_live_intent_are_kept_beyond_the_retention_period(tmp_path):
 
 
 def test_files_in_use_by_a_reader_of_this_process_are_not_removed(world):
+    def files():
+        """Return the files except for log entries, which retention may move into the archive."""
+        found = [path for path in world.data_dir.rglob("*") if path.is_file()]
+        return {path for path in found if path.parent.name != "_delta_log"}
+
     with reading(world.data_dir):
-        before = {path for path in world.data_dir.rglob("*") if path.is_file()}
+        before = files()
         world.retain()
-        assert before <= {path for path in world.data_dir.rglob("*") if path.is_file()} | archived(before)
+        assert before <= files()
     world.retain()
-    assert len(before - {path for path in world.data_dir.rglob("*") if path.is_file()} - archived(before)) > 20
-
-
-def archived(paths):
-    """Return those of `paths` that are log entries, which retention may have moved into the archive."""
-    return {path for path in paths if path.parent.name == "_delta_log"}
+    assert len(before - files()) > 20
 
 
 def test_commits_between_the_steps_of_retention_are_safe(world):
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    chance = random.Random(seed)
+    chance = seeded()
     for _ in world.retention().steps():
         if chance.random() < 0.5:
             world.go_on(1, every=99)

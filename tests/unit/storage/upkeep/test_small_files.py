@@ -5,20 +5,18 @@ from pathlib import Path
 
 import pytest
 from store_cases import commit, open_store
+from table_steps import interrupted, upkeep_done, words_read
 from upkeep_cases import LAST, counts, expected, keep_up, plain, small
 
-from txstorm import faults
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
-from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.results.read import read_changes, read_sink
 from txstorm.storage.tables.identity import table_ref
 
 
 @pytest.fixture(autouse=True)
 def bounds(monkeypatch):
     small(monkeypatch.setattr)
-    yield
-    faults.arm("")
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_small_files_are_merged_without_changing_rows(tmp_path, store):
     assert plain(tmp_path, "changes/counts") == changes
     assert read_sink(tmp_path, "out").to_pylist() == sink
     for txid in (1, 5, LAST):
-        assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts", txid).to_pylist()} == expected(txid)
+        assert words_read(tmp_path, txid) == expected(txid)
     entry = DeltaHandle.open(tmp_path / "changes/counts").log_entry(LAST + 2)
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     flags = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
@@ -58,8 +56,7 @@ def test_commits_and_restarts_continue_after_a_compaction(tmp_path, store):
     commit(store, LAST + 2, counts(LAST + 2))
     again = open_store(tmp_path, epoch=2)
     commit(again, LAST + 3, counts(LAST + 3), epoch=2)
-    found = {row["word"]: row["n"] for row in read_state(tmp_path, "counts").to_pylist()}
-    assert found == expected(LAST + 3)
+    assert words_read(tmp_path) == expected(LAST + 3)
     assert {row["_txid"] for row in read_changes(tmp_path, "counts", 2, 3).to_pylist()} == {2, 3}
 
 
@@ -91,19 +88,14 @@ def test_files_of_a_compaction_in_progress_are_not_swept_and_aborting_removes_th
     assert staged() == LAST + 1
     work.give_up()
     assert staged() == LAST
-    work = store.upkeep.begin("changes/counts", 1)
-    list(work.steps())
-    assert store.upkeep.finish(work, 1)
+    assert upkeep_done(store, "changes/counts")
     assert store.sweep([]) == []  # the old files belong to versions that are still retained
 
 
 def test_files_of_unpublished_upkeep_are_swept(tmp_path, store):
     for uri in ("changes/counts", "state/counts"):
         list(store.upkeep.begin(uri, 1).steps())
-    written = [
-        *store.upkeep.kept_files(table_ref("changes/counts"), []),
-        *store.upkeep.kept_files(table_ref("state/counts"), []),
-    ]
+    written = [one for uri in ("changes/counts", "state/counts") for one in store.upkeep.kept_files(table_ref(uri), [])]
     assert len(written) > 2
     store.upkeep.compact(0.0)  # no time is left to start another compaction
     assert sorted(path.rpartition("/")[2] for path in store.sweep([])) == sorted(Path(one).name for one in written)
@@ -123,9 +115,7 @@ def test_upkeep_is_due_after_a_number_of_commits(tmp_path, store):
 @pytest.mark.parametrize("point", ["gather.before", "gather.staged", "gather.after"])
 def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, store, point):
     changes = plain(tmp_path, "changes/counts")
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
+    with interrupted(point):
         keep_up(store, ("changes",))
-    faults.arm("")
     assert len(files(tmp_path)) == (2 if point == "gather.after" else LAST)
     assert plain(tmp_path, "changes/counts") == changes

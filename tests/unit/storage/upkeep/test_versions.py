@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from seeded import seeded
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
-from upkeep_cases import plain
+from table_steps import counted, plain_words, upkeep_done, words_read
 
-from txstorm import faults
 from txstorm.books.rewind import Rewind
 from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.clients.delta.handle import DeltaHandle
@@ -18,7 +18,7 @@ from txstorm.errors import TableCorrupt
 from txstorm.recovery.clone import saved_rows
 from txstorm.recovery.rewind import plan_table, restore_table
 from txstorm.results import read
-from txstorm.results.read import read_state, state_parts
+from txstorm.results.read import state_parts
 from txstorm.storage.tables.as_of import staying
 from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.identity import TableRef
@@ -32,10 +32,8 @@ STATE = TableRef("state", "counts")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Lower the limits so that a version is retained for every 40 change rows; disarm all faults afterwards."""
+    """Lower the limits so that a version is retained for every 40 change rows."""
     monkeypatch.setattr(versions, "LEAST_ROWS", 40)
-    yield
-    faults.arm("")
 
 
 class World:
@@ -49,25 +47,25 @@ class World:
 
     def commit(self):
         self.last += 1
-        words = dict(self.words[self.last - 1])
         counts = {f"w{self.chance.randrange(12)}": self.chance.choice([1, 2, 3, None]) for _ in range(4)}
         commit(self.store, self.last, counts, epoch=self.epoch)
-        for word, n in counts.items():
-            if n is None:
-                words.pop(word, None)
-            else:
-                words[word] = words.get(word, 0) + n
-        self.words[self.last] = words
+        self.words[self.last] = counted(counts, before=self.words[self.last - 1])
 
     def compact(self, *, thin=True):
         self.now += MINUTE
         work = self.store.upkeep.begin(STATE.uri, self.now)
         if work is not None:
-            assert all(True for _ in work.steps())
+            for _ in work.steps():
+                pass
             assert self.store.upkeep.finish(work, self.now)
-            assert plain(self.data_dir) == plain_of(self.words[self.last], plain(self.data_dir))
+            assert plain_words(self.data_dir) == self.words[self.last]
         if thin:
-            assert all(True for _ in self.store.upkeep.thin(self.now))
+            list(self.store.upkeep.thin(self.now))
+
+    def turns(self, count, **compaction):
+        for _ in range(count):
+            self.commit()
+            self.compact(**compaction)
 
     def start_again(self):
         self.epoch += 1
@@ -92,7 +90,7 @@ class World:
             plan_table(Directory(self.data_dir), self.store.tables[STATE].owner, STATE, txid, self.epoch, self.now)
 
     def read(self, txid=None):
-        return {row["word"]: row["n"] for row in read_state(self.data_dir, "counts", txid).to_pylist()}
+        return words_read(self.data_dir, txid)
 
     def files(self):
         return {str(path.relative_to(self.data_dir / STATE.uri)) for path in staged(self.data_dir)}
@@ -110,16 +108,8 @@ def staged(data_dir):
     return (data_dir / STATE.uri / "_txstorm/staged").glob("*.parquet")
 
 
-def plain_of(words, rows):
-    """Return `words` as sorted (word, n, txid) rows; their txids are copied from `rows` and thus not compared."""
-    txids = {word: txid for word, _, txid in rows}
-    return sorted(((word, n, txids.get(word)) for word, n in words.items()), key=lambda row: (row[0], row[2]))
-
-
 def test_every_txid_stays_readable_and_disk_usage_is_bounded(tmp_path):
-    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
-    print("seed", seed)
-    world, files = World(tmp_path / "data", random.Random(seed)), []
+    world, files = World(tmp_path / "data", seeded()), []
     for _ in range(50):
         for _ in range(world.chance.randrange(3)):
             world.commit()
@@ -137,9 +127,7 @@ def test_every_txid_stays_readable_and_disk_usage_is_bounded(tmp_path):
     for _ in range(2):  # repeatedly, to a txid without a retained version
         txid = world.chance.randrange(world.last)
         rewound(world, txid)
-        for _ in range(8):
-            world.commit()
-            world.compact()
+        world.turns(8)
         world.check(0.2)
 
 
@@ -164,8 +152,7 @@ def test_a_version_is_retained_after_enough_changes_or_half_a_day(tmp_path):
     world = World(tmp_path / "data", random.Random(1))
     for hours in (0, 0, 13, 0):
         world.now += hours * 60 * MINUTE
-        world.commit()
-        world.compact()
+        world.turns(1)
     stays = [entry.version for entry, _ in staying(DeltaHandle.open(world.data_dir / STATE.uri))]
     infos = {entry.version: entry.info for entry in DeltaHandle.open(world.data_dir / STATE.uri).history()}
     made = [version for version in sorted(infos) if infos[version].get("kind") == "compact"]
@@ -178,14 +165,10 @@ def test_versions_of_an_earlier_txstorm_are_kept_as_bases(tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(versions.Versions, "decide", lambda *_, **__: {})
         patch.setattr(versions.Versions, "made", lambda *_: None)
-        for _ in range(5):
-            world.commit()
-            world.compact()
+        world.turns(5)
     before = world.files()
     world.start_again()
-    for _ in range(30):
-        world.commit()
-        world.compact()
+    world.turns(30)
     assert before <= world.files()
     assert len(world.files()) < 25
     world.check()
@@ -193,9 +176,7 @@ def test_versions_of_an_earlier_txstorm_are_kept_as_bases(tmp_path, monkeypatch)
 
 def test_files_being_read_in_this_process_are_not_removed(tmp_path):
     world = World(tmp_path / "data", random.Random(3))
-    for _ in range(5):
-        world.commit()
-        world.compact(thin=False)
+    world.turns(5, thin=False)
     world.now += 20 * MINUTE
     with reading(world.data_dir):
         assert list(world.store.upkeep.thin(world.now)) == []
@@ -209,15 +190,13 @@ def test_files_being_read_in_this_process_are_not_removed(tmp_path):
 def test_a_slow_reader_whose_version_was_removed_reads_again(tmp_path, monkeypatch):
     """A slow reader whose version has been removed meanwhile reads again; if a current file is missing, it fails."""
     world = World(tmp_path / "data", random.Random(5))
-    world.commit()
-    world.compact()
+    world.turns(1)
     opened = read.state_parts
 
     def slow(*args, **kwargs):
         parts = opened(*args, **kwargs)
         if len(world.files()) == 1:
-            world.commit()
-            world.compact()
+            world.turns(1)
             remove_own(world.store.tables[STATE].path, sorted(world.superseded()))
         return parts
 
@@ -234,17 +213,14 @@ def test_a_slow_reader_whose_version_was_removed_reads_again(tmp_path, monkeypat
 
 def test_killed_during_removal_and_restarted(tmp_path):
     world = World(tmp_path / "data", random.Random(4))
-    for _ in range(6):
-        world.commit()
-        world.compact(thin=False)
+    world.turns(6, thin=False)
     world.store.close()
     script = f"import sys; sys.path[:0] = {sys.path!r}; from test_versions import thin; thin({str(world.data_dir)!r})"
     environment = {**os.environ, "TXSTORM_FAULT": "thin.removed:kill:2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parent, check=False)
     assert done.returncode == -9
     assert len(world.files()) == 5, "killed in the middle"
-    world.last, words = 7, world.words[6]
-    world.words[7] = {**words, "w1": words.get("w1", 0) + 1}
+    world.last, world.words[7] = 7, counted({"w1": 1}, before=world.words[6])
     world.epoch += 1
     world.start_again()
     world.commit()
@@ -260,7 +236,5 @@ def thin(data_dir):
     """Commit, compact the state and remove superseded files, in a process that the test kills."""
     store = open_store(Path(data_dir), epoch=2)
     commit(store, 7, {"w1": 1}, epoch=2)
-    work = store.upkeep.begin(STATE.uri, 30 * MINUTE)
-    list(work.steps())
-    store.upkeep.finish(work, 30 * MINUTE)
+    upkeep_done(store, STATE.uri, 30 * MINUTE)
     list(store.upkeep.thin(30 * MINUTE))
