@@ -11,6 +11,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from commands import Commands
 from java_processes import JavaProcesses
 from programs import close_loaded
 from shared_session import Surroundings
@@ -143,6 +144,12 @@ def _no_faults() -> Iterator[None]:
 
     yield
     faults.arm("")
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Return an object that runs commands of txstorm in this process."""
+    return Commands(capsys, monkeypatch)
 
 
 @pytest.fixture
