@@ -248,7 +248,7 @@ def test_scripts_can_be_run(script: str):
 @pytest.mark.parametrize(("selection", "code"), [([], pytest.ExitCode.NO_TESTS_COLLECTED), (["-m", "long"], 0)])
 def test_long_tests_are_run_when_asked_for(selection: list[str], code: int):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *selection]
-    tests = ROOT / "tests" / "integration" / "test_server_ensembles.py"
+    tests = ROOT / "tests" / "kafka" / "test_kafka_million.py"
     assert subprocess.run([*command, tests], cwd=ROOT, capture_output=True, check=False).returncode == code
 
 

@@ -19,22 +19,10 @@ from txstorm.results.views import StateView, committed_txid
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 MODULE = '''
-from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm import BatchBolt, TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey
 from txstorm.spouts import MemoryTransactionalSpout
 from helper import WORDS
-
-
-class Keep(BatchBolt, Committer):
-    state = KeyedState("counts", key={"word": str}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.batch = context.state("counts"), {}
-
-    def execute(self, tuple):
-        self.batch[tuple["word"]] = self.batch.get(tuple["word"], 0) + 1
-
-    def finish_batch(self):
-        self.counts.update_many(self.batch, lambda old, n: (old or 0) + n)
 
 
 class Echo(BatchBolt):
@@ -53,7 +41,7 @@ def topology(rows=40):
     indexes = [index % len(WORDS) for index in range(rows)]
     builder = TransactionalTopologyBuilder("echo", "source", MemoryTransactionalSpout([indexes], "index", take=2))
     builder.set_bolt("echo", Echo(), 2).shuffle_grouping("source")
-    builder.set_committer_bolt("keep", Keep(), 2).fields_grouping("echo", ["word"])
+    builder.set_committer_bolt("keep", CountByKey("word", table="counts"), 2).fields_grouping("echo", ["word"])
     return builder.build_topology()
 '''
 HELPER = 'WORDS = ["storm", "spark", "delta"]\n'
@@ -96,19 +84,22 @@ def txstorm(start: Start) -> Callable[..., tuple[int, str, str]]:
     return command
 
 
+def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a new interpreter, which has loaded nothing yet."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
 def last(out: str) -> dict[str, Any]:
     return json.loads(out.splitlines()[-1])
 
 
-def wait_for(what: Callable[[], bool]) -> None:
+def wait_for_commit(project: Path, txid: int) -> None:
     until = time.monotonic() + PATIENCE
-    while not what():
+    while committed_txid(project / "txstorm-data" / "echo") < txid:
         assert time.monotonic() < until
         time.sleep(0.05)
-
-
-def committed(project: Path, txid: int) -> Callable[[], bool]:
-    return lambda: committed_txid(project / "txstorm-data" / "echo") >= txid
 
 
 LOCAL = ("run", "echo", "--engine", "local")
@@ -124,10 +115,15 @@ def counts(txstorm: Any) -> dict[str, int]:
     return {row["word"]: row["n"] for row in last(out)["rows"]}
 
 
+def check_it_can_continue(txstorm: Any) -> None:
+    """Check that a run to the end of the input succeeds, after which every word is counted once."""
+    code, _, err = txstorm(*LOCAL, "--available-now")
+    assert code == 0, err
+    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+
+
 def test_a_module_of_the_current_directory_runs_and_continues(txstorm, project):
-    command = [sys.executable, "-P", "-m", "txstorm", *LOCAL, "--until-txid", "3", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    done = python("-P", "-m", "txstorm", *LOCAL, "--until-txid", "3", "--json", cwd=project)
     assert (done.returncode, last(done.stdout)["committed_txid"]) == (0, 3), done.stderr
     assert counts(txstorm) == {"storm": 2, "spark": 2, "delta": 2}
     code, out, err = txstorm(*LOCAL, "--available-now", "--json")
@@ -138,7 +134,7 @@ def test_a_module_of_the_current_directory_runs_and_continues(txstorm, project):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_ended_by_a_signal_stops_cleanly_and_can_continue(number, start, txstorm, project):
     process = start(*SLOWLY)
-    wait_for(committed(project, 2))
+    wait_for_commit(project, 2)
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE)
     error = last(out)["error"]
@@ -146,36 +142,32 @@ def test_a_run_ended_by_a_signal_stops_cleanly_and_can_continue(number, start, t
     assert error["run"]["committed_txid"] == committed_txid(project / "txstorm-data" / "echo") < 20
     assert "stopping" in err
     assert "Traceback" not in err
-    assert txstorm(*LOCAL, "--available-now")[0] == 0
-    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+    check_it_can_continue(txstorm)
 
 
 def test_a_third_signal_ends_a_hanging_run(start, txstorm, project):
     process = start(*SLOWLY, TXSTORM_FAULT="p7.1.before:hang:3")
-    wait_for(committed(project, 2))
+    wait_for_commit(project, 2)
     time.sleep(1)
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         time.sleep(1)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert txstorm(*LOCAL, "--available-now")[0] == 0
-    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+    check_it_can_continue(txstorm)
 
 
 def test_a_killed_run_can_continue_at_once(start, txstorm, project):
     process = start(*SLOWLY)
-    wait_for(committed(project, 2))
+    wait_for_commit(project, 2)
     process.kill()
     process.communicate()
-    code, _, err = txstorm(*LOCAL, "--available-now")
-    assert code == 0, err
-    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+    check_it_can_continue(txstorm)
 
 
 def test_commands_during_a_live_run(start, txstorm, project):
     process = start(*SLOWLY)
-    wait_for(committed(project, 1))
+    wait_for_commit(project, 1)
     code, out, err = txstorm(*SLOWLY)
     assert code == 3
     assert last(out)["error"]["type"] == "HeldError"
@@ -235,24 +227,14 @@ main(sys.argv[1:])
 
 def test_reading_and_local_runs_need_neither_java_nor_spark_nor_pandas(txstorm, project):
     assert txstorm(*LOCAL, "--available-now")[0] == 0
-    environment = {"PATH": "", "JAVA_HOME": "", "PYTHONPATH": str(ROOT)}
-    for arguments in (
-        ["state", "txstorm-data/echo", "counts"],
-        ["history", "txstorm-data/echo"],
-        ["describe", "echo"],
-        ["explain", "echo"],
-        ["validate", "echo"],
-        ["run", "echo", "--engine", "local", "--available-now"],
-    ):
-        command = [sys.executable, "-c", WITHOUT, *arguments]
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    commands = [["state", "txstorm-data/echo", "counts"], ["history", "txstorm-data/echo"], [*LOCAL, "--available-now"]]
+    for arguments in (*commands, *([name, "echo"] for name in ("describe", "explain", "validate"))):
+        done = python("-c", WITHOUT, *arguments, cwd=project, PATH="", JAVA_HOME="")
         assert done.returncode == 0, (arguments, done.stderr)
 
 
 def test_missing_spark_is_reported(project):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", NO_SPARK, "run", "echo", "--json"]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    done = python("-c", NO_SPARK, "run", "echo", "--json", cwd=project)
     assert done.returncode == 2
     error = last(done.stdout)["error"]
     assert error["type"] == "MissingDependency"
@@ -269,10 +251,8 @@ def test_help_and_inspection_commands_import_no_heavy_modules(txstorm, project):
         f"import sys\nfrom txstorm.cli.main import execute\nassert not any(map(execute, {commands}))\n"
         "print({'pyarrow', 'numpy', 'pandas', 'pyspark', 'deltalake'} & set(sys.modules))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=project
-    )
+    done = python("-c", program, cwd=project)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "set()"
 
 
@@ -297,14 +277,10 @@ def test_spark_workers_import_from_the_current_directory_and_have_hash_seed_0(pr
     (project / "echo.py").write_text(MODULE.replace(emitted, emitted + " + f' {hash(\"txstorm\")}'"), encoding="utf-8")
     # The command itself, `main`, would choose seed 0 for the driver, too.
     run = "from txstorm.cli.main import execute; exit(execute(['run', 'echo', '--available-now', '--json']))"
-    command = [sys.executable, "-P", "-c", run]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    done = python("-P", "-c", run, cwd=project, PYTHONHASHSEED="random")
     assert done.returncode == 0, done.stderr
     assert (last(done.stdout)["engine"], last(done.stdout)["committed_txid"]) == ("spark", 20)
     assert read_status(project / "txstorm-data/echo")["hash_seed"]["seed"] == "random"
-    zero = {**environment, "PYTHONHASHSEED": "0"}
-    known = subprocess.run([sys.executable, "-c", "print(hash('txstorm'))"], env=zero, capture_output=True, check=True)
-    fixed = int(known.stdout)
+    fixed = int(python("-c", "print(hash('txstorm'))", cwd=project, PYTHONHASHSEED="0").stdout)
     counted = {row["word"]: row["n"] for row in StateView(project / "txstorm-data/echo", "counts").to_pylist()}
     assert counted == {f"storm {fixed}": 14, f"spark {fixed}": 13, f"delta {fixed}": 13}

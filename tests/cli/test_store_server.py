@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import Commands
+from servers.running import start_redis
 
-from txstorm.cli.main import execute
 from txstorm.joins import RestStore, StoreRow
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run a command that must fail; return its exit code and message."""
-    code = execute(["store-server", *arguments, "--json"])
-    out, _ = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1])["error"]["message"]
 
 
 @pytest.mark.integration
@@ -65,33 +61,26 @@ def test_a_server_on_a_free_port_with_a_token(tmp_path: Path, stop: signal.Signa
         ([], "'--store'"),
     ],
 )
-def test_what_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    code, said = refused(capsys, *arguments)
-    assert (code, message in said) == (2, True), said
+def test_what_is_refused(command: Commands, arguments: list[str], message: str) -> None:
+    said = command.refused("store-server", *arguments, "--json")
+    assert message in said
     assert "hunter" not in said
 
 
 @pytest.mark.integration
-def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    import socket
-
+def test_a_port_that_is_taken(command: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = refused(capsys, "--store", "memory", "--port", str(port))
-    assert (code, f"cannot listen on 127.0.0.1:{port}" in said, "choose another --port" in said) == (2, True, True)
+        said = command.refused("store-server", "--store", "memory", "--port", port, "--json")
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+    assert "choose another --port" in said
 
 
 @pytest.mark.integration
-def test_credentials_that_redis_rejects_end_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    import shutil
-
-    from servers.running import start_redis
-
+def test_credentials_that_redis_rejects_end_the_command(command: Commands, tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("scripts/redis --install installs it")
-    server = start_redis(tmp_path, password="hunter2")
-    try:
-        code, said = refused(capsys, "--store", f"redis:redis://:hunter3@127.0.0.1:{server.ports[0]}/0", "--port", "0")
-    finally:
-        server.close()
-    assert (code, "rejects the credentials" in said, "hunter" in said) == (2, True, False), said
+    with start_redis(tmp_path, password="hunter2") as server:
+        store = f"redis:redis://:hunter3@{server.address()}/0"
+        said = command.refused("store-server", "--store", store, "--port", "0", "--json")
+    assert ("rejects the credentials" in said, "hunter" in said) == (True, False), said

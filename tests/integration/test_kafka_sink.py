@@ -32,16 +32,9 @@ from txstorm.storage.tables.intent import OUTLET, Intent, decode
 
 pytestmark = pytest.mark.integration
 
-HERE = Path(__file__).resolve().parent
 PATIENCE = 10
 """Seconds in which everything that a cluster refuses is named (docs/fault-matrix.md, 38)."""
 NO_ROWS = sink_schema(SinkTable("out", COLUMNS)).empty_table()
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    faults.arm("")
 
 
 def topology(brokers: str, topic: str, batches: int = 6, **options):
@@ -53,9 +46,8 @@ def topology(brokers: str, topic: str, batches: int = 6, **options):
     return builder.build_topology()
 
 
-def ends(built, data_dir, **options):
-    handle = run(built, engine="local", data_dir=data_dir, **(options or {"available_now": True}))
-    handle.awaitTermination()
+def ends(built, data_dir, **how):
+    run(built, engine="local", data_dir=data_dir, **(how or {"available_now": True})).awaitTermination()
 
 
 def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka_cases import COLUMNS, QUICK, produce
+from kafka_cases import COLUMNS, QUICK
 from kazoo.client import KazooClient
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder, run
@@ -78,7 +78,7 @@ def test_secrets_are_absent_from_successful_and_failing_runs(
     monkeypatch.setenv(AUTH, f"owner:{OWNERS}")
     caplog.set_level(logging.DEBUG)
     source, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic()
-    produce(kafka_broker, source, ["good"] * 20 + ["bad"])
+    kafka_broker.produce(source, ["good"] * 20 + ["bad"])
     hosts, _, chroot = zookeeper_server.new_chroot().partition("/")
     options = {
         "engine": "local", "data_dir": tmp_path / "data", "ledger": f"zookeeper:{hosts}/{chroot}",
