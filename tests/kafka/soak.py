@@ -25,8 +25,7 @@ from servers.kafka_reading import committed_values
 from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
 from servers.spark import cluster, is_executor, is_worker
 from soak_tables import verify
-from trouble import EXCUSED, FENCED
-from trouble_parties import WORDS, Drivers, Lease, Writer, wait_until
+from trouble_parties import WORDS, Drivers, Lease, Writer, logs, wait_until
 from verifier import Verifier
 
 PARTITIONS = 8
@@ -47,24 +46,16 @@ class SoakFailed(Exception):
 
 
 class Producer(Writer):
-    """A transactional producer with a fixed rate; 5 % of transactions are aborted, and every word has one partition."""
+    """A transactional producer with a fixed rate, in which every word has one partition."""
 
     pause = 0.1
+    aborts = 0.05
     rate = 1000
 
-    def _write(self, producer: Any) -> None:
-        aborted = self._rng.random() < 0.05
-        producer.begin_transaction()
+    def _batch(self) -> Iterator[tuple[str, int]]:
         for _ in range(round(self.rate * self.pause / 2)):
-            self.written += 1
             word = self._rng.randrange(len(WORDS))
-            name = "aborted" if aborted else WORDS[word]
-            producer.produce(self._topic, f"{name} {self.written}", partition=word % self.partitions)
-        if aborted:
-            producer.flush(5)
-            producer.abort_transaction(10)
-        else:
-            producer.commit_transaction(10)
+            yield WORDS[word], word % self.partitions
 
 
 @dataclass(frozen=True)
@@ -249,8 +240,16 @@ class Soak:
         return sorted(chosen)
 
     def _strike(self, kind: str, rng: random.Random) -> float | None:
-        strike: Callable[[random.Random], float | None] = getattr(self, f"_kill_{kind}")
-        return strike(rng)
+        """Kill a process of this kind; return the time of the kill, None if there is none."""
+        if kind in ("broker", "zookeeper"):
+            return self._outage(self.kafka if kind == "broker" else self.zookeeper, rng)
+        if kind != "driver":
+            return self._kill_one(rng, is_executor if kind == "executor" else is_worker)
+        leader = self._leader()
+        if leader is None:
+            return None
+        leader.signal(signal.SIGKILL)
+        return time.time()
 
     def _await(self, kind: str, struck: Future[float | None]) -> None:
         at = struck.result()
@@ -267,7 +266,7 @@ class Soak:
         try:
             wait_until(recovered, "a commit", PATIENCE)
         except AssertionError as error:
-            raise SoakFailed(f"{error}\n{self._logs()}") from None
+            raise SoakFailed(f"{error}\n{logs(self.place)}") from None
         first, fresh = self.commits.next_after(since), self.commits.next_after(since, planned=True)
         assert first is not None
         assert fresh is not None
@@ -281,19 +280,6 @@ class Soak:
             raise SoakFailed(
                 f"a driver ended before the first fault, with exit code {code}: {said or 'it said nothing'}"
             )
-
-    def _kill_driver(self, rng: random.Random) -> float | None:
-        leader = self._leader()
-        if leader is None:
-            return None
-        leader.signal(signal.SIGKILL)
-        return time.time()
-
-    def _kill_executor(self, rng: random.Random) -> float | None:
-        return self._kill_one(rng, is_executor)
-
-    def _kill_worker(self, rng: random.Random) -> float | None:
-        return self._kill_one(rng, is_worker)
 
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
         """Kill a random process of the leading driver that `fits`; return the time of the kill, None if none fits."""
@@ -310,12 +296,6 @@ class Soak:
     def _leader(self) -> Any:
         found = self.lease.holder()
         return self.drivers.of(found[0]) if found is not None else None
-
-    def _kill_broker(self, rng: random.Random) -> float:
-        return self._outage(self.kafka, rng)
-
-    def _kill_zookeeper(self, rng: random.Random) -> float:
-        return self._outage(self.zookeeper, rng)
 
     def _outage(self, server: Kafka | ZooKeeper, rng: random.Random) -> float:
         server.kill()
@@ -353,10 +333,8 @@ class Soak:
         )
 
     def _report(self, minutes: float, verifier: Verifier, records: int) -> dict[str, Any]:
-        codes = [one for one in self.drivers.ended if one[0] not in (-signal.SIGKILL, FENCED)]
-        for code, said in codes:
-            if not any(one in said for one in EXCUSED):
-                verifier.problems.append(f"a driver ended with exit code {code}: {said[-500:]}")
+        for code, said in self.drivers.unexpected():
+            verifier.problems.append(f"a driver ended with exit code {code}: {said[-500:]}")
         return {
             "minutes": minutes,
             "seed": self.seed,
@@ -373,7 +351,3 @@ class Soak:
             "fresh_p50_s_of": {kind: percentile(times, 0.5) for kind, times in self.faults.of_kind.items()},
             "fresh_max_s_of": {kind: round(max(times, default=0.0), 3) for kind, times in self.faults.of_kind.items()},
         }
-
-    def _logs(self) -> str:
-        logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
-        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)

@@ -21,13 +21,12 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from join_job import BEFORE
-from programs import loaded
 from servers.kafka_reading import committed_values
 from servers.running import Kafka, start_kafka
+from trouble_parties import start_driver
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS, KEYS, STEP = 2, 40, 5
 """Partitions of a topic; distinct keys; milliseconds of event time between two records of a side."""
 KILLED = -signal.SIGKILL
@@ -55,18 +54,8 @@ class Side(threading.Thread):
         self.failed = producer.flush(120)
 
 
-Topics = tuple[str, str, str]
-"""Address of the brokers for the drivers, left topic, right topic."""
 Outage = Callable[[random.Random, str], None]
 """Makes the broker of a partition of a topic unavailable for a second or two."""
-
-
-def drive(place: Path, topics: Topics, *options: str):
-    path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
-    target = f"join_job:topology{topics!r}"
-    argv = ["-m", "txstorm", "run", target, "--engine", "local", "--json", "--data-dir", str(place / "data"), *options]
-    log = place / f"driver-{time.monotonic_ns()}.log"
-    return loaded().start(*argv, env={**os.environ, "PYTHONPATH": path}, output=log, merged=True, session=True)
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ def run_trouble(place: Path, say: Callable[[str], None], kafka: Kafka, brokers: 
     say(f"TXSTORM_TROUBLE_SEED={seed}")
     rng = random.Random(seed)
     left, right = (kafka.make_topic(partitions=PARTITIONS) for _ in range(2))
-    topics = (brokers, left, right)
+    target = f"join_job:topology{(brokers, left, right)!r}"
     sides = [
         Side(kafka, left, "l", trouble.records, 0, rng.randrange(1 << 30)),
         Side(kafka, right, "r", trouble.records, trouble.pause, rng.randrange(1 << 30)),
@@ -92,7 +81,7 @@ def run_trouble(place: Path, say: Callable[[str], None], kafka: Kafka, brokers: 
     for one in sides:
         one.start()
     for number in range(trouble.kills):
-        driver = drive(place, topics)
+        driver = start_driver(place, target)
         try:
             time.sleep(rng.uniform(2.0, 5.0))
             if number == 1:
@@ -105,7 +94,7 @@ def run_trouble(place: Path, say: Callable[[str], None], kafka: Kafka, brokers: 
     for one in sides:
         one.join()
         assert one.failed == 0
-    last = drive(place, topics, "--end-of-input")
+    last = start_driver(place, target, "--end-of-input")
     try:
         assert last.wait(120) == 0, last.printed
     finally:

@@ -20,7 +20,7 @@ from servers.kafka_reading import committed_values
 from servers.proxy import LossyProxy
 from servers.running import Kafka, ZooKeeper
 from servers.zookeeper import is_write
-from trouble_parties import Drivers, Lease, Writer, wait_until
+from trouble_parties import Drivers, Lease, Writer, logs, wait_until
 from trouble_tables import Ended, Known, verify
 
 SESSION = 2.0
@@ -34,10 +34,6 @@ POINTS = [
     "p7.3.before", "p7.3.written", "p8.before", "p8.after", "ledger.before", "ledger.written", "kafka.fenced",
     "kafka.begun", "kafka.sent", "kafka.committed",
 ]  # fmt: skip
-
-FENCED = 3
-EXCUSED = ["the brokers cannot be asked", "has no topic", "expected an answer"]
-"""Error messages with which a driver may legitimately end, besides being killed or fenced."""
 
 Trouble = Callable[[random.Random], None]
 
@@ -117,7 +113,7 @@ class World:
         try:
             wait_until(lambda: self.drivers.committed() > before, "a commit", PATIENCE)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.logs()}") from None
+            raise AssertionError(f"{error}\n{logs(self.place)}") from None
 
     def end(self) -> dict[str, int]:
         """Stop the producer, have one driver read the rest of the topic, verify the tables, and return their counts."""
@@ -127,8 +123,7 @@ class World:
         found = verify(self.drivers.data_dir, self.topic, self._id(), self.known, self.target, kafka.bootstrap)
         codes = Counter(code for code, _ in self.drivers.ended)
         self.say(f"{found}; ended with: {dict(codes)}")
-        for code, said in self.drivers.ended:
-            assert code in (-signal.SIGKILL, FENCED) or any(one in said for one in EXCUSED), (code, said)
+        assert self.drivers.unexpected() == []
         return found
 
     def close(self) -> None:
@@ -136,11 +131,6 @@ class World:
         self.drivers.close()
         if self.writer.is_alive():
             self.writer.end()
-
-    def logs(self) -> str:
-        """Return the tails of the drivers' logs."""
-        logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
-        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
 
     # -- servers ------------------------------------------------------------------------------------------------
 
