@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import main
 from benchmarks.nexmark import events, heartbeats
 from benchmarks.nexmark.events import BID, LAG_MS, SLIDE_MS, START_MS, WINDOW_MS, campaigns, draw, read, stored
 from benchmarks.nexmark.queries import DIGEST, QUERIES, WrongResult, compare, expected
@@ -181,11 +180,6 @@ def test_a_wrong_side_has_no_figures(tmp_path: Path):
     assert results.of("small", "drifting") == []
     assert "WRONG: expected" in results.missing["small: drifting"]
     assert len(results.drifts) == 2  # rounds
-
-
-def test_sides_can_be_chosen(capsys: pytest.CaptureFixture[str]):
-    assert main(["--quick", "q7", "--sides", "ours,sparkle"]) == 2
-    assert "no side is called sparkle; there are: ours txstorm " in capsys.readouterr().err
 
 
 def test_every_window_query_is_compared():
