@@ -54,11 +54,8 @@ def test_ranks_of_words_can_be_recovered(keys: int):
     assert ranks_of(pa.array(["K0", "", "k-1", "k007"]), keys).tolist() == [-1] * 4
 
 
-def test_changed_keys_are_distinct():
+def test_changed_keys_are_distinct_and_the_load_phase_has_every_key_once():
     assert len(set(spread_ranks(5, range(1_000), 10_000))) == 1_000
-
-
-def test_the_load_phase_has_every_key_once():
     job = Job("words", 10, 3, keys=1_000_000)
     assert job.loads == 4
     loaded = np.concatenate([job.ranks(txid, range(job.size(txid))) for txid in range(1, job.loads + 1)])
@@ -165,6 +162,9 @@ def test_sides_run_alternately_and_are_exact(results: Results):
                 assert one.peak_mib > 1
     [ours, _] = results.of("tables", "txstorm")
     assert len(ours.commits_ms) == ours.txids == 4  # one commit per txid
+    assert list(results.seconds) == ["warm-up", *(one.name for one in SMALL)]
+    assert list(results.seconds["small"]) == ["txstorm", "loop"]
+    assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
 
 
 def test_peers_that_cannot_run_are_reported(results: Results):
@@ -179,12 +179,6 @@ def test_runs_without_transactions_process_the_same_packs(results: Results):
             assert not one.commits_ms
             assert (one.txids, one.tuples) == (ours.txids, ours.tuples) == (6, 300)
             assert one.more == {name: ours.more[name] for name in ("jobs", "largest pack")}
-
-
-def test_seconds_are_reported_by_comparison_and_entry(results: Results):
-    assert list(results.seconds) == ["warm-up", *(one.name for one in SMALL)]
-    assert list(results.seconds["small"]) == ["txstorm", "loop"]
-    assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
 
 
 def test_a_side_or_call_reports_why_it_failed(tmp_path: Path):
@@ -355,8 +349,5 @@ def test_bytes_are_counted_by_kind(tmp_path: Path):
     assert result["process"] > result["bytes"]["data"] > 0
     assert result["bytes"]["log"] > 0
     assert result["changed"] > 16 * 300 * 12
-
-
-def test_files_are_distinguished_by_kind():
     paths = ["t/_delta_log/1.json", "t/_delta_log/1.checkpoint.parquet", "t/part.parquet", "ledger.db-wal", "i/x.mdb"]
     assert [kind_of(path) for path in paths] == ["log", "checkpoints", "data", "ledger", "index"]

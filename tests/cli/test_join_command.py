@@ -144,9 +144,8 @@ def test_join_that_is_no_longer_held_back_names_no_partition(tmp_path: Path):
 def test_history_of_a_key(clicks: Path, command: Commands):
     shown = command.json("join", clicks, "join", "--key", "a")
     rows = {row["id"]: row for row in shown["rows"]}
-    assert {
-        id: (row["added"], row.get("released", row.get("expired")), row["matched"]) for id, row in rows.items()
-    } == {
+    fates = {id: (row["added"], row.get("released", row.get("expired")), row["matched"]) for id, row in rows.items()}
+    assert fates == {
         "l1": (1, 2, 2),
         "l2": (2, 3, 3),
         "l4": (4, 5, None),
@@ -163,18 +162,10 @@ def test_history_of_a_key(clicks: Path, command: Commands):
     assert fate == f"released in txid 5 without a match; its bounds are {at(190)} to {at(200)}"
     assert nearest == f"right row r5 at {at(205)} is outside the bounds of left row l4"
     assert [step["txid"] for step in shown["positions"]] == [1, 2, 3, 4, 5]
-    assert shown["positions"][2] == {
-        "txid": 3,
-        "left": at(40),
-        "right": at(60),
-        "released_before": at(60),
-        "expired_before": at(30),
-    }
+    positions = {"left": at(40), "right": at(60), "released_before": at(60), "expired_before": at(30)}
+    assert shown["positions"][2] == {"txid": 3, **positions}
     text = command.printed("join", clicks, "join", "--key", "a")
     assert f"left l2: joined with right row r2 in txid 3; {straggler}" in text
-
-
-def test_left_row_that_was_released_at_once(clicks: Path, command: Commands):
     shown = command.json("join", clicks, "join", "--key", "b")
     assert [(row["id"], row["added"], row["released"]) for row in shown["rows"]] == [("l3", 3, 3)]
     assert shown["rows"][0]["why"][1] == "no right row of this key has arrived up to txid 5"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -44,43 +44,31 @@ def made(settings: dict[str, str]) -> Topology:
 topology = made({})
 
 
-class Listener:
+class Listener(socketserver.ThreadingTCPServer):
     """A fake ZooKeeper server that accepts any client, and records all bytes that it receives."""
 
+    daemon_threads = True
+
     def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.hosts = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        self.connections = 0
-        self.heard = b""
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self.hosts = f"127.0.0.1:{self.server_address[1]}"
+        self.connections, self.heard = 0, b""
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._listen, args=[client], daemon=True).start()
-
-    def _listen(self, client: socket.socket) -> None:
-        with client:
-            answered = False
-            while data := client.recv(65536):
-                self.heard += data
-                if not answered:
-                    client.sendall(struct.pack(">i", len(CONNECTED)) + CONNECTED)
-                    answered = True
-
-    def close(self) -> None:
-        self._socket.close()
+    def finish_request(self, client: Any, address: Any) -> None:
+        self.connections += 1
+        answer = struct.pack(">i", len(CONNECTED)) + CONNECTED
+        while data := client.recv(65536):
+            self.heard += data
+            client.sendall(answer)
+            answer = b""
 
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    listener = Listener()
-    yield listener
-    listener.close()
+    with Listener() as listener:
+        yield listener
+        listener.shutdown()
 
 
 @pytest.fixture

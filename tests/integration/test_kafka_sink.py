@@ -149,18 +149,16 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
 
 def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_broker, tmp_path):
     topic, marks = kafka_broker.make_topic(), kafka_broker.make_topic(cleanup_policy="compact")
-    other = Producer(
-        {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"other-{topic}", "log_level": 0}
-    )
+    settings = {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"other-{topic}", "log_level": 0}
+    other = Producer(settings)
     other.init_transactions(30)
     other.begin_transaction()
     other.produce(marks, b"never committed", key=b"other")
     other.flush(30)
     built = topology(kafka_broker.bootstrap, topic, progress_topic=marks, timeout=5.0)
     try:
-        with pytest.raises(
-            BlockedError, match=rf"no records received from {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"
-        ):
+        hanging = rf"no records received from {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"
+        with pytest.raises(BlockedError, match=hanging):
             ends(built, tmp_path / "data")
     finally:
         other.abort_transaction(30)
@@ -278,9 +276,8 @@ def test_a_topic_that_is_not_there(kafka_broker, tmp_path):
 
 def test_a_topic_for_smaller_records(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(max_message_bytes="2000")
-    with pytest.raises(
-        InputError, match=r"its max\.message.bytes is 2000, expected 1000256 .* set max_message_bytes=1744"
-    ):
+    small = r"its max\.message.bytes is 2000, expected 1000256 .* set max_message_bytes=1744"
+    with pytest.raises(InputError, match=small):
         ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     ends(topology(kafka_broker.bootstrap, topic, max_message_bytes=1744), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
@@ -288,16 +285,10 @@ def test_a_topic_for_smaller_records(kafka_broker, tmp_path):
 
 def test_the_largest_record_goes_through(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(max_message_bytes="2000")
-    builder = TransactionalTopologyBuilder(
-        "t" * 64, "source", MemoryTransactionalSpout([[("x" * 1744,), ("y" * 1744,)]], ["word"])
-    )
-    sink = KafkaSink(
-        "o" * 64,
-        topic,
-        kafka_broker.bootstrap,
-        value=lambda row: f'"{row["word"][2:]}"',
-        max_message_bytes=1744,
-    )
+    spout = MemoryTransactionalSpout([[("x" * 1744,), ("y" * 1744,)]], ["word"])
+    builder = TransactionalTopologyBuilder("t" * 64, "source", spout)
+    options = {"value": lambda row: f'"{row["word"][2:]}"', "max_message_bytes": 1744}
+    sink = KafkaSink("o" * 64, topic, kafka_broker.bootstrap, **options)
     builder.set_bolt("send", sink).global_grouping("source")
     ends(builder.build_topology(), tmp_path / "data")
     assert [len(record.value) for record in committed_records(kafka_broker.bootstrap, topic)] == [1742, 1742]
@@ -323,13 +314,10 @@ def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
     return settings.pop("bootstrap.servers"), settings
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"sasl.password": "wrong"}, "[Aa]uthentication"),
-        ({"ssl.ca.location": ""}, "certificate verify failed"),
-    ],
-)
+WRONG = [({"sasl.password": "wrong"}, "[Aa]uthentication"), ({"ssl.ca.location": ""}, "certificate verify failed")]
+
+
+@pytest.mark.parametrize(("changed", "reason"), WRONG)
 def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker, tmp_path, changed, reason):
     topic = kafka_broker.make_topic()
     brokers, settings = secured(kafka_broker, **changed)

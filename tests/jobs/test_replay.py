@@ -16,15 +16,7 @@ import pytest
 from programs import loaded
 
 from jobs.replay import main, parser
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    SinkTable,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import BasicBolt, TransactionalSpout, TransactionalTopologyBuilder, run
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
 from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
@@ -40,6 +32,7 @@ from txstorm.results.views import (
     read_directory_history,
 )
 from txstorm.runtime.handle import RunHandle
+from txstorm.sinks import DeltaSink
 from txstorm.topology.graph import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -474,42 +467,24 @@ class Bad(BasicBolt):
         collector.emit(tuple["line"])
 
 
-class Log(BatchBolt, Committer):
-    log = SinkTable("log", {"line": str})
-
-    def prepare(self, context, collector, attempt):
-        self.rows, self.lines = context.sink("log"), []
-
-    def execute(self, tuple):
-        self.lines.append(tuple["line"])
-
-    def finish_batch(self):
-        for line in self.lines:
-            self.rows.append(line)
+LINES = ("good", "bad", "good", "worse", "good")
+CLEANED: list[int] = []
 
 
-class Cleaned(TransactionalSpout):
+class Cleaned(TransactionalSpout, SpoutCoordinator, Emitter):
     """A spout of one line of `LINES` per txid; "worse" fails the whole batch. Records calls of `cleanup_before`."""
 
     fields = ("line",)
 
     def coordinator(self, context):
-        return NextLine()
+        return self
 
     def emitter(self, context):
-        return CleanedEmitter()
+        return self
 
-
-LINES = ("good", "bad", "good", "worse", "good")
-CLEANED: list[int] = []
-
-
-class NextLine(SpoutCoordinator):
     def initialize_transaction(self, txid, previous):
         return NOT_READY if txid > len(LINES) else txid - 1
 
-
-class CleanedEmitter(Emitter):
     def emit_batch(self, attempt, metadata, collector):
         if LINES[metadata] == "worse":
             raise ValueError("no line can be read")
@@ -524,11 +499,10 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
     """A backfill skips the same dead letters (records and a whole batch), and calls no `cleanup_before`."""
     builder = TransactionalTopologyBuilder("letters", "lines", Cleaned(), 1)
     builder.set_bolt("bad", Bad(), 1).shuffle_grouping("lines")
-    builder.set_bolt("log", Log(), 1).global_grouping("bad")
-    builder.set_setting("on_error", "dead_letter")
-    builder.set_setting("max_dead_letters", 10)
-    builder.set_setting("max_pack_txids", 1)
-    builder.set_setting("max_spout_pending", 1)  # so that batches begin after commits, of which emitters hear
+    builder.set_bolt("log", DeltaSink("log", {"line": str}), 1).global_grouping("bad")
+    # Batches begin after commits, of which emitters hear.
+    one_by_one = {"max_pack_txids": 1, "max_spout_pending": 1}
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": 10, **one_by_one})
     topology = builder.build_topology()
     run(topology, engine="local", data_dir=tmp_path / "data", until_txid=len(LINES)).awaitTermination()
     assert CLEANED

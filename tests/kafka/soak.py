@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import threading
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from servers.family import Member, members
 from servers.kafka_reading import committed_values
@@ -125,28 +124,18 @@ class Commits(threading.Thread):
         return None
 
 
-@dataclass
-class Faults:
-    """Injected faults, with the recovery time after each.
+class Fault(NamedTuple):
+    """An injected fault, and the seconds until the system had recovered from it.
 
     Attributes:
-        count: number of faults, by kind.
-        next: seconds from each kill to the next commit.
-        fresh: seconds from each kill to the first commit of a transaction that was planned after it.
-        of_kind: the values of `fresh`, by kind of fault.
+        kind: the kind of process that was killed.
+        next: seconds from the kill to the next commit.
+        fresh: seconds from the kill to the first commit of a transaction that was planned after it.
     """
 
-    count: Counter[str] = field(default_factory=Counter)
-    next: list[float] = field(default_factory=list)
-    fresh: list[float] = field(default_factory=list)
-    of_kind: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-
-    def add(self, kind: str, next: float, fresh: float) -> None:
-        """Record a fault with its recovery times in seconds."""
-        self.count[kind] += 1
-        self.next.append(next)
-        self.fresh.append(fresh)
-        self.of_kind[kind].append(fresh)
+    kind: str
+    next: float
+    fresh: float
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -173,7 +162,7 @@ class Soak:
     say: Say
     rate: int = 6000
     rest: float = 3.0
-    faults: Faults = field(default_factory=Faults)
+    faults: list[Fault] = field(default_factory=list)
     struck: bool = False
 
     def run(self, minutes: float) -> dict[str, Any]:
@@ -248,13 +237,13 @@ class Soak:
         leader = self._leader()
         if leader is None:
             return None
-        leader.signal(signal.SIGKILL)
+        leader.kill()
         return time.time()
 
     def _await(self, kind: str, struck: Future[float | None]) -> None:
         at = struck.result()
         if at is not None:  # a process was found and killed
-            self.faults.add(kind, *self._recovery(at))
+            self.faults.append(Fault(kind, *self._recovery(at)))
 
     def _recovery(self, since: float) -> tuple[float, float]:
         """Return the seconds from `since` to the next commit, and to the first of a transaction planned after it."""
@@ -286,7 +275,7 @@ class Soak:
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()
-            family = {one.pid: one for one in members(leader.process.pid)} if leader is not None else {}
+            family = {one.pid: one for one in members(leader.pid)} if leader is not None else {}
             fitting = [one for one in family.values() if fits(one, family)]
             if fitting and rng.choice(sorted(fitting, key=lambda one: one.pid)).kill():
                 return time.time()
@@ -324,30 +313,31 @@ class Soak:
             thread.join()
 
     def _line(self) -> str:
-        seen, faults = list(self.commits.seen), self.faults
-        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(faults.count.items()))
-        p50, p99 = (percentile(faults.next, share) for share in (0.5, 0.99))
+        seen, faults = list(self.commits.seen), list(self.faults)
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(one.kind for one in faults).items()))
+        p50, p99 = (percentile([one.next for one in faults], share) for share in (0.5, 0.99))
         return (
-            f"{faults.count.total()} faults ({kinds}), {self.commits.records:,} of {self.writer.written:,} records, "
+            f"{len(faults)} faults ({kinds}), {self.commits.records:,} of {self.writer.written:,} records, "
             f"txid {seen[-1].last if seen else 0}, recovery p50 {p50} s, p99 {p99} s"
         )
 
     def _report(self, minutes: float, verifier: Verifier, records: int) -> dict[str, Any]:
+        fresh = {kind: [one.fresh for one in self.faults if one.kind == kind] for kind in KINDS}
         for code, said in self.drivers.unexpected():
             verifier.problems.append(f"a driver ended with exit code {code}: {said[-500:]}")
         return {
             "minutes": minutes,
             "seed": self.seed,
-            "faults": {kind: self.faults.count[kind] for kind in KINDS},
+            "faults": {kind: len(times) for kind, times in fresh.items()},
             "records": records,
             "txids": verifier.txids,
             "lost": verifier.lost,
             "twice": verifier.twice,
             "problems": verifier.problems,
-            "recovery_p50_s": percentile(self.faults.next, 0.5),
-            "recovery_p99_s": percentile(self.faults.next, 0.99),
-            "fresh_p50_s": percentile(self.faults.fresh, 0.5),
-            "fresh_p99_s": percentile(self.faults.fresh, 0.99),
-            "fresh_p50_s_of": {kind: percentile(times, 0.5) for kind, times in self.faults.of_kind.items()},
-            "fresh_max_s_of": {kind: round(max(times, default=0.0), 3) for kind, times in self.faults.of_kind.items()},
+            "recovery_p50_s": percentile([one.next for one in self.faults], 0.5),
+            "recovery_p99_s": percentile([one.next for one in self.faults], 0.99),
+            "fresh_p50_s": percentile([one.fresh for one in self.faults], 0.5),
+            "fresh_p99_s": percentile([one.fresh for one in self.faults], 0.99),
+            "fresh_p50_s_of": {kind: percentile(times, 0.5) for kind, times in fresh.items()},
+            "fresh_max_s_of": {kind: round(max(times, default=0.0), 3) for kind, times in fresh.items()},
         }

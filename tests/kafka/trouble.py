@@ -181,7 +181,7 @@ class World:
         point = f"{rng.choice(POINTS)}:kill:{rng.randint(1, 3)}"
         self.say(f"  {point}")
         driver, until = self.drivers.replace_all(point), time.monotonic() + 10
-        while driver.process.poll() is None and time.monotonic() < until:
+        while driver.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
 
     def driver_frozen(self, rng: random.Random) -> None:
@@ -201,7 +201,7 @@ class World:
         driver = self.drivers.of(found[0]) if found is not None else None
         if found is None or driver is None:
             return None
-        driver.signal(number)
+        driver.send_signal(number)
         return found[0]
 
     @contextmanager
@@ -212,7 +212,7 @@ class World:
         finally:
             driver = self.drivers.of(pid) if pid is not None else None
             if driver is not None:
-                driver.signal(signal.SIGCONT)
+                driver.send_signal(signal.SIGCONT)
 
     # -- the topic ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -143,21 +142,9 @@ def logs(place: Path) -> str:
     return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in last)
 
 
-@dataclass
-class Driver:
-    """One ``txstorm run`` process."""
-
-    process: Program
-
-    def signal(self, number: int) -> None:
-        """Send the signal `number` to the process, if it is running."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-
-    @property
-    def said(self) -> str:
-        """The last twelve lines of its output."""
-        return "\n".join(self.process.printed.splitlines()[-12:])
+def said(driver: Program) -> str:
+    """Return the last twelve lines of a driver's output."""
+    return "\n".join(driver.printed.splitlines()[-12:])
 
 
 class Drivers:
@@ -188,7 +175,7 @@ class Drivers:
         self._place = place
         self._environment = dict(environment or {})
         self._target, self._options, self._engine = target, options, engine
-        self._running: list[Driver] = []
+        self._running: list[Program] = []
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="drivers")
@@ -202,28 +189,34 @@ class Drivers:
         while not self._over.wait(0.1):
             with self._lock:
                 for number, driver in enumerate(self._running):
-                    code = driver.process.poll()
-                    if code is not None:
-                        end_session(driver.process.pid)
-                        self.ended.append((code, driver.said))
+                    if driver.poll() is not None:
+                        self.ended.append(self._end(driver))
                         self._running[number] = self._new()
 
-    def _new(self, *options: str, fault: str = "") -> Driver:
+    def _new(self, *options: str, fault: str = "") -> Program:
         options = (*self._options, *(options or ("--standby",)))
         environment = {"TXSTORM_FAULT": fault, **self._environment}
-        return Driver(start_driver(self._place, self._target, *options, engine=self._engine, **environment))
+        return start_driver(self._place, self._target, *options, engine=self._engine, **environment)
+
+    @staticmethod
+    def _end(driver: Program) -> tuple[int, str]:
+        """Kill a driver, if it runs, and what it has started; return its exit code and the end of its output."""
+        driver.kill()
+        code = driver.wait()
+        end_session(driver.pid)
+        return code, said(driver)
 
     def unexpected(self) -> list[tuple[int, str]]:
         """Return exit code and output of the drivers that ended for another reason than a kill or a known error."""
         expected = (-signal.SIGKILL, FENCED)
         return [one for one in self.ended if one[0] not in expected and not any(why in one[1] for why in EXCUSED)]
 
-    def of(self, pid: int) -> Driver | None:
+    def of(self, pid: int) -> Program | None:
         """Return the running driver with process id `pid`; None if there is none."""
         with self._lock:
-            return next((one for one in self._running if one.process.pid == pid), None)
+            return next((one for one in self._running if one.pid == pid), None)
 
-    def replace_all(self, fault: str) -> Driver:
+    def replace_all(self, fault: str) -> Program:
         """Kill both drivers with SIGKILL and start two new ones; return the first, which dies at the point `fault`."""
         with self._lock:
             self._kill()
@@ -237,13 +230,11 @@ class Drivers:
         self._kill()
         last = self._new("--available-now", "--standby")  # the session of a killed driver may not have expired yet
         try:
-            code = last.process.wait(seconds)
+            last.wait(seconds)
         finally:
-            last.process.kill()
-            last.process.wait()
-            end_session(last.process.pid)
-        assert code == 0, last.said
-        return last.said
+            code, shown = self._end(last)
+        assert code == 0, shown
+        return shown
 
     def close(self) -> None:
         """Kill all drivers."""
@@ -252,12 +243,8 @@ class Drivers:
         self._kill(note=False)
 
     def _kill(self, *, note: bool = True) -> None:
-        for driver in self._running:
-            driver.signal(signal.SIGKILL)
-            code = driver.process.wait()
-            end_session(driver.process.pid)
-            if note:
-                self.ended.append((code, driver.said))
+        ended = [self._end(driver) for driver in self._running]
+        self.ended += ended if note else []
         self._running = []
 
     def committed(self) -> int:
