@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from txstorm.topology.settings import Settings
 pytestmark = pytest.mark.integration
 
 QUICK = ZooKeeperOptions(session_timeout=2.0, connect_timeout=60.0, patience=120.0)
+SECONDS = 180
 LASTING = ZooKeeperOptions(session_timeout=60.0, connect_timeout=60.0, patience=120.0)
 
 
@@ -44,6 +46,7 @@ class Place:
         self.hosts, self.root = hosts, root
         self._handles: list[Ledger] = []
         self._clients: list[KazooClient] = []
+        self.threads = ThreadPoolExecutor(3)
 
     def ledger(
         self, hosts: str = "", options: ZooKeeperOptions = QUICK, holder: str = "", **more: Any
@@ -70,6 +73,7 @@ class Place:
         second.close()
 
     def close(self) -> None:
+        self.threads.shutdown(wait=False)
         for handle in self._handles:
             handle.close()
         for client in self._clients:
@@ -94,27 +98,6 @@ def place(zookeeper_server: ZooKeeper) -> Iterator[Place]:
 def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
     with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as made:
         yield made
-
-
-def in_thread(call: Callable[[], object]) -> Callable[[], list[Exception]]:
-    """Start `call` on a thread; return a function that waits for its end and returns the exceptions raised."""
-    raised: list[Exception] = []
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def ended() -> list[Exception]:
-        thread.join(180)
-        assert not thread.is_alive()
-        return raised
-
-    return ended
 
 
 # -- lost answers ---------------------------------------------------------------------------------------------------
@@ -147,12 +130,12 @@ def test_a_commit_that_never_arrived_is_sent_again(place: Place, proxy: LossyPro
     ledger.commit([Put("a", b"1")])
     # Held back on the way, and then gone with the connection.
     proxy.stall()
-    ended = in_thread(lambda: ledger.commit([Put("a", b"2", 0)]))
+    committing = place.threads.submit(ledger.commit, [Put("a", b"2", 0)])
     while not ledger._session._kazoo._pending:  # in flight
         time.sleep(0.01)
     proxy.cut()
     proxy.heal()
-    assert ended() == []
+    committing.result(SECONDS)
     assert ledger.get("a") == Entry(b"2", 1)
     ledger.check_lease()
 
@@ -178,12 +161,13 @@ def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyPr
     ledger, other = place.ledger(proxy.address, LASTING, "run"), place.ledger()
     ledger.commit([Put("a", b"1")])
     proxy.cut()
-    committing = in_thread(lambda: ledger.commit([Put("a", b"2", 0)]))
-    checking, reading = in_thread(ledger.check_lease), in_thread(lambda: ledger.get("a"))
+    calls = [(ledger.commit, [Put("a", b"2", 0)]), (ledger.check_lease,), (ledger.get, "a")]
+    waiting = [place.threads.submit(*call) for call in calls]
     with pytest.raises(HeldError):
         other.acquire("other")
     proxy.heal()
-    assert committing() == checking() == reading() == []
+    for call in waiting:
+        call.result(SECONDS)
     assert other.get("a") == Entry(b"2", 1)
 
 
@@ -191,9 +175,9 @@ def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zooke
     ledger = place.ledger(options=LASTING, holder="run")
     ledger.commit([Put("a", b"before")])
     zookeeper_server.kill()
-    ended = in_thread(lambda: ledger.commit([Put("a", b"during", 0), Put("log/0", b"", ABSENT)]))
+    committing = place.threads.submit(ledger.commit, [Put("a", b"during", 0), Put("log/0", b"", ABSENT)])
     zookeeper_server.restart()
-    assert ended() == []
+    committing.result(SECONDS)
     assert ledger.get("a") == Entry(b"during", 1)
     ledger.check_lease()
     assert "'run'" in str(place.ledger().holder())
@@ -343,13 +327,11 @@ def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatc
     first, second = place.ledger(holder="one"), place.ledger()
     # Nobody looks again by itself.
     monkeypatch.setattr(zookeeper_lease, "_LOOK", 1000.0)
-    free: list[bool] = []
-    ended = in_thread(lambda: free.append(second.wait_free(1000)))
+    free = place.threads.submit(second.wait_free, 1000)
     while not second._session._kazoo._data_watchers:
         time.sleep(0.01)
     place.expire(first)
-    assert ended() == []
-    assert free == [True]
+    assert free.result(SECONDS) is True
     second.acquire("two")
 
 

@@ -83,7 +83,15 @@ def built(spout, name):
     return builder.build_topology()
 
 
-class Two(PartitionedCoordinator, OpaquePartitionedCoordinator):
+class Source:
+    fields = ("line",)
+
+    def coordinator(self, context):
+        return self
+
+    def emitter(self, context):
+        return self
+
     def is_ready(self):
         return True
 
@@ -91,15 +99,7 @@ class Two(PartitionedCoordinator, OpaquePartitionedCoordinator):
         return 2
 
 
-class Lines(PartitionedTransactionalSpout, PartitionedEmitter):
-    fields = ("line",)
-
-    def coordinator(self, context):
-        return Two()
-
-    def emitter(self, context):
-        return self
-
+class Lines(Source, PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last):
         at = 0 if last is None else last["to"]
         self.emit_partition_batch(attempt, collector, partition, {"from": at, "to": at + 2})
@@ -110,18 +110,9 @@ class Lines(PartitionedTransactionalSpout, PartitionedEmitter):
             collector.emit(line)
 
 
-class Opaque(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
-    fields = ("line",)
-
-    def coordinator(self, context):
-        return Two()
-
-    def emitter(self, context):
-        return self
-
-    def num_partitions(self):
-        return 2
-
+class Opaque(
+    Source, OpaquePartitionedTransactionalSpout, OpaquePartitionedCoordinator, OpaquePartitionedEmitter
+):
     def emit_partition_batch(self, attempt, collector, partition, last):
         at = 0 if last is None else last
         found = lines(partition)[at : at + 2]

@@ -234,7 +234,7 @@ class Soak:
             return self._outage(self.kafka if kind == "broker" else self.zookeeper, rng)
         if kind != "driver":
             return self._kill_one(rng, is_executor if kind == "executor" else is_worker)
-        leader = self._leader()
+        leader = self.drivers.leader(self.lease)
         if leader is None:
             return None
         leader.kill()
@@ -274,17 +274,13 @@ class Soak:
         """Kill a random process of the leading driver that `fits`; return the time of the kill, None if none fits."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
-            leader = self._leader()
+            leader = self.drivers.leader(self.lease)
             family = {one.pid: one for one in members(leader.pid)} if leader is not None else {}
             fitting = [one for one in family.values() if fits(one, family)]
             if fitting and rng.choice(sorted(fitting, key=lambda one: one.pid)).kill():
                 return time.time()
             time.sleep(0.2)
         return None
-
-    def _leader(self) -> Any:
-        found = self.lease.holder()
-        return self.drivers.of(found[0]) if found is not None else None
 
     def _outage(self, server: Kafka | ZooKeeper, rng: random.Random) -> float:
         server.kill()

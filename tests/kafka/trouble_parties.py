@@ -211,10 +211,11 @@ class Drivers:
         expected = (-signal.SIGKILL, FENCED)
         return [one for one in self.ended if one[0] not in expected and not any(why in one[1] for why in EXCUSED)]
 
-    def of(self, pid: int) -> Program | None:
-        """Return the running driver with process id `pid`; None if there is none."""
+    def leader(self, lease: Lease) -> Program | None:
+        """Return the running driver that holds the lease; None if there is none, or ZooKeeper is unreachable."""
+        holder = lease.holder()
         with self._lock:
-            return next((one for one in self._running if one.pid == pid), None)
+            return next((one for one in self._running if holder is not None and one.pid == holder[0]), None)
 
     def replace_all(self, fault: str) -> Program:
         """Kill both drivers with SIGKILL and start two new ones; return the first, which dies at the point `fault`."""
