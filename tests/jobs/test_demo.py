@@ -20,6 +20,7 @@ from programs import loaded
 from shared_session import run_here
 from verifier import Verifier
 
+from jobs.demo import FINISHED, main
 from txstorm.books.data_directory import ledger_exists
 from txstorm.results.views import StateView, committed_txid
 
@@ -185,8 +186,6 @@ def test_a_finished_demo_starts_over_unless_keep_is_given(expected: Counter[str]
 
 @pytest.mark.integration
 def test_a_demo_killed_while_emptying_its_directory_starts_over(again: Path, tmp_path: Path):
-    from jobs.demo import FINISHED
-
     for name in ("ledger.db", "format.json"):
         (again / name).unlink()
     assert (again / FINISHED).exists()
@@ -194,8 +193,6 @@ def test_a_demo_killed_while_emptying_its_directory_starts_over(again: Path, tmp
 
 
 def test_a_foreign_directory_is_rejected_and_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from jobs.demo import main
-
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.jpg").write_text("x")
     assert main(["--json", "--engine", "local", "--data-dir", str(tmp_path)]) == 2
@@ -207,8 +204,6 @@ def test_a_foreign_directory_is_rejected_and_unchanged(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("argument", ["--engine=storm", "--jsno", "extra"])
 def test_invalid_arguments_exit_with_code_2(argument: str, in_tmp: Path, capsys: Any):
-    from jobs.demo import main
-
     assert main(["--json", argument]) == 2
     assert argument.removeprefix("--engine=") in json.loads(capsys.readouterr().out)["error"]["message"]
     assert list(in_tmp.iterdir()) == []
