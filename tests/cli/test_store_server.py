@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import Commands
+from commands import Commands, serving
 from servers.running import start_redis
 
 from txstorm.joins import RestStore, StoreRow
@@ -20,29 +16,19 @@ from txstorm.joins import RestStore, StoreRow
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("stop", "given"), [(signal.SIGTERM, "option"), (signal.SIGINT, "variable")])
-def test_a_server_on_a_free_port_with_a_token(tmp_path: Path, stop: signal.Signals, given: str) -> None:
+def test_a_server_on_a_free_port_with_a_token(stop: signal.Signals, given: str) -> None:
     """A10: one line of JSON when it listens; exit code 0 after a signal."""
-    command = [sys.executable, "-m", "txstorm", "store-server", "--store", "memory", "--port", "0", "--json"]
-    environment = dict(os.environ)
-    if given == "option":
-        command += ["--token", "secret"]
-    else:
-        environment["TXSTORM_STORE_TOKEN"] = "secret"
-    server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, text=True
-    )
-    try:
-        line = json.loads(server.stdout.readline())
+    token = ["--token", "secret"] if given == "option" else []
+    environment = {} if token else {"TXSTORM_STORE_TOKEN": "secret"}
+    command = ["store-server", "--store", "memory", "--port", "0", *token]
+    with serving(*command, **environment) as (line, server):
         assert (line["store"], line["token"]) == ("memory", True)
         store = RestStore(line["url"], token="secret")
         store.put_many([StoreRow("a", 1, 1, {})])
         assert list(store.get_many(["a"], None, None)["a"]) == [StoreRow("a", 1, 1, {})]
         server.send_signal(stop)
         out, err = server.communicate(timeout=60)
-        assert (server.returncode, out, err) == (0, "", "")
-    finally:
-        server.kill()
-        server.wait()
+        assert (server.returncode, out.count("\n"), err) == (0, 1, "")
 
 
 @pytest.mark.parametrize(

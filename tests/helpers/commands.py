@@ -6,10 +6,13 @@ import io
 import json
 import os
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-from programs import ROOT, loaded
+from programs import ROOT, Program, loaded
 
 
 class Ended(NamedTuple):
@@ -74,3 +77,20 @@ def printed_by(*arguments: Any, **options: Any) -> str:
     done = run_program(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def serving(*arguments: Any, **environment: str) -> Iterator[tuple[dict[str, Any], Program]]:
+    """Run a command that serves; yield what it prints when it listens, parsed, and its process."""
+    command = ["-m", "txstorm", *arguments, "--json"]
+    process = loaded().start(*command, env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+    try:
+        until = time.monotonic() + 60
+        while "\n" not in process.printed:
+            assert process.poll() is None, process.complained
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield json.loads(process.printed), process
+    finally:
+        process.kill()
+        process.wait()

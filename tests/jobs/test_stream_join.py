@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from commands import printed_by, run_program
-from programs import loaded
+from commands import printed_by, run_program, serving
 from servers.kafka_reading import messages
 from servers.redis import Redis
 from servers.running import Kafka
@@ -155,17 +153,10 @@ def test_two_topics_joined_over_redis_into_a_topic(
 def test_two_topics_joined_over_a_store_server(produced: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A10, A19: the same over HTTP, with the token from the environment."""
     monkeypatch.setenv("STORE_TOKEN", "secret")
-    environment = {**os.environ, "TXSTORM_STORE_TOKEN": "secret"}
-    command = ["-m", "txstorm", "store-server", "--store", "memory", "--port", "0", "--json"]
-    server = loaded().start(*command, env=environment)
-    try:
-        Kafka.wait(lambda: "\n" in server.printed, "the address of the server", 60)
-        url = json.loads(server.printed)["url"]
-        store = f'[store]\nurl = "{url}"\ntoken = "$STORE_TOKEN"\nretain = "2 h"\n[sink]'
+    command = ["store-server", "--store", "memory", "--port", "0"]
+    with serving(*command, TXSTORM_STORE_TOKEN="secret") as (listening, _):
+        store = f'[store]\nurl = "{listening["url"]}"\ntoken = "$STORE_TOKEN"\nretain = "2 h"\n[sink]'
         finish(tmp_path, produced, {'"state"': '"rest"', "[sink]": store}, ONE)
-    finally:
-        server.kill()
-        server.wait()
     assert of_rows(SinkView(tmp_path / "data", "joined").to_pylist()) == expected()
 
 

@@ -12,13 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Commands
+from commands import Commands, serving
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_cases import COLUMNS, QUICK, finished, keeping, recreate
 from servers.running import Kafka
@@ -39,22 +39,13 @@ Collecting = Callable[..., DelayCollector]
 FIELDS = ("value", "topic", "partition", "offset")
 
 
-@contextmanager
-def serving(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run ``txstorm data-delay serve`` on a free port; yield its URL and its process."""
-    command = [sys.executable, "-m", "txstorm", "data-delay", "serve", "--port", "0", "--json", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["url"], process
-        finally:
-            process.kill()
+SERVE = ("data-delay", "serve", "--port", "0")
 
 
 @pytest.fixture
 def api() -> Iterator[str]:
-    with serving() as (url, _):
-        yield url
+    with serving(*SERVE) as (listening, _):
+        yield listening["url"]
 
 
 def asked(url: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
@@ -281,7 +272,8 @@ def test_bad_reports_are_refused(api: str):
 
 
 def test_token_is_required():
-    with serving("--token", "secret", "--stale-after", "0.1") as (url, process):
+    with serving(*SERVE, "--token", "secret", "--stale-after", "0.1") as (listening, process):
+        url = listening["url"]
         assert asked(f"{url}/delay/clicks", reported())[0] == 401
         assert asked(f"{url}/delay/clicks", reported(), "wrong")[0] == 401
         assert asked(f"{url}/delay/clicks", reported(), "secret")[0] == 200
@@ -334,14 +326,15 @@ def test_left_rows_wait_for_the_reported_time(api: str, caplog: pytest.LogCaptur
 
 
 def test_api_that_goes_away_is_an_error_until_it_is_back():
-    with serving() as (url, _):
+    with serving(*SERVE) as (listening, _):
+        url = listening["url"]
         asked(f"{url}/delay/clicks", reported())
         delay = DataDelay(url, "clicks")
         assert delay() == START - 10_000
     with pytest.raises(OSError, match="data delay at http"):
         delay()
-    with serving("--port", url.rpartition(":")[2]) as (again, _):
-        asked(f"{again}/delay/clicks", reported())
+    with serving(*SERVE, "--port", url.rpartition(":")[2]) as (again, _):
+        asked(f"{again['url']}/delay/clicks", reported())
         assert delay() == START - 10_000
 
 
