@@ -7,36 +7,38 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TypeVar
 
 from servers.process import ServerError, ServerProcess, free_ports, is_free
 
 Some = TypeVar("Some", bound="Cluster")
+Ports = dict[str, int]
+"""Ports of one server, by name."""
 
 
 class Cluster(AbstractContextManager["Cluster"]):
     """Cluster of numbered servers of one kind; their data is kept in `directory` when they end or are restarted."""
 
-    Ports: ClassVar[type[Any]]
-    """Ports of one server, a dataclass; the first is the one of clients."""
+    PORTS = ("port",)
+    """Names of the ports of one server; that of clients is the first."""
 
-    def __init__(self, directory: Path, ports: Sequence[Any], servers: list[ServerProcess]) -> None:
+    def __init__(self, directory: Path, ports: Sequence[Ports], servers: list[ServerProcess]) -> None:
         self.directory = directory
         self.servers = servers
-        self.ports = [server.port for server in ports]
+        self.ports = [server["port"] for server in ports]
 
     @classmethod
-    def pick_ports(cls, servers: int, known: Sequence[int] = ()) -> list[Any]:
+    def pick_ports(cls, servers: int, known: Sequence[int] = ()) -> list[Ports]:
         """Pick free ports for the servers; for clients, free ones of `known` are preferred.
 
         Raises:
             ServerError: there are not enough free ports.
         """
-        free = free_ports(len(fields(cls.Ports)) * servers)
+        free = free_ports(len(cls.PORTS) * servers)
         first = [*filter(is_free, known), *free[:servers]][:servers]
-        return [cls.Ports(port, *free[servers + i :: servers]) for i, port in enumerate(first)]
+        every = [(port, *free[servers + i :: servers]) for i, port in enumerate(first)]
+        return [dict(zip(cls.PORTS, ports, strict=True)) for ports in every]
 
     def address(self, i: int = 0) -> str:
         """Return HOST:PORT of server i."""

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +130,14 @@ class Place:
         if found.get("version") != FORMAT:
             version = found.get("version")
             raise InputError(f"{self._file} has version {version}, expected {FORMAT}: remove its directory")
-        return self._make([self.kind.make.Ports(**ports) for ports in found["ports"]])
+        return self._make(found["ports"])
 
     def new(self, count: int) -> Cluster:
         """Create a cluster of `count` servers for this directory and store their ports, without starting them."""
         ports = self.kind.make.pick_ports(count, range(self.kind.known, self.kind.known + count))
         self.directory.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".new")
-        partial.write_text(json.dumps({"version": FORMAT, "ports": [asdict(one) for one in ports]}), encoding="utf-8")
+        partial.write_text(json.dumps({"version": FORMAT, "ports": ports}), encoding="utf-8")
         os.replace(partial, self._file)
         return self._make(ports)
 

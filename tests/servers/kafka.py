@@ -6,7 +6,6 @@ import base64
 import subprocess
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from servers import tls
-from servers.cluster import Cluster, started
+from servers.cluster import Cluster, Ports, started
 from servers.java import java_command, kafka_classpath
 from servers.process import READY_WITHIN, GuardedProcess, ServerProcess
 from servers.proxy import LossyProxy
@@ -72,17 +71,6 @@ def is_transaction_end(request: bytes) -> bool:
     return request[4:6] == b"\x00\x1a"
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The listener ports of one broker."""
-
-    port: int
-    controller: int
-    secure: int
-    behind: int  # listener for connections from the proxy
-    before: int  # port of the proxy itself
-
-
 class Kafka(Cluster):
     """Kafka cluster; its brokers are numbered from 0, and broker i has the node id i + 1.
 
@@ -90,7 +78,8 @@ class Kafka(Cluster):
     through its `proxy`, which get the proxy's address in metadata responses.
     """
 
-    Ports = Ports
+    PORTS = ("port", "controller", "secure", "behind", "before")
+    """Those of its listeners, of which `behind` is for connections from the proxy; and that of the proxy, `before`."""
 
     def __init__(
         self, directory: Path, ports: list[Ports], *, process: type[ServerProcess] = GuardedProcess, quick: bool = False
@@ -98,7 +87,7 @@ class Kafka(Cluster):
         self._ports = ports
         self._proxies: dict[int, LossyProxy] = {}
         self._certificate = certificate("kafka")
-        voters = ",".join(f"{i + 1}@127.0.0.1:{broker.controller}" for i, broker in enumerate(ports))
+        voters = ",".join(f"{i + 1}@127.0.0.1:{broker['controller']}" for i, broker in enumerate(ports))
         servers = []
         for i, broker in enumerate(ports):
             home = directory / f"broker-{i}"
@@ -111,7 +100,7 @@ class Kafka(Cluster):
     def _config(self, i: int, ports: Ports, voters: str, home: Path) -> str:
         store = {"keystore": self._certificate.keystore, "keystore_password": tls.PASSWORD}
         login = {"user": USER, "password": PASSWORD}
-        return CONFIG.format(node=i + 1, voters=voters, data=home / "data", **asdict(ports), **store, **login)
+        return CONFIG.format(node=i + 1, voters=voters, data=home / "data", **ports, **store, **login)
 
     @property
     def bootstrap(self) -> str:
@@ -122,7 +111,7 @@ class Kafka(Cluster):
     def secure(self) -> dict[str, str]:
         """Client settings for TLS with a password; the broker rejects a client if any of them is wrong."""
         return {
-            "bootstrap.servers": ",".join(f"127.0.0.1:{broker.secure}" for broker in self._ports),
+            "bootstrap.servers": ",".join(f"127.0.0.1:{broker['secure']}" for broker in self._ports),
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "PLAIN",
             "sasl.username": USER,
@@ -134,7 +123,7 @@ class Kafka(Cluster):
         """Return the proxy for broker i, started at the first call; use its `address` as ``bootstrap.servers``."""
         if i not in self._proxies:
             ports = self._ports[i]
-            self._proxies[i] = LossyProxy("127.0.0.1", ports.behind, port=ports.before)
+            self._proxies[i] = LossyProxy("127.0.0.1", ports["behind"], port=ports["before"])
         return self._proxies[i]
 
     def close(self) -> None:

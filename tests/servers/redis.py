@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
-from servers.cluster import Cluster, started
+from servers.cluster import Cluster, Ports, started
 from servers.process import GuardedProcess, ServerError, ServerProcess
 
 CONFIG = """\
@@ -22,24 +21,15 @@ appendfsync always
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The port of one Redis server."""
-
-    port: int
-
-
 class Redis(Cluster):
     """One Redis server, or several independent ones, numbered from 0; optionally protected by a password."""
-
-    Ports = Ports
 
     def __init__(
         self, directory: Path, ports: list[Ports], *, password: str = "", process: type[ServerProcess] = GuardedProcess
     ) -> None:
         self.password = password
         servers = []
-        for i, port in enumerate(server.port for server in ports):
+        for i, port in enumerate(server["port"] for server in ports):
             home = directory / f"server-{i}"
             (home / "data").mkdir(parents=True, exist_ok=True)
             config = CONFIG.format(port=port, data=home / "data")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from servers import tls
-from servers.cluster import Cluster, started
+from servers.cluster import Cluster, Ports, started
 from servers.java import java_command, zookeeper_classpath
 from servers.process import GuardedProcess, ServerProcess
 from servers.tls import certificate
@@ -52,20 +51,10 @@ def is_write(request: bytes) -> bool:
     return xid > 0 and operation in WRITES
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of one ZooKeeper server."""
-
-    port: int
-    peer: int
-    vote: int
-    tls: int
-
-
 class ZooKeeper(Cluster):
     """ZooKeeper ensemble; servers are numbered from 0, and server i has the id i + 1. TLS is optional (`encrypted`)."""
 
-    Ports = Ports
+    PORTS = ("port", "peer", "vote", "tls")
 
     def __init__(
         self,
@@ -90,20 +79,20 @@ class ZooKeeper(Cluster):
         super().__init__(directory, ports, servers)
 
     def _config(self, i: int, home: Path) -> str:
-        lines = CONFIG.format(data=home / "data", port=self._ports[i].port)
+        lines = CONFIG.format(data=home / "data", port=self._ports[i]["port"])
         if len(self._ports) > 1:
             for number, server in enumerate(self._ports):
-                lines += f"server.{number + 1}=127.0.0.1:{server.peer}:{server.vote}\n"
+                lines += f"server.{number + 1}=127.0.0.1:{server['peer']}:{server['vote']}\n"
         if self._encrypted:
             own = certificate("zookeeper")
             stores = {"keystore": own.keystore, "pem": own.pem, "password": tls.PASSWORD}
-            lines += TLS_CONFIG.format(port=self._ports[i].tls, **stores)
+            lines += TLS_CONFIG.format(port=self._ports[i]["tls"], **stores)
         return lines
 
     @property
     def tls_hosts(self) -> str:
         """Addresses of all servers for TLS clients, which must trust the certificate `ca`."""
-        return ",".join(f"127.0.0.1:{server.tls}" for server in self._ports)
+        return ",".join(f"127.0.0.1:{server['tls']}" for server in self._ports)
 
     @property
     def ca(self) -> Path:
