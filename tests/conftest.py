@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from commands import Commands
 from fast import Fast
 from java_processes import JavaProcesses
 from programs import close_loaded
@@ -150,6 +151,12 @@ def _no_faults() -> Iterator[None]:
 
     yield
     faults.arm("")
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Return an object that runs commands of txstorm in this process."""
+    return Commands(capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -10,13 +10,30 @@ import sys
 import venv
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "txstorm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def nodes(path: Path, kind: Any) -> list[Any]:
+    """Return all nodes of a kind in a module."""
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, kind)]
+
+
+def docstring(path: Path) -> str:
+    return ast.get_docstring(parsed(path)) or ""
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -44,19 +61,12 @@ NAMES = {"start_thread", "ThreadPoolExecutor", "utc_now"}
 
 
 def test_threads_sleep_and_clocks_come_from_lanes():
-    found = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in MODULES
-        if not any(path.relative_to(PACKAGE).is_relative_to(part) for part in BY_THEMSELVES)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if (isinstance(node, ast.ImportFrom) and any(alias.name in NAMES for alias in node.names))
-        or (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.attr in CALLS.get(node.value.id, ())
-        )
-    ]
-    assert found == []
+    for path in MODULES:
+        if any(path.relative_to(PACKAGE).is_relative_to(part) for part in BY_THEMSELVES):
+            continue
+        assert NAMES & {alias.name for node in nodes(path, ast.ImportFrom) for alias in node.names} == set(), path
+        attributes = [node for node in nodes(path, ast.Attribute) if isinstance(node.value, ast.Name)]
+        assert [node.lineno for node in attributes if node.attr in CALLS.get(node.value.id, ())] == [], path
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
@@ -65,16 +75,10 @@ def test_threads_sleep_and_clocks_come_from_lanes():
 def function_lengths() -> Iterator[tuple[int, str]]:
     """Yield the length in lines and the name of every function, from `def` to its end, without its docstring."""
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-                yield node.end_lineno - node.lineno + 1 - docstring_lines(node), where
-
-
-def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    if ast.get_docstring(node, clean=False) is None:
-        return 0
-    return node.body[0].end_lineno - node.body[0].lineno + 1
+        for node in nodes(path, Function):
+            body = node.body[0]
+            described = 0 if ast.get_docstring(node) is None else body.end_lineno - body.lineno + 1
+            yield node.end_lineno - node.lineno + 1 - described, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
 
 
 def test_function_budget():
@@ -100,19 +104,12 @@ CALLED_BY_USERS = {
 def parameter_counts() -> Iterator[tuple[str, int]]:
     """Yield the parameter count of every written function, without `self` and `cls`; generated ones are excluded."""
     for path in MODULES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        classes = {
-            id(child): f"{node.name}."
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-            for child in node.body
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                every = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-                every += [argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None]
-                name = f"{path.relative_to(PACKAGE).as_posix()}: {classes.get(id(node), '')}{node.name}"
-                yield name, sum(argument.arg not in ("self", "cls") for argument in every)
+        classes = {id(child): f"{node.name}." for node in nodes(path, ast.ClassDef) for child in node.body}
+        for node in nodes(path, Function):
+            every = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            every += [argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None]
+            name = f"{path.relative_to(PACKAGE).as_posix()}: {classes.get(id(node), '')}{node.name}"
+            yield name, sum(argument.arg not in ("self", "cls") for argument in every)
 
 
 def test_parameter_budget():
@@ -123,30 +120,15 @@ def test_parameter_budget():
 
 def test_file_budget():
     """A module of more than 400 lines explains in its docstring why it is one module; 600 lines is the limit."""
-    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in MODULES}
-    lengths = {path: len(text.splitlines()) for path, text in texts.items()}
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path: lines for path, lines in lengths.items() if lines > 600} == {}
     long = [path for path, lines in lengths.items() if lines > 400]
-    assert [
-        path for path in long if "one module" not in " ".join((ast.get_docstring(ast.parse(texts[path])) or "").split())
-    ] == []
+    assert [path for path in long if "one module" not in " ".join(docstring(path).split())] == []
 
 
 # --- rooms ------------------------------------------------------------------------------------------------------------
 
-GROUND = {
-    "api",
-    "keys",
-    "faults",
-    "errors",
-    "user_code",
-    "display",
-    "tagged",
-    "lanes",
-    "row_order",
-    "allocator",
-    "_version",
-}
+GROUND = set("api keys faults errors user_code display tagged lanes row_order allocator _version".split())
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
 """Names that the backends of one port share."""
@@ -158,8 +140,7 @@ def rooms() -> list[str]:
 
 def allowed_imports(room: str) -> list[str] | None:
     """Return the rooms in the "May import" line of `room`; None: all that the layers of setup.cfg allow."""
-    docstring = " ".join(ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8"))).split())
-    listed = re.search(r"May import: (.*?)\. Start: ", docstring)[1]
+    listed = re.search(r"May import: (.*?)\. Start: ", " ".join(docstring(PACKAGE / room / "__init__.py").split()))[1]
     if "below" in listed or "may import" in listed:
         return None
     return [] if listed == "nothing else" else [one.strip().replace(".", "/") for one in re.split(r",| and ", listed)]
@@ -167,8 +148,8 @@ def allowed_imports(room: str) -> list[str] | None:
 
 def imported_modules(path: Path) -> Iterator[str]:
     """Yield the modules and packages of txstorm that the file at `path` imports, as paths below the package."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "txstorm":
+    for node in nodes(path, ast.ImportFrom):
+        if node.module and node.module.split(".")[0] == "txstorm":
             parent = PACKAGE.joinpath(*node.module.split(".")[1:])
             for name in node.names:
                 inner = parent / name.name
@@ -194,9 +175,9 @@ def test_a_room_imports_what_its_docstring_says(room: str):
 
 @pytest.mark.parametrize("room", rooms())
 def test_a_room_has_a_place_to_start_and_at_most_twelve_modules(room: str):
-    docstring = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8")))
-    starts = re.findall(r"[\w/]+\.py", docstring[docstring.rindex("Start: ") :])
-    assert starts
+    _, start, where = docstring(PACKAGE / room / "__init__.py").rpartition("Start: ")
+    starts = re.findall(r"[\w/]+\.py", where)
+    assert start and starts
     assert all((PACKAGE / room / start).exists() for start in starts)
     assert len(list((PACKAGE / room).glob("[!_]*.py"))) <= 12
 
@@ -207,12 +188,8 @@ def test_file_names_are_unique_within_a_wing():
 
 
 def test_class_names_are_unique_within_a_wing():
-    names = [
-        (path.relative_to(PACKAGE).parts[0], node.name)
-        for path in PACKAGE.glob("*/**/*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    ]
+    modules = [(path.relative_to(PACKAGE).parts[0], path) for path in PACKAGE.glob("*/**/*.py")]
+    names = [(wing, node.name) for wing, path in modules for node in nodes(path, ast.ClassDef)]
     assert {name for name in names if names.count(name) > 1} == set()
 
 
@@ -248,7 +225,7 @@ def test_scripts_can_be_run(script: str):
 @pytest.mark.parametrize(("selection", "code"), [([], pytest.ExitCode.NO_TESTS_COLLECTED), (["-m", "long"], 0)])
 def test_long_tests_are_run_when_asked_for(selection: list[str], code: int):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *selection]
-    tests = ROOT / "tests" / "integration" / "test_server_ensembles.py"
+    tests = ROOT / "tests" / "kafka" / "test_kafka_million.py"
     assert subprocess.run([*command, tests], cwd=ROOT, capture_output=True, check=False).returncode == code
 
 
@@ -316,28 +293,20 @@ def empty_environment(source: Path, wheel: Path, tmp_path_factory: pytest.TempPa
     return home / "bin"
 
 
+VERSIONS = [
+    ["python", "-c", "import txstorm; print(txstorm.__version__)"],
+    ["python", "-c", "import importlib.metadata; print(importlib.metadata.version('txstorm'))"],
+    ["python", "-m", "txstorm", "--version"],
+    ["txstorm", "--version"],
+]
+
+
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["python", "-c", "import txstorm; print(txstorm.__version__)"],
-        ["python", "-c", "import importlib.metadata; print(importlib.metadata.version('txstorm'))"],
-        ["python", "-m", "txstorm", "--version"],
-        ["txstorm", "--version"],
-    ],
-    ids=["import", "metadata", "module", "command"],
-)
-def test_installed_without_java_and_spark(command: list[str], empty_environment: Path, tmp_path: Path):
-    program, *arguments = command
+def test_installed_without_java_and_spark(empty_environment: Path, tmp_path: Path):
     hidden = {"PATH": str(empty_environment), "JAVA_HOME": "", "SPARK_HOME": "", "PYTHONPATH": ""}
-    assert version() in run(empty_environment / program, *arguments, cwd=tmp_path, **hidden)
-
-
-@pytest.mark.integration
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_installed_without_extras_has_no_spark(empty_environment: Path, tmp_path: Path):
+    for program, *arguments in VERSIONS:
+        assert version() in run(empty_environment / program, *arguments, cwd=tmp_path, **hidden)
     find = "import importlib.util as u; print([n for n in ('pyspark', 'delta', 'pandas') if u.find_spec(n)])"
     assert run(empty_environment / "python", "-c", find, cwd=tmp_path).strip() == "[]"

@@ -58,9 +58,8 @@ def test_kafka_comparisons_are_exact(kafka_broker: Kafka, tmp_path: Path):
     source = {"bootstrap": kafka_broker.bootstrap, "topic": topic, "partitions": PARTITIONS}
     [offered] = [one for one in COMPARISONS if one.name == "kafka-1000"]
     entries = [replace(one, quick=(4, 1)) for one in offered.entries if one.peer != "kafka-merge"]
-    small = replace(
-        offered, job=replace(offered.job, tuples=800), entries=entries, source=lambda _: nullcontext(source)
-    )
+    job = replace(offered.job, tuples=800)
+    small = replace(offered, job=job, entries=entries, source=lambda _: nullcontext(source))
     fill(kafka_broker.bootstrap, topic, small.messages(quick=True))
     results = Results()
     run_comparisons([small], Setting(1, True, print, results, tmp_path, "local", peers_on("local")))

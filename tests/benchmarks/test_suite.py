@@ -54,11 +54,8 @@ def test_ranks_of_words_can_be_recovered(keys: int):
     assert ranks_of(pa.array(["K0", "", "k-1", "k007"]), keys).tolist() == [-1] * 4
 
 
-def test_changed_keys_are_distinct():
+def test_changed_keys_are_distinct_and_the_load_phase_has_every_key_once():
     assert len(set(spread_ranks(5, range(1_000), 10_000))) == 1_000
-
-
-def test_the_load_phase_has_every_key_once():
     job = Job("words", 10, 3, keys=1_000_000)
     assert job.loads == 4
     loaded = np.concatenate([job.ranks(txid, range(job.size(txid))) for txid in range(1, job.loads + 1)])
@@ -76,34 +73,24 @@ def counted(tmp_path: Path) -> Job:
     return job
 
 
-def replaced(job: Job, change: Callable[[list[dict[str, object]]], object]) -> None:
-    path = Path(job.directory) / COUNTS.format(table=0)
+WRONG = {
+    "a wrong count": (
+        lambda rows: rows[7].update(n=rows[7]["n"] + 1),
+        r"loop, words of 5 .*: 1 counts are wrong; \w+: expected (\d+), got \d+",
+    ),
+    "a lost key": (lambda rows: rows.pop(), r"1 counts are wrong; \w+: expected \d+, got 0"),
+    "a duplicate key": (lambda rows: rows.append(rows[0]), "some keys are there twice"),
+    "a word not in the input": (lambda rows: rows[0].update(word="Storm"), "Storm is no word of the input"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_results_are_reported(counted: Job, change: Callable[[list[dict[str, object]]], object], message: str):
+    path = Path(counted.directory) / COUNTS.format(table=0)
     rows = pq.read_table(path).to_pylist()
     change(rows)
     pq.write_table(pa.Table.from_pylist(rows), path)
-
-
-def test_a_wrong_count_is_reported(counted: Job):
-    replaced(counted, lambda rows: rows[7].update(n=rows[7]["n"] + 1))
-    with pytest.raises(Inexact, match=r"loop, words of 5 .*: 1 counts are wrong; \w+: expected (\d+), got \d+"):
-        check("loop", counted)
-
-
-def test_a_lost_key_is_reported(counted: Job):
-    replaced(counted, lambda rows: rows.pop())
-    with pytest.raises(Inexact, match=r"1 counts are wrong; \w+: expected \d+, got 0"):
-        check("loop", counted)
-
-
-def test_a_duplicate_key_is_reported(counted: Job):
-    replaced(counted, lambda rows: rows.append(rows[0]))
-    with pytest.raises(Inexact, match="some keys are there twice"):
-        check("loop", counted)
-
-
-def test_a_word_not_in_the_input_is_reported(counted: Job):
-    replaced(counted, lambda rows: rows[0].update(word="Storm"))
-    with pytest.raises(Inexact, match="Storm is no word of the input"):
+    with pytest.raises(Inexact, match=message):
         check("loop", counted)
 
 
@@ -120,41 +107,19 @@ def test_counts_may_be_stored_as_text(tmp_path: Path):
 
 ALONE = {"max_group_txids": 1}
 RECORDED = [Entry("txstorm", (9, 0), (6, 0), form=form, label=form) for form in ("recorded", "stages", "jobs")]
+BROKEN = [
+    Entry("txstorm", (9, 0), (4, 0), settings=ALONE),
+    Entry("loop", (9, 0), (4, 0)),
+    Entry("broken", (9, 0), (1, 0)),
+]
+SIDES = [Entry("txstorm", (9, 2), (6, 2), columns=True), Entry("loop", (9, 1), (4, 1)), Entry("absent", (9, 0), (3, 0))]
+FAILING, THREE = [Entry("txstorm", (9, 0), (9, 0), failing=50)], [Entry("txstorm", (9, 0), (3, 0))]
 SMALL = [
-    Comparison(
-        "small",
-        "W2",
-        "txids",
-        Job("words", 100, 1, keys=100),
-        [
-            Entry("txstorm", (9, 2), (6, 2), columns=True),
-            Entry("loop", (9, 1), (4, 1)),
-            Entry("absent", (9, 0), (3, 0)),
-        ],
-        "A small word count",
-    ),
-    Comparison(
-        "tables",
-        "W8",
-        "commit",
-        Job("changes", 50, 1, keys=100, tables=2),
-        [
-            Entry("txstorm", (9, 0), (4, 0), settings=ALONE),
-            Entry("loop", (9, 0), (4, 0)),
-            Entry("broken", (9, 0), (1, 0)),
-        ],
-        "Two tables",
-    ),
-    Comparison(
-        "opaque",
-        "W5",
-        "txids",
-        Job("opaque", 50, 1, loaded=False),
-        [Entry("txstorm", (9, 0), (9, 0), failing=50)],
-        "Some fail",
-    ),
-    Comparison("total", "W1", "tuples", Job("total", 500, 1, keys=1), [Entry("txstorm", (9, 0), (3, 0))], "A count"),
-    Comparison("empty", "W7", "txids", Job("words", 0, 1, loaded=False), [Entry("txstorm", (9, 0), (3, 0))], "Nothing"),
+    Comparison("small", "W2", "txids", Job("words", 100, 1, keys=100), SIDES, "A small word count"),
+    Comparison("tables", "W8", "commit", Job("changes", 50, 1, keys=100, tables=2), BROKEN, "Two tables"),
+    Comparison("opaque", "W5", "txids", Job("opaque", 50, 1, loaded=False), FAILING, "Some fail"),
+    Comparison("total", "W1", "tuples", Job("total", 500, 1, keys=1), THREE, "A count"),
+    Comparison("empty", "W7", "txids", Job("words", 0, 1, loaded=False), THREE, "Nothing"),
     Comparison("bare", "W2", "tuples", Job("words", 50, 1, loaded=False, exchange=True), RECORDED, "Without"),
 ]
 
@@ -197,6 +162,9 @@ def test_sides_run_alternately_and_are_exact(results: Results):
                 assert one.peak_mib > 1
     [ours, _] = results.of("tables", "txstorm")
     assert len(ours.commits_ms) == ours.txids == 4  # one commit per txid
+    assert list(results.seconds) == ["warm-up", *(one.name for one in SMALL)]
+    assert list(results.seconds["small"]) == ["txstorm", "loop"]
+    assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
 
 
 def test_peers_that_cannot_run_are_reported(results: Results):
@@ -213,20 +181,11 @@ def test_runs_without_transactions_process_the_same_packs(results: Results):
             assert one.more == {name: ours.more[name] for name in ("jobs", "largest pack")}
 
 
-def test_seconds_are_reported_by_comparison_and_entry(results: Results):
-    assert list(results.seconds) == ["warm-up", *(one.name for one in SMALL)]
-    assert list(results.seconds["small"]) == ["txstorm", "loop"]
-    assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
-
-
-def test_a_side_reports_why_a_job_failed(tmp_path: Path):
+def test_a_side_or_call_reports_why_it_failed(tmp_path: Path):
     with Side("loop", PEERS["loop"].command, tmp_path) as side:
         with pytest.raises(SideFailed, match="loop: TypeError"):
             side.run(Job("words", "many", 1))  # type: ignore[arg-type]
         assert side.run(Job("total", 5, 1, keys=1)).tuples == 5
-
-
-def test_a_failed_function_call_reports_its_error(tmp_path: Path):
     with pytest.raises(SideFailed, match="memory: KeyError: 'txids'"):
         call("benchmarks.suite.long:memory", {}, tmp_path)
 
@@ -296,10 +255,7 @@ def test_verdicts_on_figures():
     form = re.compile(r"\S+ \S+ [≥≤]\S+ (reached|missed|not in quick|not measured)")
     assert all(form.fullmatch(str(line)) for line in lines.values())
     assert totals(list(lines.values())).startswith(f"{len(FIGURES)} figures: 1 reached, 1 missed, ")
-
-
-def test_a_limit_may_be_a_maximum():
-    [figure] = [one for one in FIGURES if one.name == "recovery-driver"]
+    [figure] = [one for one in FIGURES if one.name == "recovery-driver"]  # whose limit is a maximum
     results = Results(values={"recovery-driver": Spread.of([14.0, 16.0, 12.0])})
     assert str(judge(figure, results, quick=False)) == "recovery-driver 14(12–16) ≤15s reached"
 
@@ -348,9 +304,16 @@ def test_the_page_links_to_notes_on_figures(results: Results, tmp_path: Path):
     assert re.findall(rf"\| (\S+) \|.*{NOTES}#(\S+)\)", page) == [("loop", "loop")]
 
 
-def test_unknown_names_are_rejected(capsys: pytest.CaptureFixture[str]):
-    assert main(["--quick", "W99"]) == 2
-    assert "nothing is called W99; there are: W1 " in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["W99"], "nothing is called W99; there are: W1 "),
+        (["q7", "--sides", "ours,sparkle"], "no side is called sparkle; there are: ours txstorm "),
+    ],
+)
+def test_unknown_names_are_rejected(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str):
+    assert main(["--quick", *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 # --- without peers ----------------------------------------------------------------------------------------------------
@@ -367,13 +330,11 @@ def local(tmp_path: Path, txids: int, **more: object) -> dict[str, object]:
     return {"txids": txids, "directory": str(tmp_path), "engine": "local", **more}
 
 
-def test_a_lost_coordinator_recovers(tmp_path: Path):
-    assert coordinator(local(tmp_path, 200, fault="p6.before:raise:2")) > 0
-
-
-def test_measuring_recovery_without_a_lost_coordinator_is_an_error(tmp_path: Path):
+def test_recovery_of_a_lost_coordinator_is_measured(tmp_path: Path):
+    """Without a lost coordinator, that is an error."""
+    assert coordinator(local(tmp_path / "lost", 200, fault="p6.before:raise:2")) > 0
     with pytest.raises(RuntimeError, match="expected the coordinator to be lost in the middle of 3 transactions"):
-        coordinator(local(tmp_path, 3, fault="p6.before:raise:99"))
+        coordinator(local(tmp_path / "kept", 3, fault="p6.before:raise:99"))
 
 
 def test_memory_is_sampled_over_a_run(tmp_path: Path):
@@ -388,8 +349,5 @@ def test_bytes_are_counted_by_kind(tmp_path: Path):
     assert result["process"] > result["bytes"]["data"] > 0
     assert result["bytes"]["log"] > 0
     assert result["changed"] > 16 * 300 * 12
-
-
-def test_files_are_distinguished_by_kind():
     paths = ["t/_delta_log/1.json", "t/_delta_log/1.checkpoint.parquet", "t/part.parquet", "ledger.db-wal", "i/x.mdb"]
     assert [kind_of(path) for path in paths] == ["log", "checkpoints", "data", "ledger", "index"]

@@ -5,9 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from programs import loaded
+from commands import Commands, printed_by
 
-from txstorm.cli.main import execute
 from txstorm.clients import class_archive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,53 +53,52 @@ def test_other_jars_and_another_java_have_archives_of_their_own(cache, tmp_path,
     assert class_archive.archive() != other
 
 
-def test_the_command_shows_an_archive_and_deletes_it(cache, capsys):
+def test_the_command_shows_an_archive_and_deletes_it(cache, command: Commands):
     cache.write_bytes(b"x" * 2_000_000)
     cache.chmod(0o400)
-    assert execute(["archive-classes", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = command.json("archive-classes")
     assert (shown["archive"], shown["bytes"]) == (str(cache), 2_000_000)
     assert shown["java_options"] == class_archive.java_options()
-    assert execute(["archive-classes"]) == 0
-    assert "spark-submit --driver-java-options '" in capsys.readouterr().out
+    assert "spark-submit --driver-java-options '" in command.printed("archive-classes")
     cache.chmod(0o666)
-    assert execute(["archive-classes"]) == 2
-    assert "expected a file that only you can write" in capsys.readouterr().err
+    assert "expected a file that only you can write" in command.refused("archive-classes")
     (cache.parent / ".making-x").mkdir()  # left by a command that was killed
-    assert execute(["archive-classes", "--delete", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"deleted": [str(cache)]}
+    assert command.json("archive-classes", "--delete") == {"deleted": [str(cache)]}
     assert list(cache.parent.iterdir()) == []
 
 
-def test_a_machine_without_java_is_told_what_is_missing(monkeypatch, tmp_path, capsys):
+def test_a_machine_without_java_is_told_what_is_missing(monkeypatch, tmp_path, command: Commands):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert class_archive.archive() is None
     assert class_archive.java_options() == ""
-    assert execute(["archive-classes"]) == 2
-    assert "no Java found by JAVA_HOME" in capsys.readouterr().err
+    assert "no Java found by JAVA_HOME" in command.refused("archive-classes")
 
 
-def test_a_user_without_a_home_directory_has_no_archive(monkeypatch, capsys):
+def test_a_user_without_a_home_directory_has_no_archive(monkeypatch, command: Commands):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id that the system does not know
     assert (class_archive.archive(), class_archive.java_options()) == (None, "")
-    assert execute(["archive-classes"]) == 2
-    assert "or XDG_CACHE_HOME" in capsys.readouterr().err
-    assert execute(["archive-classes", "--delete"]) == 0
+    assert "or XDG_CACHE_HOME" in command.refused("archive-classes")
+    command.printed("archive-classes", "--delete")
+
+
+@pytest.fixture
+def session(monkeypatch, tmp_path):
+    """Return a program that starts a session without options from the environment."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    program = tmp_path / "session.py"
+    program.write_text(SESSION)
+    return program
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_session_maps_its_classes_from_the_archive(cache, tmp_path):
+def test_a_session_maps_its_classes_from_the_archive(cache, session, tmp_path):
     made = ROOT / ".cache" / "spark.jsa"
     assert made.exists(), "run scripts/jars"
     cache.symlink_to(made)
-    program, log = tmp_path / "session.py", tmp_path / "classes.log"
-    program.write_text(SESSION)
-    environment = {name: text for name, text in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
-    done = loaded().run(program, log, env={**environment, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    assert f"-XX:SharedArchiveFile={cache}" in done.stdout
+    log = tmp_path / "classes.log"
+    assert f"-XX:SharedArchiveFile={cache}" in printed_by(session, log)
     spark = [line for line in log.read_text().splitlines() if " org.apache.spark." in line]
     mapped = [line for line in spark if "source: shared objects file (top)" in line]
     assert len(mapped) > len(spark) / 2 > 500
@@ -109,14 +107,8 @@ def test_a_session_maps_its_classes_from_the_archive(cache, tmp_path):
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_command_makes_an_archive_that_later_sessions_use(cache, tmp_path):
-    environment = {name: text for name, text in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
-    done = loaded().run("-m", "txstorm", "archive-classes", "--json", env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["archive"] == str(cache)
+def test_the_command_makes_an_archive_that_later_sessions_use(cache, session, tmp_path):
+    made = json.loads(printed_by("-m", "txstorm", "archive-classes", "--json", timeout=500).splitlines()[-1])
+    assert made["archive"] == str(cache)
     assert [one.name for one in cache.parent.iterdir()] == [cache.name]
-    program = tmp_path / "session.py"
-    program.write_text(SESSION)
-    done = loaded().run(program, tmp_path / "log", "default", env={**environment, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    assert f"-XX:SharedArchiveFile={cache}" in done.stdout
+    assert f"-XX:SharedArchiveFile={cache}" in printed_by(session, tmp_path / "log", "default")

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import json
 import random
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import readings
+from commands import Commands
 
 import txstorm
 from txstorm import Duration, TransactionalTopologyBuilder, WindowedBolt, rewind
-from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.operations.rewind_target import rewind_target
 from txstorm.results import positions
+from txstorm.results.views import committed_txid, kept_txid
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
-Command = Callable[..., tuple[int, str, str]]
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
@@ -41,14 +38,15 @@ class Sum(WindowedBolt):
         self.collector.emit(window.end_timestamp, ",".join(one["id"] for one in window.get()))
 
 
-def topology(lag: int = 0) -> Any:
+def tumbling() -> Sum:
+    return Sum().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
+
+
+def topology() -> Any:
     fields = ("id", "ts", "part")
     builder = TransactionalTopologyBuilder("clicks", "feed", FeedSpout({"l": fields, "r": fields}))
     for name in ("l", "r"):
-        bolt = Sum().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts").with_partition_field("part")
-        builder.set_bolt(f"sum-{name}", bolt.with_lag(Duration.seconds(lag)) if lag else bolt).global_grouping(
-            "feed", name
-        )
+        builder.set_bolt(f"sum-{name}", tumbling().with_partition_field("part")).global_grouping("feed", name)
     sink = builder.set_committer_bolt("keep", DeltaSink("results", {"end": int, "ids": str}))
     sink.global_grouping("sum-l").global_grouping("sum-r")
     return builder.build_topology()
@@ -75,17 +73,6 @@ def clicks(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def txstorm_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    def command(*arguments: Any, text: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        code = execute([str(one) for one in arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
-
-
 @pytest.mark.parametrize(
     ("second", "component", "txid"),
     [(1, None, 0), (1.5, None, 0), (2.001, None, 1), (12, None, 1), (12.001, None, 2), (14.001, None, 3),
@@ -97,11 +84,9 @@ def test_the_last_transaction_at_which_no_partition_had_reached_the_time(clicks,
     assert rewind_target(clicks, at(second), component).txid == txid
 
 
-def test_the_positions_as_of_it_are_shown(clicks, txstorm_command):
-    """A4: each partition of each input, as text and as JSON; nothing is changed."""
-    code, out, err = txstorm_command("rewind", clicks, "--to-time", at(14).isoformat(), "--dry-run", "--json")
-    assert code == 0, err
-    shown = json.loads(out)
+def test_the_positions_as_of_it_are_shown(clicks, command: Commands):
+    """A4: each partition of each input, as text and as JSON; nothing is changed, nor without a confirmation."""
+    shown = command.json("rewind", clicks, "--to-time", at(14).isoformat(), "--dry-run")
     assert (shown["txid"], shown["dry_run"], shown["time"]) == (2, True, at(14).isoformat())
     assert {(one["component"], one["partition"], one["position"]) for one in shown["inputs"]} == {
         ("sum-l", "0", at(12).isoformat()),
@@ -109,18 +94,20 @@ def test_the_positions_as_of_it_are_shown(clicks, txstorm_command):
         ("sum-r", "0", at(1).isoformat()),
     }
     milliseconds = int(at(14).timestamp() * 1000)
-    code, out, err = txstorm_command("rewind", clicks, "--to-time", milliseconds, "--dry-run")
-    assert code == 0, err
+    out = command.printed("rewind", clicks, "--to-time", milliseconds, "--dry-run")
     assert "clicks: txid 2 is the last one before 2026-01-31T12:00:14+00:00; the positions as of it:" in out
     assert "feed/l" in out
-    assert txstorm.results.views.committed_txid(clicks) == len(FED)
+    code, out, err = command("rewind", clicks, "--to-time", at(14).isoformat())
+    assert code == 2
+    assert "nothing was undone; add --yes" in err
+    assert "txid 2 is the last one" in out
+    assert committed_txid(clicks) == len(FED)
 
 
-def test_what_is_processed_again_has_no_duplicates(clicks, tmp_path, txstorm_command):
+def test_what_is_processed_again_has_no_duplicates(clicks, command: Commands):
     """A4, U25: after the rewind all tables are as they were, and the same input gives the same results, once."""
     before = txstorm.snapshot(clicks).to_arrow()
-    code, out, err = txstorm_command("rewind", clicks, "--to-time", at(14).isoformat(), "--yes")
-    assert code == 0, err
+    out = command.printed("rewind", clicks, "--to-time", at(14).isoformat(), "--yes")
     assert "clicks: txids 3-5 are undone; the next start continues with 3" in out
     with TopologyTestDriver(topology(), data_dir=clicks) as driver:
         for rows in FED[2:]:
@@ -134,18 +121,17 @@ def test_what_is_processed_again_has_no_duplicates(clicks, tmp_path, txstorm_com
 
 
 def test_in_python(clicks):
+    for arguments, times in (((), {}), ((2,), {"to_time": at(2)})):
+        with pytest.raises(InputError, match="either to_txid= or to_time="):
+            rewind(clicks, *arguments, **times)
+    for time in (datetime(2026, 1, 31), 5):  # noqa: DTZ001
+        with pytest.raises(InputError, match="with a zone"):
+            rewind(clicks, to_time=time)
     found = rewind(clicks, to_time=at(14), component="sum-r")
     assert (found["txid"], found["taken_back"], len(found["inputs"])) == (2, [3, 5], 1)
     assert rewind(clicks, to_time=at(2))["txid"] == 0
     with pytest.raises(DataDirectoryError, match="no transaction is committed"):
         rewind(clicks, to_time=at(2))
-
-
-def test_the_confirmation_names_the_transaction(clicks, txstorm_command):
-    code, out, err = txstorm_command("rewind", clicks, "--to-time", at(14).isoformat())
-    assert code == 2
-    assert "nothing was undone; add --yes" in err
-    assert "txid 2 is the last one" in out
 
 
 WRONG = [
@@ -167,39 +153,25 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "match"), WRONG)
-def test_bad_input_is_refused_with_exit_code_2(clicks, txstorm_command, arguments, match):
-    code, out, err = txstorm_command("rewind", clicks, *arguments, "--yes")
-    assert (code, out) == (2, "")
-    assert match in " ".join(err.split())
-    assert txstorm.results.views.committed_txid(clicks) == len(FED)
+def test_bad_input_is_refused_with_exit_code_2(clicks, command: Commands, arguments, match):
+    assert match in command.refused("rewind", clicks, *arguments, "--yes")
+    assert committed_txid(clicks) == len(FED)
 
 
-def test_a_directory_without_transactions(tmp_path, txstorm_command):
-    code, _, err = txstorm_command("rewind", tmp_path, "--to-time", at(1).isoformat(), "--yes")
+def test_a_directory_without_transactions(tmp_path, command: Commands):
+    code, _, err = command("rewind", tmp_path, "--to-time", at(1).isoformat(), "--yes")
     assert code == 2
     assert str(tmp_path) in err.replace("\n", "")
 
 
-def test_both_or_neither_in_python(clicks):
-    with pytest.raises(InputError, match="either to_txid= or to_time="):
-        rewind(clicks)
-    with pytest.raises(InputError, match="either to_txid= or to_time="):
-        rewind(clicks, 2, to_time=at(2))
-    with pytest.raises(InputError, match="with a zone"):
-        rewind(clicks, to_time=datetime(2026, 1, 31))  # noqa: DTZ001
-    with pytest.raises(InputError, match="with a zone"):
-        rewind(clicks, to_time=5)
-
-
-def test_a_time_before_the_kept_history(tmp_path, txstorm_command):
+def test_a_time_before_the_kept_history(tmp_path, command: Commands):
     """A4: transactions before the kept history cannot be a target; the error names the oldest one kept."""
 
     def go_on(until: int, **settings: Any) -> None:
         rows = [("a", at(number * 10)) for number in range(8)]
         spout = MemoryTransactionalSpout([rows], ("id", "ts"), take=1)
         builder = TransactionalTopologyBuilder("clicks", "rows", spout)
-        bolt = Sum().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
-        builder.set_bolt("sum", bolt).global_grouping("rows")
+        builder.set_bolt("sum", tumbling()).global_grouping("rows")
         builder.set_settings({"max_group_txids": 1, **settings})
         handle = txstorm.run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", until_txid=until)
         assert handle.awaitTermination(120)
@@ -207,14 +179,12 @@ def test_a_time_before_the_kept_history(tmp_path, txstorm_command):
     go_on(4, history_retention=0.001)
     go_on(5, history_retention=0.001)
     go_on(8)
-    kept = txstorm.results.views.kept_txid(tmp_path / "data")
+    kept = kept_txid(tmp_path / "data")
     assert kept >= 4
     for second in (15, 10 * kept - 10):
-        code, _, err = txstorm_command("rewind", tmp_path / "data", "--to-time", at(second).isoformat(), "--yes")
-        assert code == 2
-        assert f"is before the kept history: as of txid {kept}, the first one kept, input rows of sum" in " ".join(
-            err.split()
-        )
+        ended = command("rewind", tmp_path / "data", "--to-time", at(second).isoformat(), "--yes")
+        before = f"is before the kept history: as of txid {kept}, the first one kept, input rows of sum"
+        assert (ended.code, before in ended.message) == (2, True), ended
     assert rewind(tmp_path / "data", to_time=at(10 * kept - 9))["txid"] == kept
 
 
@@ -246,44 +216,27 @@ def test_it_reads_few_transactions(tmp_path, monkeypatch):
 
 
 def test_a_component_that_was_added_later_has_reached_nothing_before(tmp_path):
-    first = TransactionalTopologyBuilder("clicks", "feed", FeedSpout({"l": ("id", "ts", "part")}))
-    first.set_committer_bolt("all", DeltaSink("all", {"id": str})).global_grouping("feed", "l")
-    second = TransactionalTopologyBuilder("clicks", "feed", FeedSpout({"l": ("id", "ts", "part")}))
-    second.set_committer_bolt("all", DeltaSink("all", {"id": str})).global_grouping("feed", "l")
-    bolt = Sum().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
-    second.set_bolt("sum", bolt).global_grouping("feed", "l")
+    first, second = (
+        TransactionalTopologyBuilder("clicks", "feed", FeedSpout({"l": ("id", "ts", "part")})) for _ in range(2)
+    )
+    for builder in (first, second):
+        builder.set_committer_bolt("all", DeltaSink("all", {"id": str})).global_grouping("feed", "l")
+    second.set_bolt("sum", tumbling()).global_grouping("feed", "l")
     with TopologyTestDriver(first.build_topology(), data_dir=tmp_path / "data") as driver:
-        for number in range(4):
-            driver.commit(driver.feed({"l": [row("a", number)]}))
-        driver.restart(second.build_topology())
-        for number in range(4, 8):
+        for number in range(8):
+            if number == 4:
+                driver.restart(second.build_topology())
             driver.commit(driver.feed({"l": [row("a", number)]}))
     assert rewind_target(tmp_path / "data", at(2)).txid == 4
     assert rewind_target(tmp_path / "data", at(6)).txid == 6
 
 
-def test_without_event_time_and_topics_it_says_so(tmp_path, txstorm_command, monkeypatch):
+def test_without_event_time_and_topics_it_says_so(tmp_path, command: Commands):
     """A4: files and memory have no times of records."""
-    (tmp_path / "plain.py").write_text(
-        "from txstorm import TransactionalTopologyBuilder\n"
-        "from txstorm.sinks import DeltaSink\n"
-        "from txstorm.spouts import MemoryTransactionalSpout\n"
-        "builder = TransactionalTopologyBuilder('plain', 'numbers', MemoryTransactionalSpout([[1, 2]], 'n', take=1))\n"
-        "builder.set_committer_bolt('keep', DeltaSink('rows', {'n': int})).global_grouping('numbers')\n"
-        "topology = builder.build_topology()\n",
-        encoding="utf-8",
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    sys.modules.pop("plain", None)
-    import plain  # type: ignore[import-not-found]
-
-    txstorm.run(plain.topology, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(120)
-    code, _, err = txstorm_command("rewind", "data", "--to-time", at(1).isoformat(), "--topology", "plain", "--yes")
-    assert code == 2
-    assert "no source is a topic whose records have times" in " ".join(err.split())
-    code, _, err = txstorm_command("rewind", "data", "--to-time", at(1).isoformat(), "--yes")
-    assert code == 2
-    assert "--topology plain" in " ".join(err.split())
+    data_dir = tmp_path / "data"
+    txstorm.run(readings.plain, engine="local", data_dir=data_dir, available_now=True).awaitTermination(120)
+    rewound = ["rewind", data_dir, "--to-time", at(1).isoformat(), "--yes"]
+    assert "no source is a topic whose records have times" in command.refused(*rewound, "--topology", "readings:plain")
+    assert "--topology readings:plain" in command.refused(*rewound)
     with pytest.raises(InputError, match="asked through the code of the topology"):
-        rewind(tmp_path / "data", to_time=at(1))
+        rewind(data_dir, to_time=at(1))

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
+import shutil
 import signal
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
+from commands import Commands, serving
+from servers.running import start_redis
 
-from txstorm.cli.main import execute
 from txstorm.joins import RestStore, StoreRow
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run a command that must fail; return its exit code and message."""
-    code = execute(["store-server", *arguments, "--json"])
-    out, _ = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1])["error"]["message"]
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("stop", "given"), [(signal.SIGTERM, "option"), (signal.SIGINT, "variable")])
-def test_a_server_on_a_free_port_with_a_token(tmp_path: Path, stop: signal.Signals, given: str) -> None:
+def test_a_server_on_a_free_port_with_a_token(stop: signal.Signals, given: str) -> None:
     """A10: one line of JSON when it listens; exit code 0 after a signal."""
-    command = [sys.executable, "-m", "txstorm", "store-server", "--store", "memory", "--port", "0", "--json"]
-    environment = dict(os.environ)
-    if given == "option":
-        command += ["--token", "secret"]
-    else:
-        environment["TXSTORM_STORE_TOKEN"] = "secret"
-    server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, text=True
-    )
-    try:
-        line = json.loads(server.stdout.readline())
+    token = ["--token", "secret"] if given == "option" else []
+    environment = {} if token else {"TXSTORM_STORE_TOKEN": "secret"}
+    command = ["store-server", "--store", "memory", "--port", "0", *token]
+    with serving(*command, **environment) as (line, server):
         assert (line["store"], line["token"]) == ("memory", True)
         store = RestStore(line["url"], token="secret")
         store.put_many([StoreRow("a", 1, 1, {})])
         assert list(store.get_many(["a"], None, None)["a"]) == [StoreRow("a", 1, 1, {})]
         server.send_signal(stop)
         out, err = server.communicate(timeout=60)
-        assert (server.returncode, out, err) == (0, "", "")
-    finally:
-        server.kill()
-        server.wait()
+        assert (server.returncode, out.count("\n"), err) == (0, 1, "")
 
 
 @pytest.mark.parametrize(
@@ -65,33 +47,26 @@ def test_a_server_on_a_free_port_with_a_token(tmp_path: Path, stop: signal.Signa
         ([], "'--store'"),
     ],
 )
-def test_what_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    code, said = refused(capsys, *arguments)
-    assert (code, message in said) == (2, True), said
+def test_what_is_refused(command: Commands, arguments: list[str], message: str) -> None:
+    said = command.refused("store-server", *arguments, "--json")
+    assert message in said
     assert "hunter" not in said
 
 
 @pytest.mark.integration
-def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    import socket
-
+def test_a_port_that_is_taken(command: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = refused(capsys, "--store", "memory", "--port", str(port))
-    assert (code, f"cannot listen on 127.0.0.1:{port}" in said, "choose another --port" in said) == (2, True, True)
+        said = command.refused("store-server", "--store", "memory", "--port", port, "--json")
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+    assert "choose another --port" in said
 
 
 @pytest.mark.integration
-def test_credentials_that_redis_rejects_end_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    import shutil
-
-    from servers.running import start_redis
-
+def test_credentials_that_redis_rejects_end_the_command(command: Commands, tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("scripts/redis --install installs it")
-    server = start_redis(tmp_path, password="hunter2")
-    try:
-        code, said = refused(capsys, "--store", f"redis:redis://:hunter3@127.0.0.1:{server.ports[0]}/0", "--port", "0")
-    finally:
-        server.close()
-    assert (code, "rejects the credentials" in said, "hunter" in said) == (2, True, False), said
+    with start_redis(tmp_path, password="hunter2") as server:
+        store = f"redis:redis://:hunter3@{server.address()}/0"
+        said = command.refused("store-server", "--store", store, "--port", "0", "--json")
+    assert ("rejects the credentials" in said, "hunter" in said) == (True, False), said

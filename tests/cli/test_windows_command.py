@@ -2,202 +2,133 @@
 
 from __future__ import annotations
 
-import io
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import readings
+from commands import Commands
 
-from txstorm.cli.main import execute
 from txstorm.runtime.run import run
 
-Command = Callable[..., tuple[int, str, str]]
-MODULE = """
-from datetime import timedelta
-
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
-from txstorm.spouts import MemoryTransactionalSpout
-
-
-class Sum(WindowedBolt):
-    fields = ("end", "n")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        found = [one["id"] for one in window.get()]
-        self.collector.emit(window.end, len(found))
-
-
-def topology(form="time", parallelism=1):
-    rows = [("a", 1), ("b", 3), ("c", 11), ("late", 2), ("d", 14), ("e", 27)]
-    spout = MemoryTransactionalSpout([rows], ("id", "ts"), take=3)
-    builder = TransactionalTopologyBuilder("readings", "numbers", spout)
-    bolt = Sum().with_timestamp_field("ts", unit="s")
-    if form == "time":
-        bolt.with_window(Duration.seconds(20), Duration.seconds(10))
-    elif form == "count":
-        bolt.with_window(Count(3), Count(4))
-    elif form == "session":
-        bolt.with_session_window(Duration.seconds(5))
-    elif form in ("panes", "sessions"):
-        bolt = WindowAggregate("id", table="counts", ttl=timedelta(days=1), n="count").with_timestamp_field("ts", unit="s")
-        if form == "panes":
-            bolt.with_window(Duration.seconds(20), Duration.seconds(10))
-        else:
-            bolt.with_session_window(Duration.seconds(5))
-    elif form == "arrival":
-        bolt = Sum().with_window(Count(4), Count(4))
-    elif form == "key":
-        bolt.with_tumbling_window(Duration.seconds(10)).with_key("id")
-    builder.set_bolt("sum", bolt, parallelism).fields_grouping("numbers", ["id"])
-    return builder.build_topology()
-
-
-default = topology()
-"""
+MakeDirectory = Callable[..., Path]
+Shown = Callable[..., dict[str, Any]]
+FIRED = "sum:1970-01-01T00:00:20+00:00"
 
 
 @pytest.fixture
-def readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def made(in_tmp: Path) -> MakeDirectory:
     """Return a function that runs the topology with a form of windows, and returns its data directory."""
-    (tmp_path / "readings.py").write_text(MODULE, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    sys.modules.pop("readings", None)
-    import readings as module
 
-    def made(form: str = "time", parallelism: int = 1) -> Path:
-        data_dir = tmp_path / f"data-{form}"
-        run(module.topology(form, parallelism), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+    def make(form: str = "time", parallelism: int = 1) -> Path:
+        data_dir = in_tmp / f"data-{form}"
+        built = readings.topology(form, parallelism)
+        run(built, engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
         return data_dir
 
-    return made
+    return make
 
 
 @pytest.fixture
-def txstorm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return a function that runs a command in this process; returns exit code, standard output and error."""
+def shown(command: Commands) -> Shown:
+    """Return a function that returns what the command shows of the only component."""
 
-    def command(*arguments: Any, text: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        code = execute([str(one) for one in arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
-
-
-@pytest.fixture
-def shown(txstorm: Command) -> Callable[..., dict[str, Any]]:
     def windows(data_dir: Path, *arguments: Any) -> dict[str, Any]:
-        code, out, err = txstorm("windows", data_dir, *arguments, "--json")
-        assert code == 0, err
-        (found,) = json.loads(out)["components"]
+        (found,) = command.json("windows", data_dir, *arguments)["components"]
         return dict(found)
 
     return windows
 
 
-def test_watermark_inputs_and_open_windows(readings, shown):
-    found = shown(readings())
+def test_watermark_inputs_and_open_windows(made: MakeDirectory, shown: Shown):
+    data_dir = made()
+    found = shown(data_dir)
     assert (found["watermark"], found["frontier"]) == ("1970-01-01T00:00:27+00:00", "1970-01-01T00:00:20+00:00")
     (one,) = found["inputs"]
     assert (one["component"], one["late"], one["holds_back"]) == ("numbers", 1, True)
     assert (found["late"], found["txid"]) == (1, 2)
-    assert [(row["end"][14:19], row["tuples"]) for row in found["open"]] == [("00:30", 3), ("00:40", 1)]
+    earlier = shown(data_dir, "--txid", 1)
+    assert (earlier["watermark"], earlier["buffered"], earlier["late"]) == ("1970-01-01T00:00:11+00:00", 3, 0)
 
 
-def test_as_of_an_earlier_transaction(readings, shown):
-    found = shown(readings(), "--txid", 1)
-    assert (found["watermark"], found["buffered"], found["late"]) == ("1970-01-01T00:00:11+00:00", 3, 0)
+def test_as_text(made: MakeDirectory, command: Commands):
+    data_dir = made()
+    shown = command.printed("windows", data_dir, "sum")
+    for text in (
+        "holds the watermark back",
+        "length 20 s, slide 10 s, per task, event time",
+        "1970-01-01T00:00:30+00:00",
+    ):
+        assert text in shown
+    assert "not recorded before the first transaction" in command.printed("windows", data_dir, "--txid", 0)
 
 
-def test_sessions_keys_and_counts(readings, shown):
-    sessions = shown(readings("session"))
-    assert [(row["start"][14:19], row["end"][14:19], row["tuples"]) for row in sessions["open"]] == [
-        ("00:27", "00:32", 1)
-    ]
-    keys = shown(readings("key", 2))
-    assert [(row["key"], row["tuples"]) for row in keys["open"]] == [(["e"], 1)]
-    counts = shown(readings("count"))
+@pytest.mark.parametrize(
+    ("form", "tasks", "columns", "rows"),
+    [
+        ("time", 1, ("end", "tuples"), [("00:30", 3), ("00:40", 1)]),
+        ("session", 1, ("start", "end", "tuples"), [("00:27", "00:32", 1)]),
+        ("sessions", 1, ("key", "end", "tuples"), [(["e"], "00:32", 1)]),
+        ("key", 2, ("key", "tuples"), [(["e"], 1)]),
+        ("arrival", 1, ("end", "tuples"), [(None, 2)]),
+        (
+            # Six tuples, of which the window of `a`, `b` and `late` that ends at 10 has fired before `late` came.
+            *("panes", 1, ("key", "start", "end", "tuples")),
+            [
+                (["c"], "00:10", "00:30", 1),
+                (["d"], "00:10", "00:30", 1),
+                (["e"], "00:10", "00:30", 1),
+                (["e"], "00:20", "00:40", 1),
+            ],
+        ),
+    ],
+    ids=["time", "sessions of a task", "sessions of an aggregate", "key", "arrival", "panes"],
+)
+def test_open_windows(made: MakeDirectory, shown: Shown, form: str, tasks: int, columns: list[str], rows: list[Any]):
+    found = shown(made(form, tasks))
+    times = [{**row, **{at: row[at] and row[at][14:19] for at in ("start", "end")}} for row in found["open"]]
+    assert [tuple(row[name] for name in columns) for row in times] == rows
+    assert form != "sessions" or found["late"] == 1
+
+
+def test_windows_of_counts(made: MakeDirectory, shown: Shown):
+    counts = shown(made("count"))
     assert counts["windows"] == {"length": {"tuples": 3}, "slide": {"tuples": 4}}
     assert counts["frontier"] is None
 
 
-def test_windows_of_an_aggregate(readings, shown):
-    """Six tuples, of which the window of `a`, `b` and `late` that ends at 10 has fired before `late` came."""
-    found = shown(readings("panes"))
+def test_an_aggregate_and_what_it_cannot_show(made: MakeDirectory, shown: Shown, command: Commands):
+    data_dir = made("panes")
+    found = shown(data_dir)
     assert (found["watermark"], found["key"], found["late"]) == ("1970-01-01T00:00:27+00:00", ["id"], 0)
     assert (found["inputs"][0]["component"], found["inputs"][0]["holds_back"]) == ("numbers", True)
-    assert [(row["key"], row["start"][14:19], row["end"][14:19], row["tuples"]) for row in found["open"]] == [
-        (["c"], "00:10", "00:30", 1),
-        (["d"], "00:10", "00:30", 1),
-        (["e"], "00:10", "00:30", 1),
-        (["e"], "00:20", "00:40", 1),
-    ]
     assert found["buffered"] == 3
-    assert shown(readings("panes"), "--txid", 1)["open"][0]["key"] == ["a"]
+    assert shown(data_dir, "--txid", 1)["open"][0]["key"] == ["a"]
+    assert "sum: an aggregate keeps no tuples" in command.refused("windows", data_dir, "sum", "--window", "30000")
+    replay = ["replay", data_dir, "--window", "sum:20000", "--topology", "readings:topology('panes')"]
+    command.printed(*replay)
+    assert "stop at a bolt that reads its results, with --break" in command.refused(*replay, "--pdb")
 
 
-def test_sessions_of_an_aggregate(readings, shown):
-    found = shown(readings("sessions"))
-    assert [(row["key"], row["end"][14:19], row["tuples"]) for row in found["open"]] == [(["e"], "00:32", 1)]
-    assert found["late"] == 1
-
-
-def test_what_an_aggregate_cannot_show(readings, txstorm):
-    data_dir = readings("panes")
-    code, _, err = txstorm("windows", data_dir, "sum", "--window", "30000")
-    assert (code, "sum: an aggregate keeps no tuples" in err) == (2, True)
-    code, _, err = txstorm("replay", data_dir, "--window", "sum:20000", "--topology", "readings:topology('panes')")
-    assert code == 0, err
-    where = ["--window", "sum:20000", "--topology", "readings:topology('panes')", "--pdb"]
-    code, _, err = txstorm("replay", data_dir, *where)
-    assert (code, "stop at a bolt that reads its results, with --break" in " ".join(err.split())) == (2, True)
-
-
-def test_counts_of_arrivals_wait_for_further_tuples(readings, txstorm, shown):
-    data_dir = readings("arrival")
-    assert [(row["end"], row["tuples"]) for row in shown(data_dir)["open"]] == [(None, 2)]
-    code, out, _ = txstorm("windows", data_dir)
-    assert (code, "no data yet" in out) == (0, False)
+def test_counts_of_arrivals_wait_for_further_tuples(made: MakeDirectory, command: Commands):
+    data_dir = made("arrival")
+    assert "no data yet" not in command.printed("windows", data_dir)
     rest = ["--engine", "local", "--data-dir", data_dir, "--until-txid", 2]
-    code, out, err = txstorm("run", "readings:topology('arrival')", *rest)
-    assert code == 0, err
-    assert "--end-of-input" not in out + err
+    ended = command("run", "readings:topology('arrival')", *rest)
+    assert ended.code == 0, ended.err
+    assert "--end-of-input" not in ended.out + ended.err
 
 
-def test_before_the_first_transaction(readings, txstorm):
-    code, out, _ = txstorm("windows", readings(), "--txid", 0)
-    assert code == 0
-    assert "not recorded before the first transaction" in out
-
-
-def test_as_text(readings, txstorm):
-    code, out, _ = txstorm("windows", readings(), "sum")
-    assert code == 0
-    assert "holds the watermark back" in out
-    assert "length 20 s, slide 10 s, per task, event time" in out
-    assert "1970-01-01T00:00:30+00:00" in out
-
-
-def test_the_tuples_of_a_window(readings, txstorm):
-    data_dir = readings()
-    code, out, err = txstorm("windows", data_dir, "sum", "--window", "30000", "--json")
-    assert code == 0, err
-    assert [row["values"] for row in json.loads(out)["tuples"]] == [
+def test_the_tuples_of_a_window(made: MakeDirectory, command: Commands):
+    data_dir = made()
+    assert [row["values"] for row in command.json("windows", data_dir, "sum", "--window", "30000")["tuples"]] == [
         "{'id': 'c', 'ts': 11}",
         "{'id': 'd', 'ts': 14}",
         "{'id': 'e', 'ts': 27}",
     ]
-    code, out, _ = txstorm("windows", data_dir, "sum", "--window", "1970-01-01T00:00:20+00:00", "--txid", 1)
-    assert code == 0
-    assert "'id': 'a'" in out
+    window = ["--window", "1970-01-01T00:00:20+00:00", "--txid", 1]
+    assert "'id': 'a'" in command.printed("windows", data_dir, "sum", *window)
 
 
 @pytest.mark.parametrize(
@@ -214,31 +145,16 @@ def test_the_tuples_of_a_window(readings, txstorm):
         (["sum", "--txid", "99"], "99"),
     ],
 )
-def test_bad_arguments(readings, txstorm, arguments, message):
-    data_dir = readings()
-    code, out, err = txstorm("windows", data_dir, *arguments)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
+def test_bad_arguments(made: MakeDirectory, command: Commands, arguments: list[str], message: str):
+    assert message in command.refused("windows", made(), *arguments)
 
 
-def test_a_window_is_replayed_in_the_transaction_that_fired_it(readings, txstorm):
-    data_dir = readings()
-    code, out, err = txstorm(
-        "replay", data_dir, "--window", "sum:1970-01-01T00:00:20+00:00", "--topology", "readings:default", "--json"
-    )
-    assert code == 0, err
-    found = json.loads(out)
+def test_a_window_is_replayed_in_the_transaction_that_fired_it(made: MakeDirectory, command: Commands):
+    """The replay compares its results; the debugger stops before the window."""
+    replay = ["replay", made(), "--window", FIRED, "--topology", "readings:default"]
+    found = command.json(*replay)
     assert (found["txid"], found["equal"]) == (2, True)
-
-
-def test_the_debugger_stops_before_the_window(readings, txstorm):
-    data_dir = readings()
-    code, out, err = txstorm(
-        *("replay", data_dir, "--window", "sum:1970-01-01T00:00:20+00:00"),
-        *("--topology", "readings:default", "--pdb"),
-        text="p window.end.isoformat()\np len(window.get())\nc\n",
-    )
-    assert code == 0, err
+    out = command.printed(*replay, "--pdb", text="p window.end.isoformat()\np len(window.get())\nc\n")
     assert "'1970-01-01T00:00:20+00:00'" in out
     assert "(Pdb) 4" in out
 
@@ -252,18 +168,13 @@ def test_the_debugger_stops_before_the_window(readings, txstorm):
         ("sum", "expected COMPONENT:END"),
     ],
 )
-def test_windows_that_cannot_be_replayed(readings, txstorm, window, message):
-    code, _, err = txstorm("replay", readings(), "--window", window, "--topology", "readings:default")
-    assert code == 2
-    assert message in " ".join(err.split())
+def test_windows_that_cannot_be_replayed(made: MakeDirectory, command: Commands, window: str, message: str):
+    ended = command("replay", made(), "--window", window, "--topology", "readings:default")
+    assert (ended.code, message in ended.message) == (2, True), ended
 
 
-def test_a_run_says_which_windows_it_leaves_open_and_how_to_close_them(readings, txstorm):
-    data_dir = readings()
-    rest = ["--engine", "local", "--data-dir", data_dir]
-    code, out, err = txstorm("run", "readings:default", *rest, "--until-txid", 2)
-    assert code == 0, err
+def test_a_run_says_which_windows_it_leaves_open_and_how_to_close_them(made: MakeDirectory, command: Commands):
+    rest = ["readings:default", "--engine", "local", "--data-dir", made()]
+    out = command.printed("run", *rest, "--until-txid", 2)
     assert "sum has 2 windows open, with which the next run goes on; --end-of-input closes them" in out
-    code, out, err = txstorm("run", "readings:default", *rest, "--end-of-input", "--json")
-    assert code == 0, err
-    assert "open_windows" not in json.loads(out.splitlines()[-1])
+    assert "open_windows" not in command.json("run", *rest, "--end-of-input")

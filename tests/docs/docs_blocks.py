@@ -59,6 +59,11 @@ class Block:
         return "spark" in self.marks
 
 
+def name(page: Path) -> str:
+    """Return the path of a page in the project."""
+    return str(page.relative_to(ROOT))
+
+
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 

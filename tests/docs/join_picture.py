@@ -94,11 +94,18 @@ def _text(x: float, y: float, text: str, kind: str = "muted", anchor: str = "mid
     return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
 
 
+def _line(kind: str, start: tuple[float, float], end: tuple[float, float], style: str = "") -> str:
+    (x1, y1), (x2, y2) = start, end
+    return f'<line class="{kind}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"{style}/>'
+
+
+def _circle(kind: str, x: float, y: float) -> str:
+    return f'<circle class="{kind}" cx="{x}" cy="{y}" r="6" stroke-width="2"/>'
+
+
 def _lanes() -> Iterator[str]:
     for y, name in ((LEFT_LANE, "left"), (RIGHT_LANE, "right")):
-        yield f'<line class="line" x1="{_x(0)}" y1="{y}" x2="{_x(48)}" y2="{y}"/>' + _text(
-            16, y + 4, name, "ink", "start"
-        )
+        yield _line("line", (_x(0), y), (_x(48), y)) + _text(16, y + 4, name, "ink", "start")
     yield _text(16, AXIS + 4, "time", "ink", "start")
     yield "".join(_text(_x(second), AXIS + 4, f"{second} s") for second in range(0, 50, 10))
 
@@ -109,19 +116,15 @@ def _bounds(moment: Moment) -> Iterator[str]:
     corners = ((oldest, LEFT_LANE), (oldest - BEFORE, RIGHT_LANE), (oldest + AFTER, RIGHT_LANE))
     yield '<polygon class="area" points="{}"/>'.format(" ".join(f"{_x(time)},{y}" for time, y in corners))
     for view, click in moment.pairs:
-        yield (
-            f'<line class="pair" x1="{_x(VIEWS[view])}" y1="{LEFT_LANE}" x2="{_x(CLICKS[click])}" y2="{RIGHT_LANE}" '
-            'stroke-width="1.5"/>'
-        )
+        yield _line("pair", (_x(VIEWS[view]), LEFT_LANE), (_x(CLICKS[click]), RIGHT_LANE), ' stroke-width="1.5"')
 
 
 def _lines(moment: Moment) -> Iterator[str]:
     lines = (("p", moment.right, "P, right position", 30, "start", 4), ("b", moment.bound, "B, bound", 30, "end", -4))
     for kind, time, name, top, anchor, aside in lines:
-        yield (
-            f'<line class="{kind}" x1="{_x(time)}" y1="{top + 6}" x2="{_x(time)}" y2="{RIGHT_LANE + 9}" stroke-width="2" '
-            'stroke-dasharray="5 4"/>'
-        ) + _text(_x(time) + aside, top, f"{name}: {time:g} s", "ink", anchor)
+        x, style = _x(time), ' stroke-width="2" stroke-dasharray="5 4"'
+        label = _text(x + aside, top, f"{name}: {time:g} s", "ink", anchor)
+        yield _line(kind, (x, top + 6), (x, RIGHT_LANE + 9), style) + label
 
 
 def _rows(moment: Moment) -> Iterator[str]:
@@ -134,9 +137,7 @@ def _rows(moment: Moment) -> Iterator[str]:
             filled = (one in stored) == (side == "right")
             gone = side == "right" and one not in stored
             kind = f"{side}{'' if filled else ' open'}{' gone' if gone else ''}"
-            yield f'<circle class="{kind}" cx="{_x(time)}" cy="{y}" r="6" stroke-width="2"/>' + _text(
-                _x(time), y + above, one, "ink"
-            )
+            yield _circle(kind, _x(time), y) + _text(_x(time), y + above, one, "ink")
 
 
 def _legend() -> Iterator[str]:
@@ -147,12 +148,8 @@ def _legend() -> Iterator[str]:
         (430, "right open gone", "right, expired"),
     )
     for x, kind, text in entries:
-        yield f'<circle class="{kind}" cx="{x}" cy="266" r="6" stroke-width="2"/>' + _text(
-            x + 12, 270, text, anchor="start"
-        )
-    yield '<line class="pair" x1="550" y1="266" x2="572" y2="266" stroke-width="1.5"/>' + _text(
-        580, 270, "pair", anchor="start"
-    )
-    yield '<rect class="area" x="625" y="259" width="22" height="14"/>' + _text(
-        655, 270, "bounds of v3", anchor="start"
-    )
+        yield _circle(kind, x, 266) + _text(x + 12, 270, text, anchor="start")
+    pair = _line("pair", (550, 266), (572, 266), ' stroke-width="1.5"')
+    yield pair + _text(580, 270, "pair", anchor="start")
+    area = '<rect class="area" x="625" y="259" width="22" height="14"/>'
+    yield area + _text(655, 270, "bounds of v3", anchor="start")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from docs_blocks import ROOT, blocks, difference
+from commands import printed_by, run_program
+from docs_blocks import ROOT, blocks, difference, name
 from programs import loaded
 from servers.process import free_ports
 from shared_session import run_here
@@ -24,13 +24,8 @@ SPARK = [page for page in PAGES if page != SERVED and any(block.spark for block 
 LOCAL = [page for page in PAGES if page not in (SERVED, *SPARK) and any(not block.spark for block in blocks(page))]
 
 
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def run_page(page: Path, *options: str, **environment: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    succeeded(loaded().run(RUNNER, page, "--programs", loaded().socket, *options, env=environment))
+    succeeded(run_program(RUNNER, page, "--programs", loaded().socket, *options, env=environment))
 
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> None:
@@ -76,10 +71,9 @@ def test_page_with_servers(kafka_broker, zookeeper_server):
 @pytest.mark.slow
 def test_the_demo_prints_what_the_readme_shows(tmp_path: Path):
     shown = re.search(r"<!-- demo -->\n```text\n(.*?)```", PAGES[0].read_text(encoding="utf-8"), re.DOTALL)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = loaded().run("-m", "jobs.demo", "--engine", "local", cwd=tmp_path, env=environment)
+    printed = printed_by("-m", "jobs.demo", "--engine", "local", cwd=tmp_path)
     installed = str(Path(sys.executable).with_name("txstorm"))
-    assert difference(shown[1], done.stdout.replace(installed, ".venv/bin/txstorm"), varies=False) is None
+    assert difference(shown[1], printed.replace(installed, ".venv/bin/txstorm"), varies=False) is None
 
 
 # -- the runner itself -------------------------------------------------------------------------------------------------
@@ -99,38 +93,39 @@ def test_blocks_are_found_with_their_output_and_marks(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("expected", "got", "varies"),
+    ("expected", "got", "varies", "same"),
     [
-        ("a  b\n\n── x ──", "a b  \n─ x ─────\n", False),
-        ("a\n…\nb", "a\nb", False),
-        ("a\n…\nb", "a\n1\n2\nb", False),
-        ("…\nb", "1\nb", False),
-        ("a … c", "a b b c", False),
-        ("in 0.5 s (1,000), deadbeef0123", "in 12.75 s (3), 0123456789ab", True),
-        ("(a|b)*", "(a|b)*", False),
+        ("a  b\n\n── x ──", "a b  \n─ x ─────\n", False, True),
+        ("a\n…\nb", "a\nb", False, True),
+        ("a\n…\nb", "a\n1\n2\nb", False, True),
+        ("…\nb", "1\nb", False, True),
+        ("a … c", "a b b c", False, True),
+        ("in 0.5 s (1,000), deadbeef0123", "in 12.75 s (3), 0123456789ab", True, True),
+        ("(a|b)*", "(a|b)*", False, True),
+        ("a", "b", False, False),
+        ("1", "2", False, False),
+        ("a\n…\nb", "a\nc", False, False),
+        ("a 1", "b 1", True, False),
+        ("a", "a\nb", False, False),
     ],
 )
-def test_what_counts_as_the_same(expected: str, got: str, varies: bool):
-    assert difference(expected, got, varies=varies) is None
+def test_what_counts_as_the_same(expected: str, got: str, varies: bool, same: bool):
+    assert (difference(expected, got, varies=varies) is None) == same
 
 
 @pytest.mark.parametrize(
-    ("expected", "got", "varies"),
-    [("a", "b", False), ("1", "2", False), ("a\n…\nb", "a\nc", False), ("a 1", "b 1", True), ("a", "a\nb", False)],
+    ("text", "fault"),
+    [
+        (
+            "```python\n1 + 1\n```\n\n```text\n3\n```\n\n```console\n$ echo no\nyes\n```\n",
+            r"page\.md:2: expected\s+3\s+--- got\s+2(?s:.*)page\.md:10: \$ echo no",
+        ),
+        ("```python\nfine = 1\n1 / 0\n```\n", r'page\.md:2", line 3(?s:.*)ZeroDivisionError'),
+    ],
+    ids=["other output", "exception"],
 )
-def test_what_counts_as_different(expected: str, got: str, varies: bool):
-    assert difference(expected, got, varies=varies) is not None
-
-
-def test_a_page_that_lies_fails(tmp_path: Path):
+def test_a_page_that_is_wrong_fails_with_its_line(tmp_path: Path, text: str, fault: str):
     page = tmp_path / "page.md"
-    page.write_text("```python\n1 + 1\n```\n\n```text\n3\n```\n\n```console\n$ echo no\nyes\n```\n")
-    with pytest.raises(AssertionError, match=r"page\.md:2: expected\s+3\s+--- got\s+2(?s:.*)page\.md:10: \$ echo no"):
-        run_page(page)
-
-
-def test_a_page_that_raises_fails_with_its_line(tmp_path: Path):
-    page = tmp_path / "page.md"
-    page.write_text("```python\nfine = 1\n1 / 0\n```\n")
-    with pytest.raises(AssertionError, match=r'page\.md:2", line 3(?s:.*)ZeroDivisionError'):
+    page.write_text(text)
+    with pytest.raises(AssertionError, match=fault):
         run_page(page)

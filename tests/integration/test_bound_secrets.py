@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -14,112 +14,82 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Commands
 from servers.running import ZooKeeper
 
-from txstorm import run
-from txstorm.cli.main import execute
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
 from txstorm.errors import InputError
 from txstorm.ledger import credentials
 from txstorm.ledger.credentials import AUTH, AUTH_HOSTS, CA, SecretRefused, check_named, named_ledger, over_tls
 from txstorm.ledger.location import parse_ledger
 from txstorm.operations.status import read_status
 from txstorm.results.views import StateView
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "canary-of-the-owner-5520"
 CONNECTED = struct.pack(">iiqi16s?", 0, 10_000, 1, 16, b"p" * 16, False)
 
-WORDS = """
-from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
-from txstorm.spouts import MemoryTransactionalSpout
 
-
-class Keep(BatchBolt, Committer):
-    state = KeyedState("counts", key={"word": str}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.batch = context.state("counts"), {}
-
-    def execute(self, tuple):
-        self.batch[tuple["word"]] = self.batch.get(tuple["word"], 0) + 1
-
-    def finish_batch(self):
-        self.counts.update_many(self.batch, lambda old, n: (old or 0) + n)
-
-
-def made(settings):
-    builder = TransactionalTopologyBuilder("words", "source", MemoryTransactionalSpout([["a", "b", "a"]], "word", take=2))
-    builder.set_committer_bolt("keep", Keep()).fields_grouping("source", ["word"])
+def made(settings: dict[str, str]) -> Topology:
+    spout = MemoryTransactionalSpout([["a", "b", "a"]], "word", take=2)
+    builder = TransactionalTopologyBuilder("words", "source", spout)
+    builder.set_committer_bolt("keep", CountByKey("word", table="counts")).fields_grouping("source", ["word"])
     return builder.set_settings(settings).build_topology()
 
 
 topology = made({})
-"""
 
 
-class Listener:
+class Listener(socketserver.ThreadingTCPServer):
     """A fake ZooKeeper server that accepts any client, and records all bytes that it receives."""
 
+    daemon_threads = True
+
     def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.hosts = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        self.connections = 0
-        self.heard = b""
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self.hosts = f"127.0.0.1:{self.server_address[1]}"
+        self.connections, self.heard = 0, b""
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._listen, args=[client], daemon=True).start()
-
-    def _listen(self, client: socket.socket) -> None:
-        with client:
-            answered = False
-            while data := client.recv(65536):
-                self.heard += data
-                if not answered:
-                    client.sendall(struct.pack(">i", len(CONNECTED)) + CONNECTED)
-                    answered = True
-
-    def close(self) -> None:
-        self._socket.close()
+    def finish_request(self, client: Any, address: Any) -> None:
+        self.connections += 1
+        answer = struct.pack(">i", len(CONNECTED)) + CONNECTED
+        while data := client.recv(65536):
+            self.heard += data
+            client.sendall(answer)
+            answer = b""
 
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener()
-    yield made
-    made.close()
+    with Listener() as listener:
+        yield listener
+        listener.shutdown()
 
 
 @pytest.fixture
-def words(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Set up a module with a topology, a password in the environment, and a process that has named no host yet."""
-    (in_tmp / "words.py").write_text(WORDS, encoding="utf-8")
+def words(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Set a password in the environment of a process that has named no host yet; return its directory."""
     monkeypatch.setenv(AUTH, f"owner:{PASSWORD}")
     monkeypatch.delenv(AUTH_HOSTS, raising=False)
     monkeypatch.setattr(credentials, "_named_hosts", set())
-    monkeypatch.syspath_prepend(str(in_tmp))
-    yield in_tmp
-    sys.modules.pop("words", None)
+    return in_tmp
 
 
 @pytest.fixture
-def txstorm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def txstorm(command: Commands, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Return a function that runs a command as in a new process; result: (exit code, output)."""
 
-    def command(*arguments: str) -> tuple[int, str]:
+    def run_command(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(credentials, "_named_hosts", set())
-        capsys.readouterr()
-        code = execute(list(arguments))
-        return code, "".join(capsys.readouterr())
+        code, out, err = command(*arguments)
+        return code, out + err
 
-    return command
+    return run_command
 
 
 def planted(directory: Path, hosts: str, **settings: Any) -> None:
@@ -129,16 +99,16 @@ def planted(directory: Path, hosts: str, **settings: Any) -> None:
     (directory / "ledger.json").write_text(json.dumps(found))
 
 
-DIRECTORY = "data/words"
+DIRECTORY, TARGET = "data/words", "test_bound_secrets"
 COMMANDS = {
     "status": ("status", DIRECTORY),
     "list": ("list", "data", "--json"),
     "inspect": ("inspect", DIRECTORY),
     "state": ("state", DIRECTORY, "counts"),
     "history": ("history", DIRECTORY),
-    "replay": ("replay", DIRECTORY, "--txid", "1", "--topology", "words"),
+    "replay": ("replay", DIRECTORY, "--txid", "1", "--topology", TARGET),
     "kill": ("kill", DIRECTORY),
-    "run": ("run", "words", "--engine", "local", "--data-dir", DIRECTORY, "--available-now"),
+    "run": ("run", TARGET, "--engine", "local", "--data-dir", DIRECTORY, "--available-now"),
     "copy": ("ledger", "copy", DIRECTORY, "sqlite:other.db"),
     "recover": ("recover", DIRECTORY),
     "savepoints": ("savepoint", "list", DIRECTORY),
@@ -204,10 +174,8 @@ def test_who_names_the_servers_works_as_before(words: Path, zookeeper_server: Zo
     # Settings in the topology's code name the servers, too; a handle and readers in its process know them from there.
     monkeypatch.setenv(AUTH_HOSTS, "")
     monkeypatch.setattr(credentials, "_named_hosts", set())
-    import words as module
-
     servers = {"zookeeper_servers": hosts, "zookeeper_root": zookeeper_server.new_chroot().removeprefix(hosts)}
-    handle = run(module.made(servers), engine="local", data_dir="data/other", available_now=True)
+    handle = run(made(servers), engine="local", data_dir="data/other", available_now=True)
     handle.awaitTermination()
     assert handle.state("counts").to_pylist() == [{"word": "a", "n": 2}, {"word": "b", "n": 1}]
     assert read_status("data/other")["committed_txid"] == handle.committed

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 
 import pytest
-from confluent_kafka import Producer
 from servers.kafka_reading import committed_records
 
 from txstorm import BasicBolt, Duration, TransactionalTopologyBuilder, recent_in_topic, run
@@ -37,10 +36,9 @@ def topology(kafka, source, target, recent=None):
 
 
 def send(kafka, topic, ids):
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
-    for number, one in enumerate(ids):
-        producer.produce(topic, json.dumps({"id": one, "n": number}), partition=number % 2)
-    assert producer.flush(30) == 0
+    for partition in (0, 1):
+        records = [json.dumps({"id": one, "n": number}) for number, one in enumerate(ids) if number % 2 == partition]
+        kafka.produce(topic, records, partition)
 
 
 def sent(kafka, topic):

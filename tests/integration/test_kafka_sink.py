@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from programs import Program
-from recovery_cases import start
+from recovery_cases import eventually, start
 from scenarios import fencing
 from servers.kafka import is_transaction_end
 from servers.kafka_reading import committed_records
@@ -32,16 +31,9 @@ from txstorm.storage.tables.intent import OUTLET, Intent, decode
 
 pytestmark = pytest.mark.integration
 
-HERE = Path(__file__).resolve().parent
 PATIENCE = 10
 """Seconds in which everything that a cluster refuses is named (docs/fault-matrix.md, 38)."""
 NO_ROWS = sink_schema(SinkTable("out", COLUMNS)).empty_table()
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    faults.arm("")
 
 
 def topology(brokers: str, topic: str, batches: int = 6, **options):
@@ -53,9 +45,8 @@ def topology(brokers: str, topic: str, batches: int = 6, **options):
     return builder.build_topology()
 
 
-def ends(built, data_dir, **options):
-    handle = run(built, engine="local", data_dir=data_dir, **(options or {"available_now": True}))
-    handle.awaitTermination()
+def ends(built, data_dir, **how):
+    run(built, engine="local", data_dir=data_dir, **(how or {"available_now": True})).awaitTermination()
 
 
 def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:
@@ -69,54 +60,37 @@ def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:
         assert txids == sorted(txids)
 
 
-def wait_for(path: Path, child: Program) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert child.poll() is None, child.printed
-        assert time.monotonic() < until, f"{path} did not come"
-        time.sleep(0.01)
-
-
 # --- two coordinators -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def first(kafka_broker, tmp_path) -> Iterator[tuple[Program, str]]:
-    """Yield a coordinator in another process that has written txid 1, and its topic."""
-    topic = kafka_broker.make_topic(partitions=2)
-    child = start("kafka-outlet", tmp_path, kafka_broker.bootstrap, topic)
-    try:
-        wait_for(tmp_path / "ready-2", child)
-        yield child, topic
-    finally:
-        child.kill()
-        child.wait()
 
 
 def intent_of(place: Path, txid: int) -> Intent:
     return decode((place / f"intent-{txid}").read_bytes())
 
 
-def test_a_coordinator_that_was_stopped_writes_nothing_when_it_wakes_up(kafka_broker, tmp_path, first):
-    child, topic = first
-    child.send_signal(signal.SIGSTOP)
-    (tmp_path / "go-2").touch()
-    second = fencing.store(tmp_path, kafka_broker.bootstrap, topic)
-    second.lead(2, 1, {"outlets/out": 1}, [intent_of(tmp_path, 2)])
-    second.roll_forward(intent_of(tmp_path, 2), 2)
-    child.send_signal(signal.SIGCONT)
-    output, _ = child.communicate(timeout=60)
+def test_a_coordinator_that_was_stopped_writes_nothing_when_it_wakes_up(kafka_broker, tmp_path):
+    topic = kafka_broker.make_topic(partitions=2)
+    first = start("kafka-outlet", tmp_path, kafka_broker.bootstrap, topic)
+    try:
+        eventually(lambda: first.poll() is not None or (tmp_path / "ready-2").exists())  # it has written txid 1
+        assert first.poll() is None, first.printed
+        first.send_signal(signal.SIGSTOP)
+        (tmp_path / "go-2").touch()
+        second = fencing.store(tmp_path, kafka_broker.bootstrap, topic)
+        second.lead(2, 1, {"outlets/out": 1}, [intent_of(tmp_path, 2)])
+        second.roll_forward(intent_of(tmp_path, 2), 2)
+        first.send_signal(signal.SIGCONT)
+        output, _ = first.communicate(timeout=60)
+    finally:
+        first.kill()
     assert "FencedError: outlet 'out': a coordinator with epoch 2 has taken over from this one with epoch 1" in output
     # Its look at the mark has fenced this one's producer; that is no reason to give up.
     second.roll_forward(intent_of(tmp_path, 3), 2)
     second.close()
-    records = committed_records(kafka_broker.bootstrap, topic)
-    assert sorted((record.txid, record.index) for record in records) == [
-        (txid, index) for txid in fencing.TXIDS for index in range(fencing.ROWS)
-    ]
+    places = [(record.txid, record.index) for record in committed_records(kafka_broker.bootstrap, topic)]
+    assert sorted(places) == [(txid, index) for txid in fencing.TXIDS for index in range(fencing.ROWS)]
 
 
-def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broker, tmp_path):
+def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broker, tmp_path, monkeypatch):
     topic = kafka_broker.make_topic()
     first, second = (fencing.store(tmp_path, kafka_broker.bootstrap, topic) for _ in range(2))
     first.lead(1, 0, {}, [])
@@ -128,47 +102,36 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
 
     def held(name: str) -> None:
         point(name)
-        if name == "kafka.sent" and threading.current_thread() is thread:
+        if name == "kafka.sent" and threading.current_thread().name.startswith("late"):
             waiting.set()
             assert taken.wait(60)
 
-    raised: list[BaseException] = []
-
-    def late() -> None:
-        try:
-            first.roll_forward(intent, 1)
-        except FencedError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=late)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faults, "point", held)
-        thread.start()
+    monkeypatch.setattr(faults, "point", held)
+    with ThreadPoolExecutor(1, "late") as threads:
+        late = threads.submit(first.roll_forward, intent, 1)
         assert waiting.wait(60)
         second.lead(2, 0, {"outlets/out": 0}, [intent])
         assert committed_records(kafka_broker.bootstrap, topic) == []
         second.roll_forward(intent, 2)
         taken.set()
-        thread.join(60)
-    assert len(raised) == 1
+        with pytest.raises(FencedError):
+            late.result(60)
     second.close()
     assert [record.index for record in committed_records(kafka_broker.bootstrap, topic)] == list(range(fencing.ROWS))
 
 
 def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_broker, tmp_path):
     topic, marks = kafka_broker.make_topic(), kafka_broker.make_topic(cleanup_policy="compact")
-    other = Producer(
-        {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"other-{topic}", "log_level": 0}
-    )
+    settings = {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"other-{topic}", "log_level": 0}
+    other = Producer(settings)
     other.init_transactions(30)
     other.begin_transaction()
     other.produce(marks, b"never committed", key=b"other")
     other.flush(30)
     built = topology(kafka_broker.bootstrap, topic, progress_topic=marks, timeout=5.0)
     try:
-        with pytest.raises(
-            BlockedError, match=rf"no records received from {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"
-        ):
+        hanging = rf"no records received from {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"
+        with pytest.raises(BlockedError, match=hanging):
             ends(built, tmp_path / "data")
     finally:
         other.abort_transaction(30)
@@ -286,9 +249,8 @@ def test_a_topic_that_is_not_there(kafka_broker, tmp_path):
 
 def test_a_topic_for_smaller_records(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(max_message_bytes="2000")
-    with pytest.raises(
-        InputError, match=r"its max\.message.bytes is 2000, expected 1000256 .* set max_message_bytes=1744"
-    ):
+    small = r"its max\.message.bytes is 2000, expected 1000256 .* set max_message_bytes=1744"
+    with pytest.raises(InputError, match=small):
         ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     ends(topology(kafka_broker.bootstrap, topic, max_message_bytes=1744), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
@@ -296,16 +258,10 @@ def test_a_topic_for_smaller_records(kafka_broker, tmp_path):
 
 def test_the_largest_record_goes_through(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(max_message_bytes="2000")
-    builder = TransactionalTopologyBuilder(
-        "t" * 64, "source", MemoryTransactionalSpout([[("x" * 1744,), ("y" * 1744,)]], ["word"])
-    )
-    sink = KafkaSink(
-        "o" * 64,
-        topic,
-        kafka_broker.bootstrap,
-        value=lambda row: f'"{row["word"][2:]}"',
-        max_message_bytes=1744,
-    )
+    spout = MemoryTransactionalSpout([[("x" * 1744,), ("y" * 1744,)]], ["word"])
+    builder = TransactionalTopologyBuilder("t" * 64, "source", spout)
+    options = {"value": lambda row: f'"{row["word"][2:]}"', "max_message_bytes": 1744}
+    sink = KafkaSink("o" * 64, topic, kafka_broker.bootstrap, **options)
     builder.set_bolt("send", sink).global_grouping("source")
     ends(builder.build_topology(), tmp_path / "data")
     assert [len(record.value) for record in committed_records(kafka_broker.bootstrap, topic)] == [1742, 1742]
@@ -331,13 +287,10 @@ def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
     return settings.pop("bootstrap.servers"), settings
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"sasl.password": "wrong"}, "[Aa]uthentication"),
-        ({"ssl.ca.location": ""}, "certificate verify failed"),
-    ],
-)
+WRONG = [({"sasl.password": "wrong"}, "[Aa]uthentication"), ({"ssl.ca.location": ""}, "certificate verify failed")]
+
+
+@pytest.mark.parametrize(("changed", "reason"), WRONG)
 def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker, tmp_path, changed, reason):
     topic = kafka_broker.make_topic()
     brokers, settings = secured(kafka_broker, **changed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from servers.cluster import Cluster
+from servers.family import member
 from servers.process import DetachedProcess, GuardedProcess, ServerError, free_ports, is_free
 
 pytestmark = pytest.mark.integration
@@ -25,51 +26,32 @@ time.sleep(600)
 """
 
 
-def exists(pid: int) -> bool:
-    """Return whether the process exists and has not ended."""
-    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()[:1] not in ("", "Z")
-
-
-def wait_until_gone(pid: int) -> None:
-    until = time.monotonic() + 60
-    while exists(pid):
-        assert time.monotonic() < until, f"pid {pid} is still there"
-        time.sleep(0.02)
-
-
 def test_servers_do_not_outlive_tests_that_were_killed(tmp_path: Path):
     tests = Path(__file__).resolve().parents[1]
     command = [sys.executable, "-c", STARTER, str(tmp_path / "log"), *SLEEP]
     starter = subprocess.Popen(command, cwd=tests, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     pid = int(starter.stdout.readline())
-    assert exists(pid)
+    assert member(pid) is not None
     starter.send_signal(signal.SIGKILL)
     starter.wait()
     starter.stdout.close()
-    wait_until_gone(pid)
+    Cluster.wait(lambda: member(pid) is None, "the server to end", 60)
 
 
 @pytest.mark.parametrize("kind", [GuardedProcess, DetachedProcess])
-def test_kill_freeze_and_start_again(kind: type[GuardedProcess | DetachedProcess], tmp_path: Path):
+def test_stop_kill_and_start_again(kind: type[GuardedProcess | DetachedProcess], tmp_path: Path):
     server = kind("sleeper", SLEEP, tmp_path / "log")
     server.start()
     with pytest.raises(ServerError, match=f"sleeper runs already, pid {server.pid}"):
         server.start()
-    server.freeze()
-    assert server.alive
-    server.thaw()
-    server.freeze()
-    server.stop()  # a frozen one, too
+    server.stop()
     assert not server.alive
-    with pytest.raises(ServerError, match="sleeper does not run: no SIGSTOP can be sent"):
-        server.freeze()
     server.start()
     server.wait_ready(lambda: server.log.read_text().count("up") >= 1)
     server.kill()
     assert not server.alive
-    assert not exists(server.pid or 0)
+    assert member(server.pid or 0) is None
 
 
 def test_a_server_that_ends_shows_its_log(tmp_path: Path):

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import redis
 from confluent_kafka.admin import AdminClient
-from kazoo.client import KazooClient
 
 pytestmark = pytest.mark.integration
 
@@ -72,51 +71,37 @@ def test_a_broker_for_trying_out(script: Script, tmp_path: Path):
 
 
 @pytest.mark.long
-def test_a_server_that_died_is_seen_and_started_again(script: Script, tmp_path: Path):
-    assert script("zookeeper", "status") == (1, f"ZooKeeper has not been started in {tmp_path}/zookeeper\n")
+def test_a_zookeeper_server_for_trying_out(script: Script):
     code, text = script("zookeeper")
     assert code == 0, text
-    hosts, pid = found(r"hosts +(\S+)", text), found(r"pid (\d+)", text)
-    client = KazooClient(hosts)
-    client.start(timeout=10)
-    client.create("/kept", b"1")
-    client.stop()
-    client.close()
-    listed = run_example(script, "zookeeper", "127.0.0.1:2181", hosts)
-    assert "'kept'" in listed
-    assert text == "starting ZooKeeper (servers: 1)\n" + script("zookeeper", "start")[1]  # which does nothing
-
-    os.kill(int(pid), signal.SIGKILL)
-    code, text = script("zookeeper", "status")
-    assert (code, "ZooKeeper server 0 is not running" in text) == (1, True)
-    code, text = script("zookeeper")
-    assert (code, found(r"hosts +(\S+)", text)) == (0, hosts)
-    assert run_example(script, "zookeeper", "127.0.0.1:2181", hosts) == listed
-
-    code, text = script("zookeeper", "--servers", "3")
-    assert code == 2
-    assert (
-        f"{tmp_path}/zookeeper: expected servers: 1, as at the first start, got 3; `stop --delete` deletes them" in text
-    )
-    assert script("zookeeper", "stop", "--delete") == (0, "ZooKeeper is not running\n")
-    assert not (tmp_path / "zookeeper").exists()
+    hosts = found(r"hosts +(\S+)", text)
+    assert "'zookeeper'" in run_example(script, "zookeeper", "127.0.0.1:2181", hosts)
+    assert text == "starting ZooKeeper (servers: 1)\n" + script("zookeeper", "status")[1]
 
 
-def test_a_redis_server_keeps_its_data(script: Script):
+def test_a_redis_server_that_died_is_seen_and_started_again(script: Script, tmp_path: Path):
+    assert script("redis", "status") == (1, f"Redis has not been started in {tmp_path}/redis\n")
     code, text = script("redis")
     assert code == 0, text
-    host, port = found(r"address +(\S+)", text).split(":")
-    client = redis.Redis(host, int(port))
-    client.set("kept", 1)
-    assert client.config_get("appendfsync") == {"appendfsync": "always"}
-    pid = found(r"pid (\d+)", text)
-    client.close()
+    address, pid = found(r"address +(\S+)", text), found(r"pid (\d+)", text)
+    host, port = address.split(":")
+    with redis.Redis(host, int(port)) as client:
+        client.set("kept", 1)
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}
+    assert text == "starting Redis (servers: 1)\n" + script("redis", "start")[1]  # which does nothing
+
     os.kill(int(pid), signal.SIGKILL)
     code, text = script("redis", "status")
     assert (code, "Redis server 0 is not running" in text) == (1, True)
-    assert script("redis")[0] == 0
+    code, text = script("redis")
+    assert (code, found(r"address +(\S+)", text)) == (0, address)
     assert "b'kept'" in run_example(script, "redis", '"127.0.0.1", 6379', f'"{host}", {port}')
+
+    code, text = script("redis", "--servers", "3")
+    assert code == 2
+    assert f"{tmp_path}/redis: expected servers: 1, as at the first start, got 3; `stop --delete` deletes them" in text
     assert script("redis", "stop", "--delete") == (0, "Redis is not running\n")
+    assert not (tmp_path / "redis").exists()
 
 
 @pytest.mark.parametrize(

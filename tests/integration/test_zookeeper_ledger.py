@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper, start_zookeeper
+from servers.tls import certificate
 from servers.zookeeper import is_write
 
 from txstorm.clients.zookeeper.operations import Unreachable
@@ -31,6 +35,7 @@ from txstorm.topology.settings import Settings
 pytestmark = pytest.mark.integration
 
 QUICK = ZooKeeperOptions(session_timeout=2.0, connect_timeout=60.0, patience=120.0)
+SECONDS = 180
 LASTING = ZooKeeperOptions(session_timeout=60.0, connect_timeout=60.0, patience=120.0)
 
 
@@ -41,15 +46,21 @@ class Place:
         self.hosts, self.root = hosts, root
         self._handles: list[Ledger] = []
         self._clients: list[KazooClient] = []
+        self.threads = ThreadPoolExecutor(3)
 
-    def ledger(self, hosts: str = "", options: ZooKeeperOptions = QUICK, **more: Any) -> ZooKeeperLedger:
+    def ledger(
+        self, hosts: str = "", options: ZooKeeperOptions = QUICK, holder: str = "", **more: Any
+    ) -> ZooKeeperLedger:
+        """Return a handle, which has acquired the lease if a holder is named."""
         handle = ZooKeeperLedger(ZooKeeperSession(hosts or self.hosts, options), self.root, create=True, **more)
         self._handles.append(handle)
+        if holder:
+            handle.acquire(holder)
         return handle
 
-    def client(self, **more: Any) -> KazooClient:
+    def client(self, hosts: str = "") -> KazooClient:
         """Return an independent client, which may inspect and modify the ledger."""
-        client = KazooClient(self.hosts + self.root, **more)
+        client = KazooClient((hosts or self.hosts) + self.root)
         client.start(timeout=10)
         self._clients.append(client)
         return client
@@ -62,6 +73,7 @@ class Place:
         second.close()
 
     def close(self) -> None:
+        self.threads.shutdown(wait=False)
         for handle in self._handles:
             handle.close()
         for client in self._clients:
@@ -88,33 +100,11 @@ def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
         yield made
 
 
-def in_thread(call: Callable[[], object]) -> Callable[[], list[Exception]]:
-    """Start `call` on a thread; return a function that waits for its end and returns the exceptions raised."""
-    raised: list[Exception] = []
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def ended() -> list[Exception]:
-        thread.join(180)
-        assert not thread.is_alive()
-        return raised
-
-    return ended
-
-
 # -- lost answers ---------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_whose_response_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
-    ledger = place.ledger(proxy.address)
-    ledger.acquire("run")
+    ledger = place.ledger(proxy.address, holder="run")
     ledger.commit([Put("coordinator/currtx", b"1"), Put("log/0", b"")])
     for number in range(1, 6):
         proxy.drop_answers(1, matching=is_write)
@@ -136,26 +126,18 @@ def test_a_first_commit_without_a_lease_whose_answer_is_lost_happens_once(place:
 
 
 def test_a_commit_that_never_arrived_is_sent_again(place: Place, proxy: LossyProxy) -> None:
-    ledger = place.ledger(proxy.address)
-    ledger.acquire("run")
+    ledger = place.ledger(proxy.address, holder="run")
     ledger.commit([Put("a", b"1")])
     # Held back on the way, and then gone with the connection.
     proxy.stall()
-    ended = in_thread(lambda: ledger.commit([Put("a", b"2", 0)]))
-    wait_for_request(ledger)
+    committing = place.threads.submit(ledger.commit, [Put("a", b"2", 0)])
+    while not ledger._session._kazoo._pending:  # in flight
+        time.sleep(0.01)
     proxy.cut()
     proxy.heal()
-    assert ended() == []
+    committing.result(SECONDS)
     assert ledger.get("a") == Entry(b"2", 1)
     ledger.check_lease()
-
-
-def wait_for_request(ledger: ZooKeeperLedger) -> None:
-    """Wait until a request of `ledger` is in flight."""
-    kazoo = ledger._session._kazoo
-    pause = threading.Event()
-    while not kazoo._pending:
-        pause.wait(0.01)
 
 
 def test_a_lease_taken_or_given_back_with_a_lost_answer_is_taken_or_given_back(place: Place, proxy: LossyProxy) -> None:
@@ -176,27 +158,26 @@ def test_a_lease_taken_or_given_back_with_a_lost_answer_is_taken_or_given_back(p
 
 
 def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyProxy) -> None:
-    ledger, other = place.ledger(proxy.address, LASTING), place.ledger()
-    ledger.acquire("run")
+    ledger, other = place.ledger(proxy.address, LASTING, "run"), place.ledger()
     ledger.commit([Put("a", b"1")])
     proxy.cut()
-    committing = in_thread(lambda: ledger.commit([Put("a", b"2", 0)]))
-    checking, reading = in_thread(ledger.check_lease), in_thread(lambda: ledger.get("a"))
+    calls = [(ledger.commit, [Put("a", b"2", 0)]), (ledger.check_lease,), (ledger.get, "a")]
+    waiting = [place.threads.submit(*call) for call in calls]
     with pytest.raises(HeldError):
         other.acquire("other")
     proxy.heal()
-    assert committing() == checking() == reading() == []
+    for call in waiting:
+        call.result(SECONDS)
     assert other.get("a") == Entry(b"2", 1)
 
 
 def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zookeeper_server: ZooKeeper) -> None:
-    ledger = place.ledger(options=LASTING)
-    ledger.acquire("run")
+    ledger = place.ledger(options=LASTING, holder="run")
     ledger.commit([Put("a", b"before")])
     zookeeper_server.kill()
-    ended = in_thread(lambda: ledger.commit([Put("a", b"during", 0), Put("log/0", b"", ABSENT)]))
+    committing = place.threads.submit(ledger.commit, [Put("a", b"during", 0), Put("log/0", b"", ABSENT)])
     zookeeper_server.restart()
-    assert ended() == []
+    committing.result(SECONDS)
     assert ledger.get("a") == Entry(b"during", 1)
     ledger.check_lease()
     assert "'run'" in str(place.ledger().holder())
@@ -205,8 +186,7 @@ def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zooke
 @pytest.mark.long
 def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
     with start_zookeeper(tmp_path, servers=3) as ensemble, place_at(ensemble) as place:
-        ledger, reader = place.ledger(options=LASTING), place.ledger()
-        ledger.acquire("run")
+        ledger, reader = place.ledger(options=LASTING, holder="run"), place.ledger()
         ledger.commit([Put("a", b"0")])
         ensemble.kill(ensemble.leader())
         for number in range(10):
@@ -218,9 +198,8 @@ def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
 
 
 def test_a_holder_without_contact_for_too_long_steps_down(place: Place, proxy: LossyProxy) -> None:
-    ledger = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=2, patience=0.5))
-    other = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=2, patience=0.5))
-    ledger.acquire("run")
+    hasty = ZooKeeperOptions(session_timeout=2, patience=0.5)
+    ledger, other = place.ledger(proxy.address, hasty, "run"), place.ledger(proxy.address, hasty)
     proxy.cut()
     with pytest.raises(FencedError, match=r"expected an answer, got none: Connection dropped: .*refused"):
         ledger.commit([Put("a", b"1")])
@@ -237,8 +216,7 @@ def test_a_holder_without_contact_for_too_long_steps_down(place: Place, proxy: L
 
 
 def test_a_holder_whose_session_has_ended_writes_nothing_more(place: Place) -> None:
-    first, second = place.ledger(), place.ledger()
-    first.acquire("one")
+    first, second = place.ledger(holder="one"), place.ledger()
     first.commit([Put("a", b"1")])
     place.expire(first)
     assert second.wait_free(60)
@@ -313,8 +291,7 @@ def test_a_handle_without_a_lease_goes_on_in_another_session(place: Place) -> No
 
 
 def test_a_removed_lease_is_lost_at_the_next_commit(place: Place) -> None:
-    first, second = place.ledger(), place.ledger()
-    first.acquire("one")
+    first, second = place.ledger(holder="one"), place.ledger()
     place.client().delete("/%lease")
     with pytest.raises(FencedError, match="its node removed"):
         first.commit([Put("a", b"1")])
@@ -330,8 +307,7 @@ def test_a_removed_lease_is_lost_at_the_next_commit(place: Place) -> None:
 
 def test_the_lease_is_looked_at_when_it_was_not_seen_for_a_while_only(place: Place, proxy: LossyProxy) -> None:
     times = [0.0]
-    ledger = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=9), now=lambda: times[0])
-    ledger.acquire("run")
+    ledger = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=9), "run", now=lambda: times[0])
     place.client().delete("/%lease")
     times[0] = 2.9
     ledger.check_lease()  # as after a moment
@@ -348,17 +324,14 @@ def test_the_lease_is_looked_at_when_it_was_not_seen_for_a_while_only(place: Pla
 
 
 def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = place.ledger(), place.ledger()
-    first.acquire("one")
+    first, second = place.ledger(holder="one"), place.ledger()
     # Nobody looks again by itself.
     monkeypatch.setattr(zookeeper_lease, "_LOOK", 1000.0)
-    free: list[bool] = []
-    ended = in_thread(lambda: free.append(second.wait_free(1000)))
+    free = place.threads.submit(second.wait_free, 1000)
     while not second._session._kazoo._data_watchers:
-        threading.Event().wait(0.01)
+        time.sleep(0.01)
     place.expire(first)
-    assert ended() == []
-    assert free == [True]
+    assert free.result(SECONDS) is True
     second.acquire("two")
 
 
@@ -367,8 +340,7 @@ def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatc
 
 def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
     """Ledger entries are stored at Storm's paths, unchanged (row T12)."""
-    ledger = place.ledger()
-    ledger.acquire("run")
+    ledger = place.ledger(holder="run")
     ledger.commit([Put("coordinator/currtx", b'{"format":1,"value":4}'), Put("coordinator/meta/3", b"{}")])
     seen = place.client()
     assert seen.get("/coordinator/currtx")[0] == b'{"format":1,"value":4}'
@@ -378,8 +350,7 @@ def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
 
 
 def test_a_commit_is_one_write_however_many_entries_it_has(place: Place) -> None:
-    ledger, seen = place.ledger(), place.client()
-    ledger.acquire("run")
+    ledger, seen = place.ledger(holder="run"), place.client()
 
     def writes(partitions: int) -> int:
         """Return the number of server transactions for two commits of a txid, by their zxids."""
@@ -450,7 +421,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_the_cause(hosts: str) -> No
 
 def test_a_chroot_without_a_ledger_is_named(place: Place) -> None:
     with pytest.raises(
-        DataDirectoryError, match=rf"zookeeper:{place.hosts}{place.root}: expected a ledger, got no such"
+        DataDirectoryError, match=f"zookeeper:{place.hosts}{place.root}: expected a ledger, got no such"
     ):
         open_zookeeper(place.hosts, place.root, create=False)
     place.ledger().commit([Put("a", b"1")])
@@ -484,9 +455,8 @@ def test_what_one_user_made_no_other_reads_or_writes(place: Place, monkeypatch: 
     everything.start(timeout=10)
     for node in all_nodes(everything, place.root):
         acls, _ = everything.get_acls(node)
-        assert [(acl.perms, acl.id.scheme, acl.id.id.partition(":")[0]) for acl in acls] == [(31, "digest", "owner")], (
-            node
-        )
+        found = [(acl.perms, acl.id.scheme, acl.id.id.partition(":")[0]) for acl in acls]
+        assert found == [(31, "digest", "owner")], node
     everything.stop()
     everything.close()
     owned.commit([Check("coordinator/currtx", 0), Put("coordinator/currtx", b"2")])
@@ -526,8 +496,6 @@ def all_nodes(client: KazooClient, path: str) -> Iterator[str]:
 
 
 def test_tls_with_the_right_authority_only(zookeeper_server: ZooKeeper) -> None:
-    from servers.tls import certificate
-
     other = certificate("another").pem
     server, root = zookeeper_server, zookeeper_server.new_chroot().partition("/")[2]
     trusting = {"zookeeper_connect_timeout": 30, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
@@ -535,11 +503,36 @@ def test_tls_with_the_right_authority_only(zookeeper_server: ZooKeeper) -> None:
     ledger.commit([Put("a", b"1")])
     assert ledger.get("a") == Entry(b"1", 0)
     ledger.close()
-    for setting, cause in [
-        ({"zookeeper_ca": str(other)}, "CERTIFICATE_VERIFY_FAILED"),
-        ({"zookeeper_ca": "", "zookeeper_tls": "true"}, "CERTIFICATE_VERIFY_FAILED"),
-    ]:
-        with pytest.raises(Unreachable, match=cause):
+    for setting in ({"zookeeper_ca": str(other)}, {"zookeeper_ca": "", "zookeeper_tls": "true"}):
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
             open_zookeeper(server.tls_hosts, f"/{root}", Settings.parse({**trusting, **setting}), create=True)
     with pytest.raises(Unreachable, match="TLS where they ask for it"):
         open_zookeeper(server.tls_hosts, f"/{root}", Settings(zookeeper_connect_timeout=1), create=True)
+
+
+# -- the proxy of these tests ---------------------------------------------------------------------------------------
+
+
+def test_stalled_requests_arrive_after_healing(place: Place, proxy: LossyProxy) -> None:
+    place.ledger()
+    client, direct = place.client(proxy.address), place.client()
+    proxy.stall()
+    writing = client.create_async("/late", b"1")
+    assert direct.exists("/late") is None
+    assert not writing.ready()
+    proxy.heal()
+    assert writing.get(timeout=10) == "/late"
+
+
+def test_events_of_watches_are_no_answers(place: Place, proxy: LossyProxy) -> None:
+    place.ledger()
+    client, direct = place.client(proxy.address), place.client()
+    seen = threading.Event()
+    client.exists("/watched", watch=lambda event: seen.set())
+    proxy.drop_answers(1, matching=is_write)
+    direct.create("/watched", b"1")
+    assert seen.wait(30)
+    assert proxy.dropped == 0
+    with pytest.raises(ConnectionLoss):
+        client.set("/watched", b"2")
+    assert (proxy.dropped, direct.get("/watched")[0]) == (1, b"2")

@@ -8,17 +8,19 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from commands import printed_by, run_program
 from programs import loaded
 from shared_session import run_here
 from verifier import Verifier
 
+from jobs.demo import FINISHED, main
 from txstorm.books.data_directory import ledger_exists
 from txstorm.results.views import StateView, committed_txid
 
@@ -37,11 +39,7 @@ sys.exit(jobs.demo.main(sys.argv[1:]))
 @pytest.fixture(scope="module")
 def expected() -> Counter[str]:
     """Return the expected word counts of the Bible, computed in plain Python."""
-    counts: Counter[str] = Counter()
-    with BIBLE.open(encoding="utf-8") as lines:
-        for line in lines:
-            counts.update(re.findall(r"[a-z']+", line.lower()))
-    return counts
+    return Counter(re.findall(r"[a-z']+", BIBLE.read_text(encoding="utf-8").lower()))
 
 
 def top(counts: Counter[str]) -> list[list[Any]]:
@@ -61,19 +59,18 @@ def verified(data_dir: Path) -> dict[str, int]:
     return {row["word"]: row["n"] for row in verifier.table("state/counts").to_pylist()}
 
 
-def demo(*argv: Any, fault: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def demo(*argv: Any, fault: str = "", cwd: Path = ROOT) -> CompletedProcess[str]:
     """Run the demo as `scripts/demo` does; `fault` is a fault point at which it fails, if any.
 
     On Spark it uses the shared session, unless it is to be killed.
     """
     if "spark" in argv and not fault:
         return run_here("-m", "jobs.demo", *argv, cwd=cwd)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TXSTORM_FAULT": fault}
-    return loaded().run("-m", "jobs.demo", *argv, cwd=cwd, env=environment)
+    return run_program("-m", "jobs.demo", *argv, cwd=cwd, env={"TXSTORM_FAULT": fault})
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess[str]]:
     """Return the directory and the output of a demo that was run to completion on the local engine."""
     home = tmp_path_factory.mktemp("finished")
     return home, demo("--engine", "local", cwd=home)
@@ -85,7 +82,7 @@ def again(finished: tuple[Path, Any], tmp_path: Path) -> Path:
     return shutil.copytree(finished[0] / "txstorm-data" / "demo", tmp_path / "txstorm-data" / "demo")
 
 
-def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def last_line(done: CompletedProcess[str]) -> dict[str, Any]:
     assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -105,10 +102,8 @@ def test_counts_of_the_demo_equal_those_of_plain_python(engine: str, expected: C
     data_dir, document = tmp_path / "txstorm-data" / "demo", last_line(done)
     assert expected.total() == WORDS
     assert stored(data_dir) == dict(expected)
-    seconds = document.pop("seconds")
-    assert isinstance(seconds, float)
-    tuples = document.pop("tuples")
-    assert tuples > WORDS + len(BIBLE.read_text().splitlines())
+    assert isinstance(document.pop("seconds"), float)
+    assert document.pop("tuples") > WORDS + len(BIBLE.read_text().splitlines())
     assert document == {
         "topology": "word-count",
         "engine": engine,
@@ -191,8 +186,6 @@ def test_a_finished_demo_starts_over_unless_keep_is_given(expected: Counter[str]
 
 @pytest.mark.integration
 def test_a_demo_killed_while_emptying_its_directory_starts_over(again: Path, tmp_path: Path):
-    from jobs.demo import FINISHED
-
     for name in ("ledger.db", "format.json"):
         (again / name).unlink()
     assert (again / FINISHED).exists()
@@ -200,8 +193,6 @@ def test_a_demo_killed_while_emptying_its_directory_starts_over(again: Path, tmp
 
 
 def test_a_foreign_directory_is_rejected_and_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from jobs.demo import main
-
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.jpg").write_text("x")
     assert main(["--json", "--engine", "local", "--data-dir", str(tmp_path)]) == 2
@@ -213,8 +204,6 @@ def test_a_foreign_directory_is_rejected_and_unchanged(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("argument", ["--engine=storm", "--jsno", "extra"])
 def test_invalid_arguments_exit_with_code_2(argument: str, in_tmp: Path, capsys: Any):
-    from jobs.demo import main
-
     assert main(["--json", argument]) == 2
     assert argument.removeprefix("--engine=") in json.loads(capsys.readouterr().out)["error"]["message"]
     assert list(in_tmp.iterdir()) == []
@@ -235,6 +224,4 @@ def test_the_demo_prints_its_result_and_valid_commands(expected: Counter[str], f
     commands = [shlex.split(line, comments=True) for line in lines if "txstorm " in line]
     assert [command[1] for command in commands] == ["state", "state", "history"]
     for _, *arguments in commands:
-        told = loaded().run("-m", "txstorm", *arguments, cwd=home, env={**os.environ, "PYTHONPATH": str(ROOT)})
-        assert told.returncode == 0, told.stderr
-        assert told.stdout
+        assert printed_by("-m", "txstorm", *arguments, cwd=home)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from programs import loaded
+from commands import printed_by
+from servers.kafka_reading import messages
 from servers.running import Kafka
 
 from jobs.kafka_producer import TAGS, main
@@ -18,7 +17,6 @@ from jobs.kafka_to_delta import topology
 from txstorm import run
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -28,21 +26,9 @@ def topic() -> str:
 
 def committed_hashtags(bootstrap: str, topic: str) -> tuple[int, Counter[str]]:
     """Return the number of committed messages and the counts of their hashtags, computed without txstorm."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
-    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-    ended, messages, tags = 0, 0, Counter[str]()
-    while ended < len(partitions):
-        for message in consumer.consume(1000, 1.0):
-            if message.error():
-                ended += 1
-                continue
-            messages += 1
-            words = json.loads(message.value())["text"].split()
-            tags.update(word.rstrip("?!,.") for word in words if word.startswith("#"))
-    consumer.close()
-    return messages, tags
+    texts = [json.loads(message.value())["text"] for message in messages(bootstrap, topic)]
+    tags = Counter(word.rstrip("?!,.") for text in texts for word in text.split() if word.startswith("#"))
+    return len(texts), tags
 
 
 def counted(handle: Any) -> dict[str, int]:
@@ -85,11 +71,4 @@ def test_the_kafka_job_runs_from_the_command_line(kafka_broker: Kafka, topic: st
     assert main([kafka_broker.bootstrap, topic, "--count", "200"]) == 0
     target = f"jobs.kafka_to_delta:topology({topic!r}, {kafka_broker.bootstrap!r}, max_batch_rows=100)"
     command = ["run", target, "--engine", "local", "--available-now", "--json", "--data-dir", tmp_path / "data"]
-    done = loaded().run("-m", "txstorm", *command, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
-
-
-@pytest.mark.parametrize("job", ["kafka_to_delta"])
-def test_the_kafka_job_has_at_most_60_lines(job: str):
-    assert len((ROOT / "jobs" / f"{job}.py").read_text(encoding="utf-8").splitlines()) <= 60
+    assert json.loads(printed_by("-m", "txstorm", *command).splitlines()[-1])["committed_txid"] >= 2

@@ -16,15 +16,7 @@ import pytest
 from programs import loaded
 
 from jobs.replay import main, parser
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    SinkTable,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import BasicBolt, TransactionalSpout, TransactionalTopologyBuilder, run
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
 from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
@@ -40,10 +32,11 @@ from txstorm.results.views import (
     read_directory_history,
 )
 from txstorm.runtime.handle import RunHandle
+from txstorm.sinks import DeltaSink
 from txstorm.topology.graph import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
-MakeJson = Callable[..., tuple[int, dict[str, Any], str]]
+Replayed = Callable[..., tuple[int, dict[str, Any], str]]
 
 NET = """
 import time
@@ -90,17 +83,15 @@ def built(spout, name):
     return builder.build_topology()
 
 
-class Lines(PartitionedTransactionalSpout):
+class Source:
     fields = ("line",)
 
     def coordinator(self, context):
-        return Two()
+        return self
 
     def emitter(self, context):
-        return LinesEmitter()
+        return self
 
-
-class Two(PartitionedCoordinator, OpaquePartitionedCoordinator):
     def is_ready(self):
         return True
 
@@ -108,7 +99,7 @@ class Two(PartitionedCoordinator, OpaquePartitionedCoordinator):
         return 2
 
 
-class LinesEmitter(PartitionedEmitter):
+class Lines(Source, PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last):
         at = 0 if last is None else last["to"]
         self.emit_partition_batch(attempt, collector, partition, {"from": at, "to": at + 2})
@@ -119,20 +110,9 @@ class LinesEmitter(PartitionedEmitter):
             collector.emit(line)
 
 
-class Opaque(OpaquePartitionedTransactionalSpout):
-    fields = ("line",)
-
-    def coordinator(self, context):
-        return Two()
-
-    def emitter(self, context):
-        return OpaqueEmitter()
-
-
-class OpaqueEmitter(OpaquePartitionedEmitter):
-    def num_partitions(self):
-        return 2
-
+class Opaque(
+    Source, OpaquePartitionedTransactionalSpout, OpaquePartitionedCoordinator, OpaquePartitionedEmitter
+):
     def emit_partition_batch(self, attempt, collector, partition, last):
         at = 0 if last is None else last
         found = lines(partition)[at : at + 2]
@@ -152,62 +132,57 @@ opaque = built(Opaque(), "opaque")
 
 
 @pytest.fixture
-def net(in_tmp: Path) -> Iterator[Path]:
+def net(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield the current directory, which has a module `net` with three topologies, and their input files."""
-    path, modules = list(sys.path), set(sys.modules)
-    (in_tmp / "net.py").write_text(NET, encoding="utf-8")
     (in_tmp / "books").mkdir()
-    for name, text in {"books/a.txt": "a b\nb c\nc d\nd e\ne a\n", "books/b.txt": "x\ny x\nz\n"}.items():
+    parts = ["\n".join(f"w{part} v{number % 3}" for number in range(12)) for part in (0, 1)]
+    files = {"net.py": NET, "part0.txt": parts[0], "part1.txt": parts[1]}
+    files |= {"books/a.txt": "a b\nb c\nc d\nd e\ne a\n", "books/b.txt": "x\ny x\nz\n"}
+    for name, text in files.items():
         (in_tmp / name).write_text(text, encoding="utf-8")
-    for partition in (0, 1):
-        rows = [f"w{partition} v{number % 3}" for number in range(12)]
-        (in_tmp / f"part{partition}.txt").write_text("\n".join(rows), encoding="utf-8")
-    sys.path.insert(0, str(in_tmp))
+    monkeypatch.syspath_prepend(str(in_tmp))
     yield in_tmp
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name == "net":
-            del sys.modules[name]
+    sys.modules.pop("net", None)
 
 
 @pytest.fixture
-def replayed(capsys: pytest.CaptureFixture[str]) -> MakeJson:
+def replayed(capsys: pytest.CaptureFixture[str]) -> Replayed:
     """Return a function that runs the replay job in this process, with the topology recorded in ``data``.
 
     It returns the exit code, the last line of output (parsed JSON), and the standard error output."""
 
-    def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    def call(*arguments: str, data_dir: str = "data") -> tuple[int, dict[str, Any], str]:
+        origin = origin_recorded("data")
+        assert origin is not None and origin.target is not None
         capsys.readouterr()
-        code = main(["--engine", "local", "--topology", recorded_target(), *arguments])
+        code = main(["--engine", "local", "--topology", origin.target, "--data-dir", data_dir, *arguments])
         captured = capsys.readouterr()
         return code, json.loads(captured.out.splitlines()[-1]), captured.err
 
     return call
 
 
-def recorded_target() -> str:
-    """Return the target of the topology recorded in ``data``, as ``module:attribute``."""
-    origin = origin_recorded("data")
-    assert origin is not None and origin.target is not None
-    return origin.target
+def ran(name: str = "files", data_dir: str = "data", txid: int = 5) -> RunHandle:
+    """Run the topology `name` of the module `net` to the end of its files, or to a txid if it reads partitions."""
+    import net
 
-
-def ran(net: Path, name: str, **how: Any) -> RunHandle:
-    """Run the topology `name` of the module `net` to its end, with its data directory in ``data``."""
-    sys.modules.pop("net", None)
-    import net as module
-
-    handle = run(getattr(module, name), engine="local", data_dir=net / "data", **how)
+    how = {"available_now": True} if name == "files" else {"until_txid": txid}
+    handle = run(getattr(net, name), engine="local", data_dir=data_dir, **how)
     handle.awaitTermination()
     return handle
 
 
-def change(net: Path, old: str, new: str) -> None:
-    text = (net / "net.py").read_text(encoding="utf-8")
+def change(net: Path, old: str, new: str, file: str = "net.py") -> None:
+    """Replace a part of the module, which is imported anew, or of an input file."""
+    text = (net / file).read_text(encoding="utf-8")
     assert old in text
-    (net / "net.py").write_text(text.replace(old, new), encoding="utf-8")
+    (net / file).write_text(text.replace(old, new), encoding="utf-8")
     sys.modules.pop("net", None)
     shutil.rmtree(net / "__pycache__", ignore_errors=True)
+
+
+def counts(data_dir: str, txid: int | None = None) -> dict[str, int]:
+    return {row["word"]: row["n"] for row in StateView(Path(data_dir), "counts", txid).to_pylist()}
 
 
 def tree(directory: Path) -> dict[str, str]:
@@ -224,10 +199,10 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["files", "parts", "opaque"])
-def test_an_audit_without_changes_finds_no_difference(net: Path, replayed: MakeJson, name: str):
-    committed = ran(net, name, **({"available_now": True} if name == "files" else {"until_txid": 5})).committed
+def test_an_audit_without_changes_finds_no_difference(net: Path, replayed: Replayed, name: str):
+    committed = ran(name).committed
     before = tree(net / "data")
-    code, result, err = replayed("--data-dir", "data")
+    code, result, err = replayed()
     assert code == 0, err
     assert (result.pop("seconds") >= 0, result.pop("tuples") > 0) == (True, True)
     assert result == {
@@ -242,62 +217,57 @@ def test_an_audit_without_changes_finds_no_difference(net: Path, replayed: MakeJ
     assert tree(net / "data") == before
 
 
-def test_an_audit_finds_changed_source_data(net: Path, replayed: MakeJson):
-    assert ran(net, "files", available_now=True).committed == 4
-    before = tree(net / "data")
-    (net / "books/a.txt").write_text("a b\nb c\nc q\nd e\ne a\n", encoding="utf-8")
-    code, result, err = replayed("--data-dir", "data")
+SPLIT, FINISH = "        for word in tuple", "        for word, n in self"
+"""Where the bolt that splits lines, and the committer, begin their work."""
+
+
+def change_opaque(net: Path) -> None:
+    """Change the first line of a part, and drop those from the fifth on."""
+    rows = (net / "part1.txt").read_text().splitlines()
+    (net / "part1.txt").write_text("\n".join(["new words", *rows[1:4]]), encoding="utf-8")
+
+
+DIFFERENT = {
     # Txid 2 has the changed line; later txids are compared based on the committed state, not on the replayed one.
-    assert (code, result["different"], result["equal"]) == (1, [2], 3), err
-    assert "txid 2" in err and "a.txt" in err and "changed" in err
+    "changed data": (lambda net: change(net, "c d", "c q", "books/a.txt"), [2], ["txid 2", "a.txt", "changed"]),
+    "missing data": (lambda net: (net / "books/b.txt").unlink(), [3, 4], ["b.txt"]),
+    "changed code": (
+        lambda net: change(net, "for word in tuple", 'for word in () if "x" in tuple["line"] else tuple'),
+        [3, 4],
+        ["changes/counts: 1 rows differ", 'word="x"', "sinks/log"],
+    ),
+    "code that fails": (
+        lambda net: change(net, SPLIT, f'        assert tuple["line"] != "d e"\n{SPLIT}'),
+        [2],
+        ["AssertionError"],
+    ),
+    "changed opaque source": (
+        change_opaque,
+        [1, 3, 4, 5],
+        ["the spout is opaque", "read other extents than were recorded"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_an_audit_explains_differences_and_continues(net: Path, replayed: Replayed, what: str):
+    make, different, reasons = DIFFERENT[what]
+    committed = ran("opaque" if "opaque" in what else "files").committed
+    before = tree(net / "data")
+    make(net)
+    code, result, err = replayed()
+    assert (code, result["different"], result["equal"]) == (1, different, committed - len(different)), err
+    assert [one for one in reasons if one not in err] == []
+    code, result, err = replayed("--from-txid", "2", "--to-txid", "4")
+    assert (code, result["txids"], result["different"]) == (1, 3, [txid for txid in different if 2 <= txid <= 4]), err
     assert tree(net / "data") == before
 
 
-def test_an_audit_continues_if_source_data_are_missing(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    (net / "books/b.txt").unlink()
-    code, result, err = replayed("--data-dir", "data")
-    assert (code, result["different"]) == (1, [3, 4]), err
-    assert "b.txt" in err
-
-
-def test_an_audit_finds_changed_code_and_reports_the_rows(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    change(net, "for word in tuple", 'for word in () if "x" in tuple["line"] else tuple')
-    code, result, err = replayed("--data-dir", "data", "--from-txid", "2", "--to-txid", "4")
-    assert (code, result["txids"], result["different"]) == (1, 3, [3, 4]), err
-    assert "changes/counts: 1 rows differ" in err and 'word="x"' in err and "sinks/log" in err
-
-
-def test_an_audit_of_a_changed_opaque_source_explains_the_differences(net: Path, replayed: MakeJson):
-    ran(net, "opaque", until_txid=5)
-    rows = (net / "part1.txt").read_text().splitlines()
-    (net / "part1.txt").write_text("\n".join(["new words", *rows[1:4]]), encoding="utf-8")
-    code, result, err = replayed("--data-dir", "data")
-    # The first line differs, and the lines from the fifth on are missing.
-    assert (code, result["different"]) == (1, [1, 3, 4, 5]), err
-    assert "the spout is opaque" in err
-    assert "read other extents than were recorded" in err
-
-
-def test_an_audit_counts_a_failing_txid_and_continues(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    change(net, "        for word in tuple", '        assert tuple["line"] != "d e"\n        for word in tuple')
-    code, result, err = replayed("--data-dir", "data")
-    assert (code, result["different"], result["txids"]) == (1, [2], 4), err
-    assert "AssertionError" in err
-
-
-def test_a_batch_that_raises_failed_exception_is_retried(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    often = "        import os\n        open('tries', 'a').write('.')\n"
-    change(net, "    def execute(self, tuple, collector):\n", "    def execute(self, tuple, collector):\n" + often)
-    change(
-        net,
-        "        for word in tuple",
-        "        if os.path.getsize('tries') < 3: raise FailedException\n        for word in tuple",
-    )
-    code, result, err = replayed("--data-dir", "data")
+def test_a_batch_that_raises_failed_exception_is_retried(net: Path, replayed: Replayed):
+    ran()
+    often = "        open('tries', 'a').write('.')\n        if os.path.getsize('tries') < 3: raise FailedException\n"
+    change(net, SPLIT, f"        import os\n{often}{SPLIT}")
+    code, result, err = replayed()
     assert (code, result["equal"]) == (0, 4), err
 
 
@@ -313,12 +283,12 @@ REFUSED = [
 ]
 
 
-def test_invalid_replay_requests_are_rejected(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
+def test_invalid_replay_requests_are_rejected(net: Path, replayed: Replayed):
+    ran()
     before = tree(net / "data")
     for arguments, said in REFUSED:
         for more in ((), ("--dry-run",)):
-            code, result, _ = replayed("--data-dir", "data", *arguments, *more)
+            code, result, _ = replayed(*arguments, *more)
             assert (code, result["error"]["exit_code"]) == (2, 2), arguments
             assert said in result["error"]["message"]
     assert (tree(net / "data"), (net / "new").exists()) == (before, False)
@@ -328,7 +298,7 @@ def test_invalid_replay_requests_are_rejected(net: Path, replayed: MakeJson):
 def test_the_recorded_code_is_not_imported_without_topology_option(
     net: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
 ):
-    ran(net, "files", available_now=True)
+    ran()
     sys.modules.pop("net")
     assert main(["--engine", "local", "--data-dir", "data", *more]) == 2
     error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
@@ -338,13 +308,13 @@ def test_the_recorded_code_is_not_imported_without_topology_option(
     assert ("net" in sys.modules, (net / "new").exists()) == (False, False)
 
 
-def test_a_dry_run_checks_but_runs_nothing(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    code, result, err = replayed("--data-dir", "data", "--into", "new", "--dry-run")
+def test_a_dry_run_checks_but_runs_nothing(net: Path, replayed: Replayed):
+    ran()
+    code, result, err = replayed("--into", "new", "--dry-run")
     assert (code, result["to_txid"], result["txids"], (net / "new").exists()) == (0, 4, 0, False)
     assert "a backfill into" in err and "nothing was run" in err
     shutil.rmtree(net / "books")
-    code, result, _ = replayed("--data-dir", "data", "--dry-run")
+    code, result, _ = replayed("--dry-run")
     assert (code, result["error"]["type"]) == (2, "SpoutError")
 
 
@@ -358,106 +328,83 @@ def history(directory: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ["files", "parts", "opaque"])
-def test_a_run_continues_after_a_backfill_with_changed_code(net: Path, replayed: MakeJson, name: str):
-    how = {"available_now": True} if name == "files" else {"until_txid": 4}
-    ran(net, name, **how)
+def test_a_run_continues_after_a_backfill_with_changed_code(net: Path, replayed: Replayed, name: str):
+    ran(name, txid=4)
     before, recorded = tree(net / "data"), history(net / "data")
     change(net, "FACTOR = 1", "FACTOR = 100")
-    code, result, err = replayed("--data-dir", "data", "--into", "new")
+    code, result, err = replayed("--into", "new")
     assert code == 0, err
     assert (result["txids"], result["equal"], result["into"]) == (4, 4, str(net / "new"))
     assert tree(net / "data") == before
     assert history(net / "new") == recorded
-    old, new = (dict(map(tuple_of, StateView(net / one, "counts").to_pylist())) for one in ("data", "new"))
-    assert new == {word: 100 * n for word, n in old.items()}
+    new = counts("new")
+    assert new == {word: 100 * n for word, n in counts("data").items()}
 
     # The new directory is a normal one: it can be audited, and a run continues after the backfilled range.
-    assert replayed("--data-dir", "new")[:2] == (0, {**result, "seconds": ANY, "into": None})
+    code, audited, _ = replayed(data_dir="new")
+    assert (code, audited) == (0, {**result, "seconds": audited["seconds"], "into": None})
     (net / "books/c.txt").write_text("a a\n", encoding="utf-8")
-    import net as module
-
-    more = {"available_now": True} if name == "files" else {"until_txid": 5}
-    run(getattr(module, name), engine="local", data_dir=net / "new", **more).awaitTermination()
+    ran(name, "new")
     assert committed_txid(net / "new") == 5
     assert [row[0] for row in history(net / "new")] == [1, 2, 3, 4, 5]
-    after = dict(map(tuple_of, StateView(net / "new", "counts").to_pylist()))
+    after = counts("new")
     expected = {"a": new["a"] + 200} if name == "files" else {"w0": new["w0"] + 200, "w1": new["w1"] + 200}
     assert {word: after[word] for word in expected} == expected
 
 
-class _Any:
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = object.__hash__
-
-
-ANY = _Any()
-
-
-def tuple_of(row: dict[str, Any]) -> tuple[Any, Any]:
-    return row["word"], row["n"]
-
-
-def test_a_partial_backfill(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    code, result, _ = replayed("--data-dir", "data", "--into", "new", "--to-txid", "3")
+def test_a_partial_backfill(net: Path, replayed: Replayed):
+    ran()
+    code, result, _ = replayed("--into", "new", "--to-txid", "3")
     assert (code, result["txids"]) == (0, 3)
     assert committed_txid(net / "new") == 3
-    at_3 = StateView(net / "data", "counts", 3).to_json()
-    assert StateView(net / "new", "counts").to_json() == at_3
+    assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts", 3).to_json()
 
 
-def test_failing_code_ends_a_backfill_after_the_preceding_txids(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    change(net, "        for word, n in self", '        assert "x" not in self.batch\n        for word, n in self')
-    code, result, err = replayed("--data-dir", "data", "--into", "new")
-    assert (code, result["error"]["type"]) == (1, "TopologyFailed")
-    assert "txid 3" in result["error"]["message"] and "net.py" in result["error"]["message"]
-    assert "holds 2 of the 4 txids" in err
-    assert committed_txid(net / "new") == 2
+ENDING = {
+    "code that fails": (
+        lambda net: change(net, FINISH, f'        assert "x" not in self.batch\n{FINISH}'),
+        (1, "TopologyFailed", ["txid 3", "net.py"]),
+    ),
+    "missing data": (lambda net: (net / "books/b.txt").unlink(), (2, "SpoutError", [])),
+    "changed opaque source": (
+        lambda net: (net / "part1.txt").write_text("\n".join((net / "part1.txt").read_text().splitlines()[:4])),
+        (2, "SpoutError", ["txid 3: the spout read other extents"]),
+    ),
+}
 
 
-def test_missing_source_data_end_a_backfill(net: Path, replayed: MakeJson):
-    ran(net, "files", available_now=True)
-    (net / "books/b.txt").unlink()
-    code, result, _ = replayed("--data-dir", "data", "--into", "new")
-    assert (code, result["error"]["type"]) == (2, "SpoutError")
-    assert committed_txid(net / "new") == 2
-
-
-def test_a_changed_opaque_source_ends_a_backfill(net: Path, replayed: MakeJson):
-    ran(net, "opaque", until_txid=4)
-    rows = (net / "part1.txt").read_text().splitlines()
-    (net / "part1.txt").write_text("\n".join(rows[:4]), encoding="utf-8")
-    code, result, _ = replayed("--data-dir", "data", "--into", "new")
-    assert (code, result["error"]["type"]) == (2, "SpoutError")
-    assert "txid 3: the spout read other extents" in result["error"]["message"]
+@pytest.mark.parametrize("what", ENDING)
+def test_what_ends_a_backfill_after_the_preceding_txids(net: Path, replayed: Replayed, what: str):
+    make, (exit_code, kind, reasons) = ENDING[what]
+    ran("opaque" if "opaque" in what else "files", txid=4)
+    make(net)
+    code, result, err = replayed("--into", "new")
+    assert (code, result["error"]["type"]) == (exit_code, kind)
+    assert [one for one in reasons if one not in result["error"]["message"]] == []
+    assert "code" not in what or "holds 2 of the 4 txids" in err
     assert committed_txid(net / "new") == 2
 
 
 @pytest.mark.parametrize("place", ["tasks", "committers"])
-def test_failures_in_a_backfill_are_retried_twice_under_the_recorded_attempt(net: Path, replayed: MakeJson, place: str):
-    ran(net, "files", available_now=True)
-    line = '        for word in tuple["line"]' if place == "tasks" else "        for word, n in self"
+def test_failures_in_a_backfill_are_retried_twice_under_the_recorded_attempt(net: Path, replayed: Replayed, place: str):
+    ran()
+    line = SPLIT if place == "tasks" else FINISH
     fail = "        FAILED.append(1)\n        if len(FAILED) in range(LEAST, MOST): raise FailedException('not now')\n"
     change(net, line, fail + line)
     change(net, "FACTOR = 1", "FACTOR = 1\nFAILED = []\nLEAST, MOST = 1, 3")
-    code, result, err = replayed("--data-dir", "data", "--into", "new")
+    code, result, err = replayed("--into", "new")
     assert (code, result["equal"]) == (0, 4), err
     assert history(net / "new") == history(net / "data")
     change(net, "LEAST, MOST = 1, 3", "LEAST, MOST = 1, 1000")
-    code, result, _ = replayed("--data-dir", "data", "--into", "newer")
+    code, result, _ = replayed("--into", "newer")
     assert (code, "failed 3 times" in result["error"]["message"]) == (1, True)
     assert committed_txid(net / "newer") == 0
 
 
 def kill_backfill(net: Path) -> None:
     """Run ``net:files``, and kill a backfill of it into ``new`` during the commit of txid 3, after its first group."""
-    ran(net, "files", available_now=True)
-    change(
-        net, "        for word, n in self", '        if "x" in self.batch: time.sleep(60)\n        for word, n in self'
-    )
+    ran()
+    change(net, FINISH, f'        if "x" in self.batch: time.sleep(60)\n{FINISH}')
     command = [ROOT / "jobs/replay.py", "--engine", "local", "--topology", "net:files"]
     command += ["--data-dir", "data", "--into", "new"]
     process = loaded().start(*command, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -473,25 +420,20 @@ def kill_backfill(net: Path) -> None:
     change(net, "time.sleep(60)", "pass")
 
 
-def test_a_killed_backfill_must_be_restarted_in_another_directory(net: Path, replayed: MakeJson):
+def test_a_killed_backfill_continues_as_a_run_or_resumes(net: Path, replayed: Replayed):
+    """A backfill must be restarted in another directory; one that resumes uses the recorded attempts and timestamps."""
     kill_backfill(net)
-    code, result, _ = replayed("--data-dir", "data", "--into", "new")
+    code, result, _ = replayed("--into", "new")
     assert (code, "new or empty" in result["error"]["message"]) == (2, True)
     # Transactions committed before the kill are kept, and a run of the topology continues after them.
-    import net as module
-
-    run(module.files, engine="local", data_dir=net / "new", available_now=True).awaitTermination()
-    assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts").to_json()
-
-
-def test_a_killed_backfill_can_resume_like_a_run(net: Path):
-    """A resumed backfill uses the recorded attempts and timestamps, although it has a new epoch."""
-    kill_backfill(net)
+    shutil.copytree("new", "run")
+    ran(data_dir="run")
+    assert StateView(net / "run", "counts").to_json() == StateView(net / "data", "counts").to_json()
     before, committed = committed_txid(net / "new"), list[int]()
     import net as module
 
-    result = backfilled(module.files, net / "data", net / "new", committed.append)
-    assert (result.txids, result.equal, result.different) == (4, 4, [])
+    resumed = backfilled(module.files, net / "data", net / "new", committed.append)
+    assert (resumed.txids, resumed.equal, resumed.different) == (4, 4, [])
     assert committed == list(range(before + 1, 5))
     assert history(net / "new") == history(net / "data")
     old, new = ((StateView(net / one, "counts"), SinkView(net / one, "log")) for one in ("data", "new"))
@@ -516,42 +458,24 @@ class Bad(BasicBolt):
         collector.emit(tuple["line"])
 
 
-class Log(BatchBolt, Committer):
-    log = SinkTable("log", {"line": str})
-
-    def prepare(self, context, collector, attempt):
-        self.rows, self.lines = context.sink("log"), []
-
-    def execute(self, tuple):
-        self.lines.append(tuple["line"])
-
-    def finish_batch(self):
-        for line in self.lines:
-            self.rows.append(line)
+LINES = ("good", "bad", "good", "worse", "good")
+CLEANED: list[int] = []
 
 
-class Cleaned(TransactionalSpout):
+class Cleaned(TransactionalSpout, SpoutCoordinator, Emitter):
     """A spout of one line of `LINES` per txid; "worse" fails the whole batch. Records calls of `cleanup_before`."""
 
     fields = ("line",)
 
     def coordinator(self, context):
-        return NextLine()
+        return self
 
     def emitter(self, context):
-        return CleanedEmitter()
+        return self
 
-
-LINES = ("good", "bad", "good", "worse", "good")
-CLEANED: list[int] = []
-
-
-class NextLine(SpoutCoordinator):
     def initialize_transaction(self, txid, previous):
         return NOT_READY if txid > len(LINES) else txid - 1
 
-
-class CleanedEmitter(Emitter):
     def emit_batch(self, attempt, metadata, collector):
         if LINES[metadata] == "worse":
             raise ValueError("no line can be read")
@@ -566,11 +490,10 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
     """A backfill skips the same dead letters (records and a whole batch), and calls no `cleanup_before`."""
     builder = TransactionalTopologyBuilder("letters", "lines", Cleaned(), 1)
     builder.set_bolt("bad", Bad(), 1).shuffle_grouping("lines")
-    builder.set_bolt("log", Log(), 1).global_grouping("bad")
-    builder.set_setting("on_error", "dead_letter")
-    builder.set_setting("max_dead_letters", 10)
-    builder.set_setting("max_pack_txids", 1)
-    builder.set_setting("max_spout_pending", 1)  # so that batches begin after commits, of which emitters hear
+    builder.set_bolt("log", DeltaSink("log", {"line": str}), 1).global_grouping("bad")
+    # Batches begin after commits, of which emitters hear.
+    one_by_one = {"max_pack_txids": 1, "max_spout_pending": 1}
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": 10, **one_by_one})
     topology = builder.build_topology()
     run(topology, engine="local", data_dir=tmp_path / "data", until_txid=len(LINES)).awaitTermination()
     assert CLEANED
@@ -590,8 +513,8 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
 
 @pytest.mark.spark
 def test_an_audit_and_a_backfill_on_spark(spark: Any, net: Path, capsys: pytest.CaptureFixture[str]):
-    ran(net, "files", available_now=True)
-    (net / "books/b.txt").write_text("x\ny z\nz\n", encoding="utf-8")
+    ran()
+    change(net, "y x", "y z", "books/b.txt")
     spark.sparkContext.addPyFile(str(net / "net.py"))
     assert main(["--data-dir", "data", "--topology", "net:files"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["different"] == [4]

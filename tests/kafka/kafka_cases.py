@@ -6,28 +6,22 @@ import json
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from servers.kafka_reading import until_decided
+from confluent_kafka import Producer
+from servers.kafka_reading import messages, until_decided
 from servers.running import Kafka
 
-from txstorm import TransactionalTopologyBuilder
+from txstorm import TransactionalTopologyBuilder, run
 from txstorm.results.read import read_sink
 from txstorm.results.views import read_directory_history
+from txstorm.runtime.handle import RunHandle
 from txstorm.sinks import DeltaSink
 from txstorm.topology.graph import Topology
 
 COLUMNS = {"value": str, "topic": str, "partition": int, "offset": int}
 QUICK = {"retry_backoff": 0.05, "retry_backoff_max": 0.2, "compact_on_stop": False}
-
-
-def produce(kafka: Kafka, topic: str, values: range | list[str], partition: int = 0, **settings) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, **settings})
-    for value in values:
-        producer.produce(topic, str(value), partition=partition)
-    assert producer.flush(30) == 0
 
 
 def produce_with_aborts(
@@ -65,45 +59,21 @@ def produce_with_aborts(
 
 def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
     """Count the committed records in `topics`, each as (value, topic, partition, offset)."""
-    return Counter(
-        (one.value().decode(), one.topic(), one.partition(), one.offset()) for one in messages(kafka, *topics)
-    )
+    found = messages(kafka.bootstrap, *topics)
+    return Counter((one.value().decode(), one.topic(), one.partition(), one.offset()) for one in found)
 
 
-def values(kafka: Kafka, *topics: str) -> list[str]:
-    """Return the values of all committed records in `topics`."""
-    return [message.value().decode() for message in messages(kafka, *topics)]
+def delete(kafka: Kafka, topic: str) -> None:
+    """Delete a topic; return when it is gone from the broker's metadata."""
+    admin = kafka.admin()
+    admin.delete_topics([topic])[topic].result(30)
+    eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic to go")
 
 
-def messages(kafka: Kafka, *topics: str) -> Iterator[Message]:
-    """Yield all committed records in `topics`, up to the current end of each partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    places = [
-        TopicPartition(topic, number, 0)
-        for topic in topics
-        for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions
-    ]
-    for place in places:
-        place.offset = consumer.get_watermark_offsets(place, timeout=10)[0]
-    consumer.assign(places)
-    open_ = {(one.topic, one.partition) for one in places}
-    while open_:
-        message = consumer.poll(20)
-        assert message is not None, f"no end of {open_} in 20 s"
-        if message.error() is None:
-            yield message
-        else:
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            open_.discard((message.topic(), message.partition()))
-    consumer.close()
+def recreate(kafka: Kafka, topic: str) -> None:
+    """Delete a topic with its records, and create a new one of this name."""
+    delete(kafka, topic)
+    kafka.make_topic(topic)
 
 
 def keeping(spout, tasks: int = 2, **settings) -> Topology:
@@ -111,6 +81,13 @@ def keeping(spout, tasks: int = 2, **settings) -> Topology:
     builder = TransactionalTopologyBuilder("kafka", "spout", spout, tasks)
     builder.set_bolt("keep", DeltaSink("rows", COLUMNS)).global_grouping("spout")
     return builder.set_settings({**QUICK, **settings}).build_topology()
+
+
+def finished(topology: Topology, data_dir: Path, engine: object = "local", **how: object) -> RunHandle:
+    """Run a topology until it ends: at the end of what is there, or as `how` says."""
+    handle = run(topology, engine=engine, data_dir=data_dir, **(how or {"available_now": True}))
+    handle.awaitTermination(120)
+    return handle
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import threading
 import time
 from collections import Counter
@@ -18,15 +17,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from servers.family import Member, members
 from servers.kafka_reading import committed_values
 from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
 from servers.spark import cluster, is_executor, is_worker
 from soak_tables import verify
-from trouble import EXCUSED, FENCED
-from trouble_parties import WORDS, Drivers, Lease, Writer, wait_until
+from trouble_parties import WORDS, Drivers, Lease, Writer, logs, wait_until
 from verifier import Verifier
 
 PARTITIONS = 8
@@ -47,24 +45,16 @@ class SoakFailed(Exception):
 
 
 class Producer(Writer):
-    """A transactional producer with a fixed rate; 5 % of transactions are aborted, and every word has one partition."""
+    """A transactional producer with a fixed rate, in which every word has one partition."""
 
     pause = 0.1
+    aborts = 0.05
     rate = 1000
 
-    def _write(self, producer: Any) -> None:
-        aborted = self._rng.random() < 0.05
-        producer.begin_transaction()
+    def _batch(self) -> Iterator[tuple[str, int]]:
         for _ in range(round(self.rate * self.pause / 2)):
-            self.written += 1
             word = self._rng.randrange(len(WORDS))
-            name = "aborted" if aborted else WORDS[word]
-            producer.produce(self._topic, f"{name} {self.written}", partition=word % self.partitions)
-        if aborted:
-            producer.flush(5)
-            producer.abort_transaction(10)
-        else:
-            producer.commit_transaction(10)
+            yield WORDS[word], word % self.partitions
 
 
 @dataclass(frozen=True)
@@ -134,28 +124,18 @@ class Commits(threading.Thread):
         return None
 
 
-@dataclass
-class Faults:
-    """Injected faults, with the recovery time after each.
+class Fault(NamedTuple):
+    """An injected fault, and the seconds until the system had recovered from it.
 
     Attributes:
-        count: number of faults, by kind.
-        next: seconds from each kill to the next commit.
-        fresh: seconds from each kill to the first commit of a transaction that was planned after it.
-        of_kind: the values of `fresh`, by kind of fault.
+        kind: the kind of process that was killed.
+        next: seconds from the kill to the next commit.
+        fresh: seconds from the kill to the first commit of a transaction that was planned after it.
     """
 
-    count: Counter[str] = field(default_factory=Counter)
-    next: list[float] = field(default_factory=list)
-    fresh: list[float] = field(default_factory=list)
-    of_kind: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-
-    def add(self, kind: str, next: float, fresh: float) -> None:
-        """Record a fault with its recovery times in seconds."""
-        self.count[kind] += 1
-        self.next.append(next)
-        self.fresh.append(fresh)
-        self.of_kind[kind].append(fresh)
+    kind: str
+    next: float
+    fresh: float
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -182,7 +162,7 @@ class Soak:
     say: Say
     rate: int = 6000
     rest: float = 3.0
-    faults: Faults = field(default_factory=Faults)
+    faults: list[Fault] = field(default_factory=list)
     struck: bool = False
 
     def run(self, minutes: float) -> dict[str, Any]:
@@ -249,13 +229,21 @@ class Soak:
         return sorted(chosen)
 
     def _strike(self, kind: str, rng: random.Random) -> float | None:
-        strike: Callable[[random.Random], float | None] = getattr(self, f"_kill_{kind}")
-        return strike(rng)
+        """Kill a process of this kind; return the time of the kill, None if there is none."""
+        if kind in ("broker", "zookeeper"):
+            return self._outage(self.kafka if kind == "broker" else self.zookeeper, rng)
+        if kind != "driver":
+            return self._kill_one(rng, is_executor if kind == "executor" else is_worker)
+        leader = self.drivers.leader(self.lease)
+        if leader is None:
+            return None
+        leader.kill()
+        return time.time()
 
     def _await(self, kind: str, struck: Future[float | None]) -> None:
         at = struck.result()
         if at is not None:  # a process was found and killed
-            self.faults.add(kind, *self._recovery(at))
+            self.faults.append(Fault(kind, *self._recovery(at)))
 
     def _recovery(self, since: float) -> tuple[float, float]:
         """Return the seconds from `since` to the next commit, and to the first of a transaction planned after it."""
@@ -267,7 +255,7 @@ class Soak:
         try:
             wait_until(recovered, "a commit", PATIENCE)
         except AssertionError as error:
-            raise SoakFailed(f"{error}\n{self._logs()}") from None
+            raise SoakFailed(f"{error}\n{logs(self.place)}") from None
         first, fresh = self.commits.next_after(since), self.commits.next_after(since, planned=True)
         assert first is not None
         assert fresh is not None
@@ -282,40 +270,17 @@ class Soak:
                 f"a driver ended before the first fault, with exit code {code}: {said or 'it said nothing'}"
             )
 
-    def _kill_driver(self, rng: random.Random) -> float | None:
-        leader = self._leader()
-        if leader is None:
-            return None
-        leader.signal(signal.SIGKILL)
-        return time.time()
-
-    def _kill_executor(self, rng: random.Random) -> float | None:
-        return self._kill_one(rng, is_executor)
-
-    def _kill_worker(self, rng: random.Random) -> float | None:
-        return self._kill_one(rng, is_worker)
-
     def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
         """Kill a random process of the leading driver that `fits`; return the time of the kill, None if none fits."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
-            leader = self._leader()
-            family = {one.pid: one for one in members(leader.process.pid)} if leader is not None else {}
+            leader = self.drivers.leader(self.lease)
+            family = {one.pid: one for one in members(leader.pid)} if leader is not None else {}
             fitting = [one for one in family.values() if fits(one, family)]
             if fitting and rng.choice(sorted(fitting, key=lambda one: one.pid)).kill():
                 return time.time()
             time.sleep(0.2)
         return None
-
-    def _leader(self) -> Any:
-        found = self.lease.holder()
-        return self.drivers.of(found[0]) if found is not None else None
-
-    def _kill_broker(self, rng: random.Random) -> float:
-        return self._outage(self.kafka, rng)
-
-    def _kill_zookeeper(self, rng: random.Random) -> float:
-        return self._outage(self.zookeeper, rng)
 
     def _outage(self, server: Kafka | ZooKeeper, rng: random.Random) -> float:
         server.kill()
@@ -344,36 +309,31 @@ class Soak:
             thread.join()
 
     def _line(self) -> str:
-        seen, faults = list(self.commits.seen), self.faults
-        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(faults.count.items()))
-        p50, p99 = (percentile(faults.next, share) for share in (0.5, 0.99))
+        seen, faults = list(self.commits.seen), list(self.faults)
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(one.kind for one in faults).items()))
+        p50, p99 = (percentile([one.next for one in faults], share) for share in (0.5, 0.99))
         return (
-            f"{faults.count.total()} faults ({kinds}), {self.commits.records:,} of {self.writer.written:,} records, "
+            f"{len(faults)} faults ({kinds}), {self.commits.records:,} of {self.writer.written:,} records, "
             f"txid {seen[-1].last if seen else 0}, recovery p50 {p50} s, p99 {p99} s"
         )
 
     def _report(self, minutes: float, verifier: Verifier, records: int) -> dict[str, Any]:
-        codes = [one for one in self.drivers.ended if one[0] not in (-signal.SIGKILL, FENCED)]
-        for code, said in codes:
-            if not any(one in said for one in EXCUSED):
-                verifier.problems.append(f"a driver ended with exit code {code}: {said[-500:]}")
+        fresh = {kind: [one.fresh for one in self.faults if one.kind == kind] for kind in KINDS}
+        for code, said in self.drivers.unexpected():
+            verifier.problems.append(f"a driver ended with exit code {code}: {said[-500:]}")
         return {
             "minutes": minutes,
             "seed": self.seed,
-            "faults": {kind: self.faults.count[kind] for kind in KINDS},
+            "faults": {kind: len(times) for kind, times in fresh.items()},
             "records": records,
             "txids": verifier.txids,
             "lost": verifier.lost,
             "twice": verifier.twice,
             "problems": verifier.problems,
-            "recovery_p50_s": percentile(self.faults.next, 0.5),
-            "recovery_p99_s": percentile(self.faults.next, 0.99),
-            "fresh_p50_s": percentile(self.faults.fresh, 0.5),
-            "fresh_p99_s": percentile(self.faults.fresh, 0.99),
-            "fresh_p50_s_of": {kind: percentile(times, 0.5) for kind, times in self.faults.of_kind.items()},
-            "fresh_max_s_of": {kind: round(max(times, default=0.0), 3) for kind, times in self.faults.of_kind.items()},
+            "recovery_p50_s": percentile([one.next for one in self.faults], 0.5),
+            "recovery_p99_s": percentile([one.next for one in self.faults], 0.99),
+            "fresh_p50_s": percentile([one.fresh for one in self.faults], 0.5),
+            "fresh_p99_s": percentile([one.fresh for one in self.faults], 0.99),
+            "fresh_p50_s_of": {kind: percentile(times, 0.5) for kind, times in fresh.items()},
+            "fresh_max_s_of": {kind: round(max(times, default=0.0), 3) for kind, times in fresh.items()},
         }
-
-    def _logs(self) -> str:
-        logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
-        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)

@@ -7,7 +7,7 @@ is known, and the hash by word can depend on it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
@@ -38,44 +38,37 @@ class Records(BasicBolt):
         collector.emit(word, int(number), tuple["partition"], tuple["offset"])
 
 
-class KeepTrails(BatchBolt, Committer):
-    """A committer that stores, per word, the number of records and an order-dependent hash of their numbers."""
+class Keep(BatchBolt, Committer):
+    """A committer that folds offset and number of the records of a key into a state."""
 
-    trails = KeyedState("trails", key={"word": str}, value={"n": int, "trail": int})
+    def __init__(self, state: KeyedState, fold: Callable[[Any, list[tuple[int, int]]], dict[str, int]]) -> None:
+        self.state, self.fold = state, fold
+        [self.key] = state.key
 
     def prepare(self, context, collector, attempt):
         self.context, self.came = context, defaultdict(list)
 
     def execute(self, tuple):
-        self.came[tuple["word"]].append(tuple["number"])
+        self.came[tuple[self.key]].append((tuple["offset"], tuple["number"]))
 
     def finish_batch(self):
-        self.context.state("trails").update_many(self.came, _after)
+        self.context.state(self.state.name).update_many(self.came, self.fold)
 
 
-def _after(old: Any, numbers: list[int]) -> dict[str, int]:
+def trails(old: Any, came: list[tuple[int, int]]) -> dict[str, int]:
+    """Return the number of records and an order-dependent hash of their numbers."""
     n, before = (old["n"], old["trail"]) if old is not None else (0, 0)
-    return {"n": n + len(numbers), "trail": trail(before, numbers)}
+    return {"n": n + len(came), "trail": trail(before, (number for _, number in came))}
 
 
-class KeepPlaces(BatchBolt, Committer):
-    """A committer that stores, per partition, the number of records, the last offset, and the sum of the numbers."""
-
-    places = KeyedState("places", key={"partition": int}, value={"n": int, "last": int, "total": int})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.came = context, defaultdict(list)
-
-    def execute(self, tuple):
-        self.came[tuple["partition"]].append((tuple["offset"], tuple["number"]))
-
-    def finish_batch(self):
-        self.context.state("places").update_many(self.came, _moved)
-
-
-def _moved(old: Any, came: list[tuple[int, int]]) -> dict[str, int]:
+def places(old: Any, came: list[tuple[int, int]]) -> dict[str, int]:
+    """Return the number of records, the last offset, and the sum of the numbers."""
     n, total = (old["n"], old["total"]) if old is not None else (0, 0)
     return {"n": n + len(came), "last": came[-1][0], "total": total + sum(number for _, number in came)}
+
+
+TRAILS = KeyedState("trails", key={"word": str}, value={"n": int, "trail": int})
+PLACES = KeyedState("places", key={"partition": int}, value={"n": int, "last": int, "total": int})
 
 
 def topology(brokers: str, source: str, *, opaque: bool = True, rows: int = 4000) -> Topology:
@@ -85,7 +78,7 @@ def topology(brokers: str, source: str, *, opaque: bool = True, rows: int = 4000
     builder = TransactionalTopologyBuilder("soak", "lines", kind(source, brokers, **options), 2)
     builder.set_bolt("records", Records(), 2).local_or_shuffle_grouping("lines")
     builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("records", ["word"])
-    builder.set_bolt("trails", KeepTrails(), 2).fields_grouping("records", ["word"])
-    builder.set_bolt("places", KeepPlaces(), 2).fields_grouping("records", ["partition"])
+    builder.set_bolt("trails", Keep(TRAILS, trails), 2).fields_grouping("records", ["word"])
+    builder.set_bolt("places", Keep(PLACES, places), 2).fields_grouping("records", ["partition"])
     builder.set_bolt("rows", DeltaSink("rows", COLUMNS)).global_grouping("records")
     return builder.set_settings(SETTINGS).build_topology()

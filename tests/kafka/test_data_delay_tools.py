@@ -12,22 +12,21 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Commands, serving
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka_cases import COLUMNS, QUICK, keeping
+from kafka_cases import COLUMNS, QUICK, finished, keeping, recreate
 from servers.running import Kafka
 
 from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder
-from txstorm.cli.main import execute
 from txstorm.errors import AwayError, InputError
 from txstorm.joins import DataDelay, DataDelaySync, Side
 from txstorm.operations.delay_collector import DelayCollector, RecordTimes, directory_positions, group_positions
-from txstorm.runtime.run import run
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout, TransactionalKafkaSpout
 from txstorm.testing import FeedSpout, TopologyTestDriver
@@ -36,25 +35,17 @@ from txstorm.topology.graph import Topology
 pytestmark = pytest.mark.integration
 START = int(time.time()) * 1000 - 3_600_000
 """Near the present: the broker deletes records that are older than its retention."""
+Collecting = Callable[..., DelayCollector]
 FIELDS = ("value", "topic", "partition", "offset")
 
 
-@contextmanager
-def serving(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run ``txstorm data-delay serve`` on a free port; yield its URL and its process."""
-    command = [sys.executable, "-m", "txstorm", "data-delay", "serve", "--port", "0", "--json", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["url"], process
-        finally:
-            process.kill()
+SERVE = ("data-delay", "serve", "--port", "0")
 
 
 @pytest.fixture
 def api() -> Iterator[str]:
-    with serving() as (url, _):
-        yield url
+    with serving(*SERVE) as (listening, _):
+        yield listening["url"]
 
 
 def asked(url: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
@@ -84,13 +75,6 @@ def keeping_of(spout: CompositeSpout) -> Topology:
     return builder.set_settings(QUICK).build_topology()
 
 
-def put(kafka: Kafka, topic: str, times: list[int], partition: int = 0, value: Callable[[int], str] = str) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
-    for one in times:
-        producer.produce(topic, value(one), partition=partition, timestamp=one)
-    assert producer.flush(30) == 0
-
-
 def commit(kafka: Kafka, group: str, positions: dict[tuple[str, int], int]) -> None:
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": group, "enable.auto.commit": False}
     consumer = Consumer(settings)
@@ -98,22 +82,36 @@ def commit(kafka: Kafka, group: str, positions: dict[tuple[str, int], int]) -> N
     consumer.close()
 
 
-def group_collector(kafka: Kafka, group: str, topic: str, **options: Any) -> DelayCollector:
-    settings = {"bootstrap.servers": kafka.bootstrap}
-    clock = options.pop("clock", lambda: START / 1000)
-    return DelayCollector(settings, group_positions(settings, group), topics=[topic], clock=clock, **options)
+@pytest.fixture
+def collecting() -> Iterator[Collecting]:
+    """Yield a function that returns a collector for a consumer group, or for positions read by a function."""
+    with ExitStack() as stack:
+
+        def collector(kafka: Kafka, positions: Any, **options: Any) -> DelayCollector:
+            settings = {"bootstrap.servers": kafka.bootstrap}
+            read = group_positions(settings, positions) if isinstance(positions, str) else positions
+            made = DelayCollector(settings, read, **{"clock": lambda: START / 1000, **options})
+            stack.callback(made.close)
+            return made
+
+        yield collector
+
+
+def put(kafka: Kafka, topic: str, times: list[int], partition: int = 0) -> None:
+    """Write records with these times, which are also their values."""
+    kafka.produce(topic, times, partition, times=times)
 
 
 # --- collector --------------------------------------------------------------------------------------------------------
 
 
-def test_delay_of_a_consumer_group(kafka_broker: Kafka):
+def test_delay_of_a_consumer_group(kafka_broker: Kafka, collecting: Collecting):
     """A15: committed offset → record there → its time, minimum of the partitions; the next report follows it."""
     topic, group = kafka_broker.make_topic(partitions=3), "g-delay"
     put(kafka_broker, topic, [START - 900, START - 800, START - 850, START - 100])
     put(kafka_broker, topic, [START - 700, START - 600, START - 500], partition=1)
     commit(kafka_broker, group, {(topic, 0): 3, (topic, 1): 2})
-    collector = group_collector(kafka_broker, group, topic)
+    collector = collecting(kafka_broker, group, topics=[topic])
     first = collector.report()
     assert first.times == {f"{topic}/0": START - 800, f"{topic}/1": START - 600}  # the running maximum
     assert (first.consumed_time, first.delay, first.slowest) == (START - 800, 800, f"{topic}/0")
@@ -123,20 +121,18 @@ def test_delay_of_a_consumer_group(kafka_broker: Kafka):
     assert (second.caught_up, second.consumed_time) == ([f"{topic}/0", f"{topic}/2"], START - 600)
     commit(kafka_broker, group, {(topic, 1): 3})
     assert collector.report().delay == 0
-    collector.close()
 
 
-def test_partition_of_which_nothing_is_consumed_leaves_the_time_unknown(kafka_broker: Kafka):
+def test_partition_of_which_nothing_is_consumed_leaves_the_time_unknown(kafka_broker: Kafka, collecting: Collecting):
     topic, group = kafka_broker.make_topic(partitions=2), "g-partial"
     put(kafka_broker, topic, [START - 900])
     put(kafka_broker, topic, [START - 900], partition=1)
     commit(kafka_broker, group, {(topic, 0): 1})
-    collector = group_collector(kafka_broker, group, topic)
+    collector = collecting(kafka_broker, group, topics=[topic])
     assert (collector.report().consumed_time, collector.report().slowest) == (None, f"{topic}/1")
-    collector.close()
 
 
-def test_markers_of_producer_transactions_are_no_unread_records(kafka_broker: Kafka):
+def test_markers_of_producer_transactions_are_no_unread_records(kafka_broker: Kafka, collecting: Collecting):
     """A15, A17: a group's position stays before a marker, yet it is at the end; an open transaction is not."""
     topic, group = kafka_broker.make_topic(), "g-markers"
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": topic})
@@ -145,62 +141,52 @@ def test_markers_of_producer_transactions_are_no_unread_records(kafka_broker: Ka
     producer.produce(topic, "a", timestamp=START - 500)
     producer.commit_transaction(30)
     commit(kafka_broker, group, {(topic, 0): 1})  # after the record, before the marker
-    collector = group_collector(kafka_broker, group, topic)
+    collector = collecting(kafka_broker, group, topics=[topic])
     report = collector.report()
     assert (report.times, report.delay) == ({f"{topic}/0": START - 500}, 0)
     producer.begin_transaction()
     producer.produce(topic, "b", timestamp=START - 100)
     producer.flush(30)
     assert collector.report().consumed_time == START  # the moment of the report before
-    collector.close()
-    fresh = group_collector(kafka_broker, group, topic)
+    fresh = collecting(kafka_broker, group, topics=[topic])
     assert (fresh.report().caught_up, fresh.report().consumed_time) == ([], START - 500)
     producer.abort_transaction(30)
     kafka_broker.wait(lambda: fresh.report().delay == 0, "the aborted record to count as none", 30)
     commit(kafka_broker, group, {(topic, 0): 4})  # the last offsets are an aborted record and two markers
     assert fresh.report().times == {f"{topic}/0": START - 500}
-    fresh.close()
 
 
-def test_times_in_a_field(kafka_broker: Kafka):
-    topic, group = kafka_broker.make_topic(), "g-field"
+def test_times_in_a_field(kafka_broker: Kafka, collecting: Collecting, caplog: pytest.LogCaptureFixture):
+    """The time is unknown if a record does not have the field."""
+    topic, other, group = kafka_broker.make_topic(), kafka_broker.make_topic(), "g-field"
     times = [START + 1, START + 2, START + 3]
-    put(kafka_broker, topic, times, value=lambda at: json.dumps({"at": START // 1000 - 10 + at - START}))
-    commit(kafka_broker, group, {(topic, 0): 2})
-    collector = group_collector(kafka_broker, group, topic, times=RecordTimes("at", "s"))
-    assert collector.report().consumed_time == START - 8000
-    collector.close()
+    kafka_broker.produce(topic, [json.dumps({"at": START // 1000 - 9 + n}) for n in range(3)], times=times)
+    put(kafka_broker, other, [START, START])
+    commit(kafka_broker, group, {(topic, 0): 2, (other, 0): 1})
+    assert collecting(kafka_broker, group, topics=[topic], times=RecordTimes("at", "s")).report().consumed_time == (
+        START - 8000
+    )
+    assert collecting(kafka_broker, group, topics=[other], times=RecordTimes("at")).report().consumed_time is None
+    assert f"{other}/0, offset 0: its time is not in the field 'at'" in caplog.text
 
 
-def test_records_without_the_field_leave_the_time_unknown(kafka_broker: Kafka, caplog: pytest.LogCaptureFixture):
-    topic, group = kafka_broker.make_topic(), "g-no-field"
-    put(kafka_broker, topic, [START, START])
-    commit(kafka_broker, group, {(topic, 0): 1})
-    collector = group_collector(kafka_broker, group, topic, times=RecordTimes("at"))
-    assert collector.report().consumed_time is None
-    assert f"{topic}/0, offset 0: its time is not in the field 'at'" in caplog.text
-    collector.close()
-
-
-def test_delay_of_a_data_directory(kafka_broker: Kafka, tmp_path: Path):
+def test_delay_of_a_data_directory(kafka_broker: Kafka, collecting: Collecting, tmp_path: Path):
     """A15: the positions of the last committed transaction; consumed means committed."""
     topic = kafka_broker.make_topic(partitions=2)
     put(kafka_broker, topic, [START - 900, START - 800, START - 700])
     put(kafka_broker, topic, [START - 600, START - 500, START - 400], partition=1)
     data_dir = tmp_path / "data"
     spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, max_batch_rows=2, fields=list(FIELDS))
-    run(keeping(spout), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
-    settings = {"bootstrap.servers": kafka_broker.bootstrap}
-    collector = DelayCollector(settings, lambda: directory_positions(data_dir), clock=lambda: START / 1000)
+    finished(keeping(spout), data_dir, until_txid=2)
+    collector = collecting(kafka_broker, lambda: directory_positions(data_dir))
     report = collector.report()
     assert report.times == {f"{topic}/0": START - 800, f"{topic}/1": START - 500}
     assert report.consumed_time == START - 800
-    run(keeping(spout), engine="local", data_dir=data_dir, available_now=True).awaitTermination(120)
+    finished(keeping(spout), data_dir)
     assert collector.report().delay == 0
-    collector.close()
 
 
-def test_source_of_a_composite_spout(kafka_broker: Kafka, tmp_path: Path):
+def test_source_of_a_composite_spout(kafka_broker: Kafka, collecting: Collecting, tmp_path: Path):
     left, right = kafka_broker.make_topic(), kafka_broker.make_topic()
     put(kafka_broker, left, [START - 900, START - 800])
     put(kafka_broker, right, [START - 300])
@@ -212,43 +198,34 @@ def test_source_of_a_composite_spout(kafka_broker: Kafka, tmp_path: Path):
         }
     )
     data_dir = tmp_path / "data"
-    run(keeping_of(spout), engine="local", data_dir=data_dir, until_txid=1).awaitTermination(120)
+    finished(keeping_of(spout), data_dir, until_txid=1)
     assert set(directory_positions(data_dir).next) == {(left, 0), (right, 0)}
     assert directory_positions(data_dir, "right").next == {(right, 0): 1}
     with pytest.raises(InputError, match=r"no source 'rigt' in txid 1 \(did you mean 'right'\?\)"):
         directory_positions(data_dir, "rigt")
     with pytest.raises(InputError, match="expected positions in Kafka, found none"):
         directory_positions(data_dir, "other")
-    settings = {"bootstrap.servers": kafka_broker.bootstrap}
-    collector = DelayCollector(settings, lambda: directory_positions(data_dir, "right"), topics=[left])
+    collector = collecting(kafka_broker, lambda: directory_positions(data_dir, "right"), topics=[left])
     with pytest.raises(InputError, match=f"does not read topic '{left}'.*; it reads {right}"):
         collector.report()
-    collector.close()
 
 
-def test_recreated_topic_has_nothing_consumed(kafka_broker: Kafka, tmp_path: Path):
+def test_recreated_topic_has_nothing_consumed(kafka_broker: Kafka, collecting: Collecting, tmp_path: Path):
     topic = kafka_broker.make_topic()
     put(kafka_broker, topic, [START - 900])
     data_dir = tmp_path / "data"
     spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, fields=list(FIELDS))
-    run(keeping(spout), engine="local", data_dir=data_dir, until_txid=1).awaitTermination(120)
-    settings = {"bootstrap.servers": kafka_broker.bootstrap}
-    collector = DelayCollector(settings, lambda: directory_positions(data_dir), clock=lambda: START / 1000)
+    finished(keeping(spout), data_dir, until_txid=1)
+    collector = collecting(kafka_broker, lambda: directory_positions(data_dir))
     assert collector.report().delay == 0
-    admin = kafka_broker.admin()
-    admin.delete_topics([topic])[topic].result(30)
-    kafka_broker.wait(lambda: topic not in admin.list_topics(timeout=5).topics, "the deletion", 30)
-    kafka_broker.make_topic(topic)
+    recreate(kafka_broker, topic)
     put(kafka_broker, topic, [START - 100])
     kafka_broker.wait(lambda: collector.report().consumed_time is None, "the new topic to be unknown", 30)
-    collector.close()
 
 
-def test_unknown_topic_and_missing_brokers(kafka_broker: Kafka):
-    collector = group_collector(kafka_broker, "g-none", "no-such-topic")
+def test_unknown_topic_and_missing_brokers(kafka_broker: Kafka, collecting: Collecting):
     with pytest.raises(InputError, match="no topic 'no-such-topic'"):
-        collector.report()
-    collector.close()
+        collecting(kafka_broker, "g-none", topics=["no-such-topic"]).report()
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     away = DelayCollector(settings, group_positions(settings, "g"), topics=["t"])
     with pytest.raises(AwayError, match=r"127\.0\.0\.1:1"):
@@ -270,38 +247,33 @@ def test_api_returns_the_last_report(api: str):
     assert asked(f"{api}/delay") == (200, {"names": ["clicks"]})
     assert asked(f"{api}/health")[0] == 200
     assert "/delay/{name}" in asked(f"{api}/openapi.json")[1]["paths"]
-
-
-def test_late_repetition_of_a_report_changes_nothing(api: str):
     asked(f"{api}/delay/clicks", reported(reported_at=START + 1000, consumed_time=START))
-    assert asked(f"{api}/delay/clicks", reported()) == (200, {"stored": False})
+    assert asked(f"{api}/delay/clicks", reported()) == (200, {"stored": False})  # repeated late
     assert asked(f"{api}/delay/clicks")[1]["consumed_time"] == START
 
 
-@pytest.mark.parametrize(
-    ("body", "what"),
-    [
-        (b"{", "body"),
-        (reported(consumed_time="now"), "consumed_time"),
-        (reported(reported_at=-1), "reported_at"),
-        (reported(partitions={}), "partitions"),
-        (reported(partitions={"p": {"consumed": 1}}), "partitions.p"),
-        (reported(more=1), "more"),
-    ],
-)
-def test_bad_reports_are_refused(api: str, body: Any, what: str):
-    status, answer = asked(f"{api}/delay/clicks", body)
-    assert (status, answer["detail"].startswith(what)) == (422, True), answer
+BAD_REPORTS = {
+    "body": b"{",
+    "consumed_time": reported(consumed_time="now"),
+    "reported_at": reported(reported_at=-1),
+    "partitions": reported(partitions={}),
+    "partitions.p": reported(partitions={"p": {"consumed": 1}}),
+    "more": reported(more=1),
+}
+
+
+def test_bad_reports_are_refused(api: str):
+    for what, body in BAD_REPORTS.items():
+        status, answer = asked(f"{api}/delay/clicks", body)
+        assert (status, answer["detail"].startswith(what)) == (422, True), (what, answer)
+    assert asked(f"{api}/delay/clicks", b" " * (1 << 21))[0] == 413
     assert asked(f"{api}/delay/clicks")[0] == 404
     assert asked(f"{api}/delay/a%20b", reported())[0] == 400
 
 
-def test_large_body_is_refused(api: str):
-    assert asked(f"{api}/delay/clicks", b" " * (1 << 21))[0] == 413
-
-
 def test_token_is_required():
-    with serving("--token", "secret", "--stale-after", "0.1") as (url, process):
+    with serving(*SERVE, "--token", "secret", "--stale-after", "0.1") as (listening, process):
+        url = listening["url"]
         assert asked(f"{url}/delay/clicks", reported())[0] == 401
         assert asked(f"{url}/delay/clicks", reported(), "wrong")[0] == 401
         assert asked(f"{url}/delay/clicks", reported(), "secret")[0] == 200
@@ -354,14 +326,15 @@ def test_left_rows_wait_for_the_reported_time(api: str, caplog: pytest.LogCaptur
 
 
 def test_api_that_goes_away_is_an_error_until_it_is_back():
-    with serving() as (url, _):
+    with serving(*SERVE) as (listening, _):
+        url = listening["url"]
         asked(f"{url}/delay/clicks", reported())
         delay = DataDelay(url, "clicks")
         assert delay() == START - 10_000
     with pytest.raises(OSError, match="data delay at http"):
         delay()
-    with serving("--port", url.rpartition(":")[2]) as (again, _):
-        asked(f"{again}/delay/clicks", reported())
+    with serving(*SERVE, "--port", url.rpartition(":")[2]) as (again, _):
+        asked(f"{again['url']}/delay/clicks", reported())
         assert delay() == START - 10_000
 
 
@@ -437,28 +410,23 @@ def test_collector_reports_to_the_api(kafka_broker: Kafka, api: str, tmp_path: P
         finally:
             process.kill()
     reports = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
-    assert reports[0]["partitions"][f"{topic}/0"] == {
-        "consumed": 0,
-        "end": 2,
-        "time": START - 900,
-        "caught_up": False,
-    }
+    first = {"consumed": 0, "end": 2, "time": START - 900, "caught_up": False}
+    assert reports[0]["partitions"] == {f"{topic}/0": first}
     assert reports[-1]["delay"] == 0
 
 
-def test_collecting_once(kafka_broker: Kafka, capsys: pytest.CaptureFixture[str]):
+def test_collecting_once(kafka_broker: Kafka, command: Commands):
     topic, group = kafka_broker.make_topic(), "g-once"
     put(kafka_broker, topic, [START - 900, START - 800])
     commit(kafka_broker, group, {(topic, 0): 1})
-    command = ["data-delay", "collect", "clicks", "--group", group, "--bootstrap-servers", kafka_broker.bootstrap]
-    assert execute([*command, "--once"]) == 0
-    shown = capsys.readouterr().out
+    group_of = ["--group", group, "--bootstrap-servers", kafka_broker.bootstrap]
+    shown = command.printed("data-delay", "collect", "clicks", *group_of, "--once")
     moment = datetime.fromtimestamp((START - 900) / 1000, UTC).isoformat(timespec="milliseconds")
     assert f"clicks: consumed up to {moment}, " in shown
     assert f"; slowest {topic}/0, offset 0 of 2; 0 of 1 partitions at their end" in shown
 
 
-BAD = {
+BAD_COLLECTORS = {
     "no consumer": ([], "either --data-dir DIR or --group GROUP"),
     "two consumers": (["--group", "g", "--data-dir", "d"], "either --data-dir DIR or --group GROUP"),
     "empty group": (["--group", ""], "either --data-dir DIR or --group GROUP"),
@@ -475,28 +443,21 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("options", "what"), BAD.values(), ids=BAD)
-def test_bad_command_lines(
-    options: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
+BAD_SERVERS = {
+    "open to all": (["--host", "0.0.0.0", "--port", "0"], "give a token"),
+    "unknown host": (["--host", "no.such.host.invalid", "--token", "t"], "cannot listen on"),
+    "port": (["--port", "70000"], "--port"),
+}
+
+
+@pytest.mark.usefixtures("in_tmp")
+@pytest.mark.parametrize("what", [*BAD_COLLECTORS, *BAD_SERVERS])
+def test_bad_command_lines(what: str, command: Commands):
     Path("own").write_text("group.id=g\n")
     Path("binary").write_bytes(b"\xff\xfe")
     Path("bad").write_text("# a comment\nsasl.password\n")
-    command = ["data-delay", "collect", "clicks", "--bootstrap-servers", "127.0.0.1:1", "--once", "--json", *options]
-    assert execute(command) == 2
-    error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
-    assert what in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        (["--host", "0.0.0.0", "--port", "0"], "give a token"),
-        (["--host", "no.such.host.invalid", "--token", "t"], "cannot listen on"),
-        (["--port", "70000"], "--port"),
-    ],
-)
-def test_bad_servers(options: list[str], what: str, capsys: pytest.CaptureFixture[str]):
-    assert execute(["data-delay", "serve", "--json", *options]) == 2
-    assert what in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]["message"]
+    collect = ["collect", "clicks", "--bootstrap-servers", "127.0.0.1:1", "--once"]
+    options, message = {**BAD_COLLECTORS, **BAD_SERVERS}[what]
+    assert message in command.refused(
+        "data-delay", *(["serve"] if what in BAD_SERVERS else collect), "--json", *options
+    )

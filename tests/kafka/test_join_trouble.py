@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,52 +21,35 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from join_job import BEFORE
-from programs import loaded
 from servers.kafka_reading import committed_values
 from servers.running import Kafka, start_kafka
+from trouble_parties import start_driver
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS, KEYS, STEP = 2, 40, 5
 """Partitions of a topic; distinct keys; milliseconds of event time between two records of a side."""
 KILLED = -signal.SIGKILL
 
 
-class Side(threading.Thread):
-    """Producer of one side; it stops for a while, and goes on where it stopped."""
-
-    def __init__(self, kafka: Kafka, topic: str, name: str, records: int, pause: float, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.kafka, self.topic, self.records, self.pause = kafka, topic, records, pause
-        self.label, self.rng, self.failed = name, random.Random(seed), None
-
-    def run(self) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "linger.ms": 0, "enable.idempotence": True})
-        for i in range(self.records):
-            if i == self.records // 3:
-                producer.flush(60)
-                time.sleep(self.pause)
-            value = f"k{self.rng.randrange(KEYS)} {1_700_000_000_000 + i * STEP} {self.label}{i}"
-            producer.produce(self.topic, value, partition=i % PARTITIONS)
-            if i % 50 == 0:
-                producer.poll(0)
-                time.sleep(0.05)
-        self.failed = producer.flush(120)
+def write_side(kafka: Kafka, topic: str, name: str, records: int, pause: float, seed: int) -> int:
+    """Produce one side, with a pause after a third; return the number of records that were not delivered."""
+    rng = random.Random(seed)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "enable.idempotence": True})
+    for i in range(records):
+        if i == records // 3:
+            producer.flush(60)
+            time.sleep(pause)
+        value = f"k{rng.randrange(KEYS)} {1_700_000_000_000 + i * STEP} {name}{i}"
+        producer.produce(topic, value, partition=i % PARTITIONS)
+        if i % 50 == 0:
+            producer.poll(0)
+            time.sleep(0.05)
+    return producer.flush(120)
 
 
-Topics = tuple[str, str, str]
-"""Address of the brokers for the drivers, left topic, right topic."""
 Outage = Callable[[random.Random, str], None]
 """Makes the broker of a partition of a topic unavailable for a second or two."""
-
-
-def drive(place: Path, topics: Topics, *options: str):
-    path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
-    target = f"join_job:topology{topics!r}"
-    argv = ["-m", "txstorm", "run", target, "--engine", "local", "--json", "--data-dir", str(place / "data"), *options]
-    log = place / f"driver-{time.monotonic_ns()}.log"
-    return loaded().start(*argv, env={**os.environ, "PYTHONPATH": path}, output=log, merged=True, session=True)
 
 
 @dataclass(frozen=True)
@@ -84,28 +67,24 @@ def run_trouble(place: Path, say: Callable[[str], None], kafka: Kafka, brokers: 
     say(f"TXSTORM_TROUBLE_SEED={seed}")
     rng = random.Random(seed)
     left, right = (kafka.make_topic(partitions=PARTITIONS) for _ in range(2))
-    topics = (brokers, left, right)
-    sides = [
-        Side(kafka, left, "l", trouble.records, 0, rng.randrange(1 << 30)),
-        Side(kafka, right, "r", trouble.records, trouble.pause, rng.randrange(1 << 30)),
-    ]
-    for one in sides:
-        one.start()
-    for number in range(trouble.kills):
-        driver = drive(place, topics)
-        try:
-            time.sleep(rng.uniform(2.0, 5.0))
-            if number == 1:
-                trouble.away(rng, right)
-            assert driver.poll() is None, driver.printed
-        finally:
-            driver.send_signal(signal.SIGKILL)
-            assert driver.wait(30) == KILLED
-        say(f"driver {number + 1} killed")
-    for one in sides:
-        one.join()
-        assert one.failed == 0
-    last = drive(place, topics, "--end-of-input")
+    target = f"join_job:topology{(brokers, left, right)!r}"
+    sides = [(left, "l", trouble.records, 0, rng.randrange(1 << 30))]
+    sides += [(right, "r", trouble.records, trouble.pause, rng.randrange(1 << 30))]
+    with ThreadPoolExecutor(2) as threads:
+        undelivered = [threads.submit(write_side, kafka, *side) for side in sides]
+        for number in range(trouble.kills):
+            driver = start_driver(place, target)
+            try:
+                time.sleep(rng.uniform(2.0, 5.0))
+                if number == 1:
+                    trouble.away(rng, right)
+                assert driver.poll() is None, driver.printed
+            finally:
+                driver.kill()
+                assert driver.wait(30) == KILLED
+            say(f"driver {number + 1} killed")
+        assert [one.result() for one in undelivered] == [0, 0]
+    last = start_driver(place, target, "--end-of-input")
     try:
         assert last.wait(120) == 0, last.printed
     finally:

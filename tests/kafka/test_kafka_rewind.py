@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_cases import COLUMNS, eventually, keeping, kept
+from kafka_cases import COLUMNS, finished, keeping, kept, recreate
 from servers.process import free_ports
 from servers.running import Kafka
 
 import txstorm
-from txstorm import CompositeSpout, TransactionalTopologyBuilder, rewind, run
+from txstorm import CompositeSpout, TransactionalTopologyBuilder, rewind
 from txstorm.errors import InputError, SpoutError
 from txstorm.operations.rewind_target import rewind_target
 from txstorm.results.views import committed_txid
@@ -31,22 +29,14 @@ def at(second: float) -> datetime:
 
 def produce(kafka: Kafka, topic: str, seconds: dict[int, list[float]]) -> None:
     """Write records of these times to each partition."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
     for partition, times in seconds.items():
-        for one in times:
-            stamp = int(at(one).timestamp() * 1000)
-            producer.produce(topic, str(one), partition=partition, timestamp=stamp)
-    assert producer.flush(30) == 0
+        kafka.produce(topic, times, partition, times=[int(at(one).timestamp() * 1000) for one in times])
 
 
 def spout_of(kafka: Kafka, topic: str, **options) -> TransactionalKafkaSpout:
     return TransactionalKafkaSpout(
         topic, kafka.bootstrap, fields=tuple(COLUMNS), discover_seconds=0.2, **{"max_batch_rows": 2, **options}
     )
-
-
-def finished(topology, data_dir) -> None:
-    run(topology, engine="local", data_dir=data_dir, available_now=True).awaitTermination(120)
 
 
 def test_the_last_transaction_before_the_first_record_of_the_time(kafka_broker, tmp_path):
@@ -95,12 +85,7 @@ def test_a_topic_that_was_recreated_is_refused(kafka_broker, tmp_path):
     produce(kafka_broker, topic, {0: [1, 2, 3]})
     topology = keeping(spout_of(kafka_broker, topic))
     finished(topology, tmp_path / "data")
-    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
-    for done in admin.delete_topics([topic]).values():
-        done.result(30)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the deletion of the topic")
-    for done in admin.create_topics([NewTopic(topic, 1)]).values():
-        done.result(30)
+    recreate(kafka_broker, topic)
     produce(kafka_broker, topic, {0: [1, 2, 3]})
     with pytest.raises(SpoutError, match="was deleted and recreated since"):
         rewind(tmp_path / "data", to_time=at(2), topology=topology)

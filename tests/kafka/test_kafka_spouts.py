@@ -8,17 +8,31 @@ import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
-from kafka_cases import COLUMNS, content, eventually, keeping, kept, metadata, produce, produce_with_aborts, rows
+from confluent_kafka.admin import AdminClient, NewPartitions
+from kafka_cases import (
+    COLUMNS,
+    content,
+    delete,
+    eventually,
+    finished,
+    keeping,
+    kept,
+    metadata,
+    produce_with_aborts,
+    recreate,
+    rows,
+)
 from servers.kafka_reading import until_decided
 from servers.running import Kafka
 
-from txstorm import BatchBolt, Committer, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, BatchBolt, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import FailedException, SpoutError
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 from txstorm.testing import check_opaque_spout, check_transactional_spout
 
@@ -31,12 +45,6 @@ FIELDS = tuple(COLUMNS)
 def spout_of(kafka: Kafka, topics, kind=TransactionalKafkaSpout, **options):
     chosen = {"fields": FIELDS, "max_batch_rows": 100, "discover_seconds": 0.2, "patience": 2.0, **options}
     return kind(topics, kafka.bootstrap, **chosen)
-
-
-def finished(topology, data_dir, engine="local", **options):
-    handle = run(topology, engine=engine, data_dir=data_dir, available_now=True, **options)
-    handle.awaitTermination(120)
-    return handle
 
 
 ON = [("local", one) for one in KINDS] + [pytest.param("spark", TransactionalKafkaSpout, marks=pytest.mark.spark)]
@@ -54,29 +62,23 @@ def test_records_of_aborted_transactions_are_not_read(kafka_broker: Kafka, make_
     assert len({row["_txid"] for row in rows(tmp_path / "data")}) > 5
 
 
-class Troubled(BatchBolt, Committer):
-    """A committer that stores rows, and fails the first attempt at every third txid."""
-
-    state = SinkTable("rows", COLUMNS)
+class Troubled(DeltaSink):
+    """A sink that fails the first attempt at every third txid."""
 
     def __init__(self, directory):
-        self.directory = str(directory)
+        super().__init__("rows", COLUMNS)
+        self.directory = directory
 
     def prepare(self, context, collector, attempt):
-        self.sink, self.attempt, self.rows = context.sink("rows"), attempt, []
-
-    def execute(self, tuple):
-        self.rows.append([tuple[name] for name in COLUMNS])
+        super().prepare(context, collector, attempt)
+        self.txid = attempt.txid
 
     def finish_batch(self):
-        from pathlib import Path
-
-        ticket = Path(self.directory) / f"failed-{self.attempt.txid}"
-        if self.attempt.txid % 3 == 2 and not ticket.exists():
+        ticket = self.directory / f"failed-{self.txid}"
+        if self.txid % 3 == 2 and not ticket.exists():
             ticket.touch()
             raise FailedException("once")
-        for row in self.rows:
-            self.sink.append(*row)
+        super().finish_batch()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,14 +107,14 @@ def test_kafka_spouts_pass_the_checks_for_user_defined_spouts(kafka_broker: Kafk
     check_opaque_spout(
         lambda: spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=25),
         expected=seen,
-        grow=lambda: produce(kafka_broker, topic, range(10)),
+        grow=lambda: kafka_broker.produce(topic, range(10)),
         seeds=range(1),
     )
 
 
 def test_new_partitions_and_topics_are_read_and_recorded(kafka_broker: Kafka, tmp_path):
     prefix = kafka_broker.make_topic(partitions=1)
-    produce(kafka_broker, prefix, range(10))
+    kafka_broker.produce(prefix, range(10))
     spout = spout_of(kafka_broker, f"^{prefix}", start="latest")
     handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
     eventually(lambda: handle.status["committed"] >= 1, "the first transaction, which pins where reading begins")
@@ -120,10 +122,10 @@ def test_new_partitions_and_topics_are_read_and_recorded(kafka_broker: Kafka, tm
     admin = kafka_broker.admin()
     admin.create_partitions([NewPartitions(prefix, 2)])[prefix].result(10)
     eventually(lambda: len(kafka_broker.leaders(prefix)) == 2, "the second partition")
-    produce(kafka_broker, prefix, ["new partition"], 1)
-    produce(kafka_broker, prefix, ["old partition"], 0)
+    kafka_broker.produce(prefix, ["new partition"], 1)
+    kafka_broker.produce(prefix, ["old partition"], 0)
     second = kafka_broker.make_topic(f"{prefix}-more")
-    produce(kafka_broker, second, ["new topic"])
+    kafka_broker.produce(second, ["new topic"])
     eventually(lambda: kept(tmp_path / "data").total() == 3, "three records")
     handle.stop()
     assert {value for value, *_ in kept(tmp_path / "data")} == {"new partition", "old partition", "new topic"}
@@ -153,13 +155,13 @@ def test_offset_gaps_from_compaction_are_accepted(kafka_broker: Kafka, tmp_path)
 def test_records_after_an_open_transaction_wait_for_its_end(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     spout = spout_of(kafka_broker, topic)
-    produce(kafka_broker, topic, ["before"])
+    kafka_broker.produce(topic, ["before"])
     writer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": topic})
     writer.init_transactions(30)
     writer.begin_transaction()
     writer.produce(topic, "inside", partition=0)
     writer.flush(10)
-    produce(kafka_broker, topic, ["after"])
+    kafka_broker.produce(topic, ["after"])
     finished(keeping(spout), tmp_path / "data")
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before"]
     writer.commit_transaction(30)
@@ -171,35 +173,38 @@ def test_records_after_an_open_transaction_wait_for_its_end(kafka_broker: Kafka,
 # --- deleted records and topics ---------------------------------------------------------------------------------------
 
 
-def run_two_transactions(kafka: Kafka, spout, data_dir):
-    """Run a topology with `spout` until two transactions are committed, then stop."""
-    handle = run(keeping(spout), engine="local", data_dir=data_dir, until_txid=2)
-    handle.awaitTermination(60)
+def filled(kafka: Kafka) -> str:
+    """Return a new topic with the records 0 to 99."""
+    topic = kafka.make_topic()
+    kafka.produce(topic, range(100))
+    return topic
 
 
-def delete_up_to(kafka: Kafka, topic: str, offset: int) -> None:
-    admin = kafka.admin()
+def read_twenty(kafka: Kafka, data_dir: Path, kind=TransactionalKafkaSpout):
+    """Read twenty records of a new topic in two transactions; return the topic and the spout."""
+    topic = filled(kafka)
+    spout = spout_of(kafka, topic, kind, max_batch_rows=10)
+    finished(keeping(spout), data_dir, until_txid=2)
+    return topic, spout
+
+
+def delete_up_to(bootstrap: str, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     [done] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
     done.result(10)
 
 
 def test_deleted_records_stop_a_transactional_spout(kafka_broker: Kafka, tmp_path):
-    topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(100))
-    spout = spout_of(kafka_broker, topic, max_batch_rows=10)
-    run_two_transactions(kafka_broker, spout, tmp_path / "data")
-    delete_up_to(kafka_broker, topic, 50)
+    topic, spout = read_twenty(kafka_broker, tmp_path / "data")
+    delete_up_to(kafka_broker.bootstrap, topic, 50)
     with pytest.raises(SpoutError, match=rf"{topic}/0: offsets 20 to 49 .*begins at 50"):
         finished(keeping(spout), tmp_path / "data")
     assert kept(tmp_path / "data").total() == 20
 
 
 def test_an_opaque_spout_skips_deleted_records_and_records_the_loss(kafka_broker: Kafka, tmp_path):
-    topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(100))
-    spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
-    run_two_transactions(kafka_broker, spout, tmp_path / "data")
-    delete_up_to(kafka_broker, topic, 50)
+    topic, spout = read_twenty(kafka_broker, tmp_path / "data", OpaqueTransactionalKafkaSpout)
+    delete_up_to(kafka_broker.bootstrap, topic, 50)
     finished(keeping(spout), tmp_path / "data")
     assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == [*range(20), *range(50, 100)]
     assert recorded_losses(tmp_path / "data") == [(3, topic, 0, 20, 50)]
@@ -229,29 +234,22 @@ class DeletesOnce(BatchBolt):
         self.collector.emit(*(tuple[name] for name in FIELDS))
 
     def finish_batch(self):
-        from confluent_kafka.admin import AdminClient
-
         if self.txid == 1 and not self.ticket.exists():
             self.ticket.touch()
-            admin = AdminClient({"bootstrap.servers": self.bootstrap})
-            [done] = admin.delete_records([TopicPartition(self.topic, 0, 35)]).values()
-            done.result(10)
+            delete_up_to(self.bootstrap, self.topic, 35)
             raise FailedException("deleted")
 
 
 def deleting(kafka, topic, kind, directory):
     spout = spout_of(kafka, topic, kind, max_batch_rows=10)
     builder = TransactionalTopologyBuilder("kafka", "spout", spout, 1)
-    from txstorm.sinks import DeltaSink
-
     builder.set_bolt("delete", DeletesOnce(kafka, topic, directory)).global_grouping("spout")
     builder.set_bolt("keep", DeltaSink("rows", COLUMNS)).global_grouping("delete")
     return builder.set_settings({"retry_backoff": 0.01, "compact_on_stop": False}).build_topology()
 
 
 def test_deletion_of_a_planned_range_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
-    topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(100))
+    topic = filled(kafka_broker)
     # Offsets 0 to 34 are deleted before txid 1 is replayed; any of the first four txids may be the first to fail.
     ranges = "|".join(f"txid {n + 1}: {topic}/0, offsets {10 * n} to {10 * n + 9}" for n in range(4))
     with pytest.raises(SpoutError, match=rf"({ranges}) cannot be read"):
@@ -260,31 +258,16 @@ def test_deletion_of_a_planned_range_stops_a_transactional_spout(kafka_broker: K
 
 
 def test_deletion_of_a_planned_range_makes_an_opaque_spout_replan(kafka_broker: Kafka, tmp_path):
-    topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(100))
+    topic = filled(kafka_broker)
     finished(deleting(kafka_broker, topic, OpaqueTransactionalKafkaSpout, tmp_path), tmp_path / "data")
     assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == list(range(35, 100))
     assert recorded_losses(tmp_path / "data") == [(1, topic, 0, 0, 35)]
 
 
-def delete(kafka: Kafka, topic: str) -> None:
-    admin = kafka.admin()
-    admin.delete_topics([topic])[topic].result(10)
-    eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic to go")
-
-
-def recreate(kafka: Kafka, topic: str) -> None:
-    delete(kafka, topic)
-    kafka.make_topic(topic)
-
-
 def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
-    topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(100))
-    spout = spout_of(kafka_broker, topic, max_batch_rows=10)
-    run_two_transactions(kafka_broker, spout, tmp_path / "data")
+    topic, spout = read_twenty(kafka_broker, tmp_path / "data")
     recreate(kafka_broker, topic)
-    produce(kafka_broker, topic, range(1000, 1200))
+    kafka_broker.produce(topic, range(1000, 1200))
     with pytest.raises(SpoutError, match=f"{topic}/0: offset.* 20 .*recreated"):
         finished(keeping(spout), tmp_path / "data")
 
@@ -293,16 +276,16 @@ def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
 def test_an_opaque_spout_reads_a_recreated_topic_from_its_start(kafka_broker: Kafka, tmp_path, restarted):
     """A recreated topic is read from its start, even if its leader epoch is lower, which old consumers reject."""
     topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(50 if restarted else 100))
+    kafka_broker.produce(topic, range(50 if restarted else 100))
     spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
     handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
     handle.processAllAvailable()
     if restarted:
         kafka_broker.restart()
-        produce(kafka_broker, topic, range(50, 100))
+        kafka_broker.produce(topic, range(50, 100))
         eventually(lambda: kept(tmp_path / "data").total() == 100, "the records after the restart")
     recreate(kafka_broker, topic)
-    produce(kafka_broker, topic, range(1000, 1150))
+    kafka_broker.produce(topic, range(1000, 1150))
     eventually(lambda: kept(tmp_path / "data").total() == 250, "the records of the new topic")
     handle.stop()
     assert Counter(int(row["value"]) for row in rows(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
@@ -311,9 +294,9 @@ def test_an_opaque_spout_reads_a_recreated_topic_from_its_start(kafka_broker: Ka
 
 def test_a_deleted_topic_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(30))
+    kafka_broker.produce(topic, range(30))
     spout = spout_of(kafka_broker, f"^{topic}", max_batch_rows=10)
-    run_two_transactions(kafka_broker, spout, tmp_path / "data")
+    finished(keeping(spout), tmp_path / "data", until_txid=2)
     delete(kafka_broker, topic)
     with pytest.raises(SpoutError, match=f"{topic}/0: not at .* any more"):
         finished(keeping(spout), tmp_path / "data")
@@ -324,11 +307,9 @@ def test_a_deleted_topic_is_reported(kafka_broker: Kafka, tmp_path):
 
 def test_reading_starts_at_the_configured_position(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(partitions=2)
-    producer, then = Producer({"bootstrap.servers": kafka_broker.bootstrap}), int(time.time()) - 3600
+    then = int(time.time()) - 3600
     for partition in (0, 1):
-        for number in range(10):
-            producer.produce(topic, str(number), partition=partition, timestamp=1000 * (then + number))
-    producer.flush(10)
+        kafka_broker.produce(topic, range(10), partition, times=[1000 * (then + number) for number in range(10)])
 
     def begun(name, start):
         finished(keeping(spout_of(kafka_broker, topic, start=start)), tmp_path / name)
@@ -344,26 +325,21 @@ def test_reading_starts_at_the_configured_position(kafka_broker: Kafka, tmp_path
         begun("beyond", {topic: {0: 11}})
 
 
+SEEN: list[list] = []
+
+
+class Look(BasicBolt):
+    def execute(self, tuple, collector):
+        SEEN.append(list(tuple.values))
+
+
 def test_all_fields(kafka_broker: Kafka, tmp_path):
-    topic, seen, now = kafka_broker.make_topic(), tmp_path / "seen", int(time.time())
+    topic, now = kafka_broker.make_topic(), int(time.time())
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
     headers = [("trace", b"\x00\xff"), ("empty", None)]
     producer.produce(topic, b'{"a": [1, 2]}', key="k", headers=headers, timestamp=1000 * now + 123)
     producer.produce(topic, None, key=None, timestamp=1000 * now + 124)
     producer.flush(10)
-
-    class Look(BatchBolt):
-        fields = ()
-
-        def prepare(self, context, collector, attempt):
-            pass
-
-        def execute(self, tuple):
-            with seen.open("a") as file:
-                file.write(repr(list(tuple.values)) + "\n")
-
-        def finish_batch(self):
-            pass
 
     for decoder in ("bytes", "json"):
         spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, value=decoder)
@@ -374,17 +350,13 @@ def test_all_fields(kafka_broker: Kafka, tmp_path):
     shown = [{"key": "trace", "value": b"\x00\xff"}, {"key": "empty", "value": None}]
     first = [["k", value, topic, 0, 0, times[0], shown] for value in (b'{"a": [1, 2]}', {"a": [1, 2]})]
     second = [None, None, topic, 0, 1, times[1], []]
-    found = [
-        eval(line, {"datetime": __import__("datetime"), "zoneinfo": __import__("zoneinfo")})
-        for line in seen.read_text().splitlines()
-    ]
-    assert found == [first[0], second, first[1], second]
+    assert SEEN == [first[0], second, first[1], second]
 
 
 def test_max_batch_bytes_applies_to_each_topic(kafka_broker: Kafka, tmp_path):
     large, small = kafka_broker.make_topic(), kafka_broker.make_topic()
-    produce(kafka_broker, large, ["x" * 10_000] * 400)
-    produce(kafka_broker, small, range(400))
+    kafka_broker.produce(large, ["x" * 10_000] * 400)
+    kafka_broker.produce(small, range(400))
     spout = spout_of(kafka_broker, [large, small], max_batch_rows=300, max_batch_bytes=500_000)
     finished(keeping(spout), tmp_path / "data")
     first = Counter(row["topic"] for row in rows(tmp_path / "data") if row["_txid"] == 1)
@@ -396,8 +368,8 @@ def test_max_batch_bytes_applies_to_each_topic(kafka_broker: Kafka, tmp_path):
 def test_one_topic_does_not_starve_another(kafka_broker: Kafka, tmp_path):
     busy, quiet = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic()
     for partition in (0, 1):
-        produce(kafka_broker, busy, range(1000), partition)
-    produce(kafka_broker, quiet, range(20))
+        kafka_broker.produce(busy, range(1000), partition)
+    kafka_broker.produce(quiet, range(20))
     finished(keeping(spout_of(kafka_broker, [busy, quiet], max_batch_rows=100)), tmp_path / "data")
     first = Counter((row["topic"], row["partition"]) for row in rows(tmp_path / "data") if row["_txid"] == 1)
     assert first == {(busy, 0): 50, (busy, 1): 50, (quiet, 0): 20}
@@ -408,20 +380,14 @@ def test_one_topic_does_not_starve_another(kafka_broker: Kafka, tmp_path):
 
 def test_an_undecodable_record_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
-    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
-    for value in (b"good", b"\xff\xfe", b"good too"):
-        producer.produce(topic, value)
-    producer.flush(10)
+    kafka_broker.produce(topic, [b"good", b"\xff\xfe", b"good too"])
     with pytest.raises(SpoutError, match=rf"txid 1: {topic}/0, offset 1: its value cannot be decoded: Unicode"):
         finished(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
 
 
 def test_only_the_undecodable_record_becomes_a_dead_letter(kafka_broker: Kafka, make_engine, tmp_path):
     topic = kafka_broker.make_topic()
-    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
-    for value in (b'"good"', b"{bad", b'"good too"'):
-        producer.produce(topic, value)
-    producer.flush(10)
+    kafka_broker.produce(topic, ['"good"', "{bad", '"good too"'])
     spout = spout_of(kafka_broker, topic, value="json")
     handle = finished(keeping(spout, on_error="dead_letter"), tmp_path / "data", make_engine())
     assert [row["value"] for row in rows(tmp_path / "data")] == ["good", "good too"]
@@ -437,8 +403,8 @@ def test_only_the_undecodable_record_becomes_a_dead_letter(kafka_broker: Kafka, 
 
 def test_positions_are_committed_to_a_consumer_group_and_never_read(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(partitions=2)
-    produce(kafka_broker, topic, range(50), 0)
-    produce(kafka_broker, topic, range(30), 1)
+    kafka_broker.produce(topic, range(50), 0)
+    kafka_broker.produce(topic, range(30), 1)
     group = f"lag-{topic}"
     consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": group})
     places = [TopicPartition(topic, 0, 7), TopicPartition(topic, 1, 7)]
@@ -453,7 +419,7 @@ def test_errors_for_wrong_addresses_passwords_and_certificates_are_clear(kafka_b
     topic = kafka_broker.make_topic()
     secure = dict(kafka_broker.secure)
     servers = secure.pop("bootstrap.servers")
-    produce(kafka_broker, topic, ["seen"])
+    kafka_broker.produce(topic, ["seen"])
 
     def tried(servers, settings, name="data"):
         spout = TransactionalKafkaSpout(topic, servers, fields=FIELDS, settings=settings)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from servers.proxy import LossyProxy
 from servers.running import Kafka, ZooKeeper, start_kafka
-from trouble import HARMLESS, LOSSY, Servers, World
+from trouble import HARMLESS, LOSSY, World
 
 pytestmark = pytest.mark.integration
 
@@ -25,18 +23,6 @@ MINUTES = float(os.environ.get("TXSTORM_TROUBLE_MINUTES", "5"))
 
 def seed(default: int) -> int:
     return int(os.environ.get("TXSTORM_TROUBLE_SEED", default))
-
-
-@contextmanager
-def world(kafka: Kafka, zookeeper: ZooKeeper, place: Path, **options) -> Iterator[World]:
-    with LossyProxy("127.0.0.1", zookeeper.ports[0]) as before_zookeeper:
-        proxies = [kafka.proxy(i) for i in range(len(kafka.ports))]
-        made = World(Servers(kafka, zookeeper, proxies, before_zookeeper), place, **options)
-        try:
-            made.start()
-            yield made
-        finally:
-            made.close()
 
 
 KILLED_SERVERS = ("broker_killed", "zookeeper_killed")
@@ -49,7 +35,7 @@ def test_some_random_faults(
 ):
     chosen = seed(337)  # this seed draws a broad selection of faults
     progress(f"TXSTORM_TROUBLE_SEED={chosen}")
-    with world(kafka_broker, zookeeper_server, tmp_path, seed=chosen, say=progress, longest=1.0) as made:
+    with World(kafka_broker, zookeeper_server, tmp_path, seed=chosen, say=progress, longest=1.0) as made:
         made.inject(made.rng.sample([one for one in [*HARMLESS, *LOSSY] if one not in KILLED_SERVERS], 6), at_once=3)
         found = made.end()
     assert found["records"]
@@ -65,7 +51,7 @@ def test_all_kinds_of_random_faults(
     progress(f"TXSTORM_TROUBLE_SEED={chosen}")
     with start_kafka(tmp_path / "kafka", brokers=3) as kafka:
         options = {"seed": chosen, "say": progress, "lossy": lossy, "longest": 8.0}
-        with world(kafka, zookeeper_server, tmp_path, **options) as made:
+        with World(kafka, zookeeper_server, tmp_path, **options) as made:
             until = time.monotonic() + MINUTES * 30
             while time.monotonic() < until:
                 some = made.rng.sample([*HARMLESS, *LOSSY] if lossy else HARMLESS, 3)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from kafka_cases import COLUMNS, QUICK, produce
+from kafka_cases import COLUMNS, QUICK
 from kazoo.client import KazooClient
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder, run
@@ -62,10 +61,6 @@ def told(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
-def bytes_of(place: Path) -> Iterator[tuple[str, bytes]]:
-    yield from ((str(path), path.read_bytes()) for path in place.rglob("*") if path.is_file())
-
-
 def nodes(client: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
     yield path, client.get(path)[0]
     for name in client.get_children(path):
@@ -78,7 +73,7 @@ def test_secrets_are_absent_from_successful_and_failing_runs(
     monkeypatch.setenv(AUTH, f"owner:{OWNERS}")
     caplog.set_level(logging.DEBUG)
     source, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic()
-    produce(kafka_broker, source, ["good"] * 20 + ["bad"])
+    kafka_broker.produce(source, ["good"] * 20 + ["bad"])
     hosts, _, chroot = zookeeper_server.new_chroot().partition("/")
     options = {
         "engine": "local", "data_dir": tmp_path / "data", "ledger": f"zookeeper:{hosts}/{chroot}",
@@ -99,7 +94,8 @@ def test_secrets_are_absent_from_successful_and_failing_runs(
     texts += [*shown(made, handle), caplog.text, *capfd.readouterr()]
     client = KazooClient(zookeeper_server.hosts, auth_data=[("digest", f"owner:{OWNERS}")])
     client.start(timeout=10)
-    found = [*bytes_of(tmp_path), *nodes(client, f"/{chroot}")]
+    found = [(str(path), path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()]
+    found += nodes(client, f"/{chroot}")
     client.stop()
     client.close()
     found += [(text[:80], text.encode()) for text in texts]

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 import soak_job
 from deltalake import DeltaTable, write_deltalake
-from kafka_cases import produce
 from servers.kafka_reading import committed_values
 from servers.running import Kafka
 from soak import percentile
@@ -46,7 +45,7 @@ def done(kafka_broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
     topic = kafka_broker.make_topic(partitions=3)
     for partition in range(3):
         values = [f"word-{partition}-{number % 5} {number}" for number in range(RECORDS // 3)]
-        produce(kafka_broker, topic, values, partition)
+        kafka_broker.produce(topic, values, partition)
     data_dir = tmp_path_factory.mktemp("soak") / "data"
     topology = soak_job.topology(kafka_broker.bootstrap, topic, rows=100).with_settings({"min_interval": 0})
     run(topology, engine="local", data_dir=data_dir, available_now=True).awaitTermination()

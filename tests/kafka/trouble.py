@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from servers.kafka_reading import committed_values
 from servers.proxy import LossyProxy
 from servers.running import Kafka, ZooKeeper
 from servers.zookeeper import is_write
-from trouble_parties import Drivers, Lease, Writer, wait_until
+from trouble_parties import Drivers, Lease, Writer, logs, wait_until
 from trouble_tables import Ended, Known, verify
 
 SESSION = 2.0
@@ -35,33 +35,22 @@ POINTS = [
     "kafka.begun", "kafka.sent", "kafka.committed",
 ]  # fmt: skip
 
-FENCED = 3
-EXCUSED = ["the brokers cannot be asked", "has no topic", "expected an answer"]
-"""Error messages with which a driver may legitimately end, besides being killed or fenced."""
-
 Trouble = Callable[[random.Random], None]
 
 
 @dataclass
-class Servers:
-    """Kafka and ZooKeeper servers, with the proxies through which the drivers connect to them."""
+class World(AbstractContextManager["World"]):
+    """One topology under fault injection, with its servers, the proxies before them, its drivers and producer.
 
-    kafka: Kafka
-    zookeeper: ZooKeeper
-    proxies: list[LossyProxy]
-    before_zookeeper: LossyProxy
-
-
-@dataclass
-class World:
-    """One topology under fault injection, with its servers, drivers and producer.
+    It starts where it is entered, with the first commit.
 
     Attributes:
         lossy: whether records may be deleted; the spout is opaque if so, transactional if not.
         longest: maximum duration of a server outage, in seconds.
     """
 
-    servers: Servers
+    kafka: Kafka
+    zookeeper: ZooKeeper
     place: Path
     seed: int
     say: Callable[[str], None]
@@ -70,30 +59,37 @@ class World:
     known: Known = field(default_factory=Known)
 
     def __post_init__(self) -> None:
-        rng = random.Random(self.seed)
-        kafka = self.servers.kafka
+        self.rng, kafka = random.Random(self.seed), self.kafka
+        self.proxies = [kafka.proxy(i) for i in range(len(kafka.ports))]
+        self.before_zookeeper = LossyProxy("127.0.0.1", self.zookeeper.ports[0])
         self.topic = kafka.make_topic(partitions=PARTITIONS)
         self.target = kafka.make_topic(partitions=4)
         self._admin = kafka.admin()
         self._changing = threading.Lock()  # serializes changes to the topic and outages of brokers
-        self.writer = Writer(kafka.bootstrap, self.topic, PARTITIONS, random.Random(rng.random()))
+        self.writer = Writer(kafka.bootstrap, self.topic, PARTITIONS, random.Random(self.rng.random()))
         chroot = f"trouble-{self.topic}"
-        self.lease = Lease(self.servers.zookeeper.hosts, f"/{chroot}")
-        brokers = ",".join(proxy.address for proxy in self.servers.proxies)
+        self.lease = Lease(self.zookeeper.hosts, f"/{chroot}")
+        brokers = ",".join(proxy.address for proxy in self.proxies)
         job = f"trouble_job:topology({brokers!r}, {self.topic!r}, {self.target!r}, opaque={self.lossy})"
-        options = ["--ledger", f"zookeeper:{self.servers.before_zookeeper.address}/{chroot}"]
+        options = ["--ledger", f"zookeeper:{self.before_zookeeper.address}/{chroot}"]
         for name, value in {"session_timeout": SESSION, "connect_timeout": 60, "patience": 120}.items():
             options += ["--set", f"zookeeper_{name}={value}"]
         self.drivers = Drivers(self.place, job, options)
-        self.rng = rng
 
     # -- life cycle ---------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the producer and the drivers; return after the first commit."""
-        self.writer.start()
-        self.drivers.start()
-        self.await_commit()
+    def __enter__(self) -> World:
+        try:
+            self.writer.start()
+            self.drivers.start()
+            self.await_commit()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def inject(self, troubles: list[str], *, at_once: int = 1) -> None:
         """Inject the faults `troubles`, `at_once` at a time, and wait for a commit after each group."""
@@ -117,54 +113,51 @@ class World:
         try:
             wait_until(lambda: self.drivers.committed() > before, "a commit", PATIENCE)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.logs()}") from None
+            raise AssertionError(f"{error}\n{logs(self.place)}") from None
 
     def end(self) -> dict[str, int]:
         """Stop the producer, have one driver read the rest of the topic, verify the tables, and return their counts."""
         self.writer.end()
         self.say(self.drivers.finish(PATIENCE).splitlines()[-1][:200])
-        kafka = self.servers.kafka
+        kafka = self.kafka
         found = verify(self.drivers.data_dir, self.topic, self._id(), self.known, self.target, kafka.bootstrap)
         codes = Counter(code for code, _ in self.drivers.ended)
         self.say(f"{found}; ended with: {dict(codes)}")
-        for code, said in self.drivers.ended:
-            assert code in (-signal.SIGKILL, FENCED) or any(one in said for one in EXCUSED), (code, said)
+        assert self.drivers.unexpected() == []
         return found
 
     def close(self) -> None:
         """Stop the producer and the drivers, but not the servers."""
-        self.drivers.close()
-        if self.writer.is_alive():
-            self.writer.end()
-
-    def logs(self) -> str:
-        """Return the tails of the drivers' logs."""
-        logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
-        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
+        try:
+            self.drivers.close()
+            if self.writer.is_alive():
+                self.writer.end()
+        finally:
+            self.before_zookeeper.close()
 
     # -- servers ------------------------------------------------------------------------------------------------
 
     def broker_killed(self, rng: random.Random) -> None:
         """Kill one broker with SIGKILL and restart it."""
-        number = rng.randrange(len(self.servers.kafka.servers))
+        number = rng.randrange(len(self.kafka.servers))
         with self._changing:
-            self.servers.kafka.kill(number)
+            self.kafka.kill(number)
             time.sleep(rng.uniform(0.2, self.longest))
-            self.servers.kafka.restart(number)
+            self.kafka.restart(number)
 
     def zookeeper_killed(self, rng: random.Random) -> None:
         """Kill the ZooKeeper server with SIGKILL and restart it."""
-        self.servers.zookeeper.kill()
+        self.zookeeper.kill()
         time.sleep(rng.uniform(0.5, self.longest))
-        self.servers.zookeeper.restart()
+        self.zookeeper.restart()
 
     def zookeeper_answer_lost(self, rng: random.Random) -> None:
         """Drop ZooKeeper's responses to one to three writes, which do take effect."""
-        self._lose(self.servers.before_zookeeper, rng.randint(1, 3), is_write)
+        self._lose(self.before_zookeeper, rng.randint(1, 3), is_write)
 
     def kafka_answer_lost(self, rng: random.Random) -> None:
         """Drop one to four responses of a broker, either to any requests or only to ends of transactions."""
-        proxy = rng.choice(self.servers.proxies)
+        proxy = rng.choice(self.proxies)
         self._lose(proxy, rng.randint(1, 4), rng.choice([None, is_transaction_end]))
 
     def _lose(self, proxy: LossyProxy, count: int, matching: Callable[[bytes], bool] | None) -> None:
@@ -176,22 +169,24 @@ class World:
 
     def zookeeper_disconnected(self, rng: random.Random) -> None:
         """Disconnect the drivers from ZooKeeper, for less or more than the session timeout."""
-        self.servers.before_zookeeper.cut()
+        self.before_zookeeper.cut()
         time.sleep(rng.uniform(0.1, self.longest))
-        self.servers.before_zookeeper.heal()
+        self.before_zookeeper.heal()
 
     # -- drivers ------------------------------------------------------------------------------------------------
 
     def driver_killed(self, rng: random.Random) -> None:
         """Kill the leading driver with SIGKILL."""
-        self._to_leader(signal.SIGKILL)
+        leader = self.drivers.leader(self.lease)
+        if leader is not None:
+            leader.kill()
 
     def driver_killed_at_fault_point(self, rng: random.Random) -> None:
         """Kill both drivers; the first of their successors is killed at a random fault point."""
         point = f"{rng.choice(POINTS)}:kill:{rng.randint(1, 3)}"
         self.say(f"  {point}")
         driver, until = self.drivers.replace_all(point), time.monotonic() + 10
-        while driver.process.poll() is None and time.monotonic() < until:
+        while driver.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
 
     def driver_frozen(self, rng: random.Random) -> None:
@@ -206,23 +201,16 @@ class World:
         if found is not None:
             self.lease.expire(found[1])
 
-    def _to_leader(self, number: int) -> int | None:
-        found = self.lease.holder()
-        driver = self.drivers.of(found[0]) if found is not None else None
-        if found is None or driver is None:
-            return None
-        driver.signal(number)
-        return found[0]
-
     @contextmanager
     def _frozen(self):
-        pid = self._to_leader(signal.SIGSTOP)
+        leader = self.drivers.leader(self.lease)
+        if leader is not None:
+            leader.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            driver = self.drivers.of(pid) if pid is not None else None
-            if driver is not None:
-                driver.signal(signal.SIGCONT)
+            if leader is not None:
+                leader.send_signal(signal.SIGCONT)
 
     # -- the topic ----------------------------------------------------------------------------------------------
 
@@ -268,13 +256,13 @@ class World:
                 self.known.deleted[id, number] = Ended(None)
             time.sleep(rng.uniform(0, 1.5))
             wait_until(lambda: self.topic not in self._admin.list_topics(timeout=10).topics, "the topic to go", 30)
-            self.servers.kafka.make_topic(self.topic, partitions=PARTITIONS)
+            self.kafka.make_topic(self.topic, partitions=PARTITIONS)
             self.writer.partitions = PARTITIONS
 
     def _archive(self) -> str:
         """Add all currently readable records to `known`; return the topic's id."""
         id = self._id()
-        for partition, offset, value in committed_values(self.servers.kafka.bootstrap, self.topic):
+        for partition, offset, value in committed_values(self.kafka.bootstrap, self.topic):
             self.known.values[(id, partition), offset] = value
         return id
 
@@ -285,7 +273,7 @@ class World:
     def _wait_for_partitions(self, count: int) -> None:
         def led() -> bool:
             try:
-                leaders = self.servers.kafka.leaders(self.topic)
+                leaders = self.kafka.leaders(self.topic)
             except KafkaException:
                 return False
             return len(leaders) == count and None not in leaders.values()

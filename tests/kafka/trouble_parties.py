@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,12 +23,15 @@ from programs import Program, loaded
 from servers.family import end_session
 
 log = logging.getLogger("trouble.writer")
+FENCED = 3
+EXCUSED = ["the brokers cannot be asked", "has no topic", "expected an answer"]
+"""Error messages with which a driver may legitimately end, besides being killed or fenced."""
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"word-{number}" for number in range(40)]
 
 
 class Writer(threading.Thread):
-    """A producer thread that writes transactions of up to 60 records to random partitions and aborts 30 % of them.
+    """A producer thread that writes transactions of up to 60 records to random partitions and aborts some of them.
 
     All values are distinct. After an error the outcome of a transaction is unknown, which does not matter: the next
     producer with the same transactional id either commits or aborts it.
@@ -37,6 +39,8 @@ class Writer(threading.Thread):
 
     pause = 0.05
     """Maximum seconds between two transactions."""
+    aborts = 0.3
+    """Share of the transactions that are aborted."""
 
     def __init__(self, brokers: str, topic: str, partitions: int, rng: random.Random) -> None:
         super().__init__(daemon=True, name="writer")
@@ -105,35 +109,42 @@ class Writer(threading.Thread):
         return producer
 
     def _write(self, producer: Producer) -> None:
-        aborted, count = self._rng.random() < 0.3, self._rng.randint(1, 60)
+        aborted = self._rng.random() < self.aborts
         producer.begin_transaction()
-        for _ in range(count):
+        for word, partition in self._batch():
             self.written += 1
-            word = "aborted" if aborted else self._rng.choice(WORDS)
-            producer.produce(self._topic, f"{word} {self.written}", partition=self._rng.randrange(self.partitions))
+            producer.produce(self._topic, f"{'aborted' if aborted else word} {self.written}", partition=partition)
         if aborted:
             producer.flush(5)
             producer.abort_transaction(10)
         else:
             producer.commit_transaction(10)
 
+    def _batch(self) -> Iterator[tuple[str, int]]:
+        """Yield word and partition of each record of a transaction."""
+        for _ in range(self._rng.randint(1, 60)):
+            yield self._rng.choice(WORDS), self._rng.randrange(self.partitions)
 
-@dataclass
-class Driver:
-    """One ``txstorm run`` process."""
 
-    process: Program
-    fault: str
+def start_driver(place: Path, target: str, *options: str, engine: str = "local", **environment: str) -> Program:
+    """Start ``txstorm run`` of a topology in this folder, with a new log and the data directory in `place`."""
+    path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
+    command = ["run", target, "--engine", engine, "--json", "--data-dir", str(place / "data"), *options]
+    log = place / f"driver-{time.monotonic_ns()}.log"
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    # In a separate session, so that the processes it starts can be identified.
+    return loaded().start("-m", "txstorm", *command, env=environment, output=log, merged=True, session=True)
 
-    def signal(self, number: int) -> None:
-        """Send the signal `number` to the process, if it is running."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
 
-    @property
-    def said(self) -> str:
-        """The last twelve lines of its output."""
-        return "\n".join(self.process.printed.splitlines()[-12:])
+def logs(place: Path) -> str:
+    """Return the tails of the logs of the last three drivers."""
+    last = sorted(place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
+    return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in last)
+
+
+def said(driver: Program) -> str:
+    """Return the last twelve lines of a driver's output."""
+    return "\n".join(driver.printed.splitlines()[-12:])
 
 
 class Drivers:
@@ -163,10 +174,8 @@ class Drivers:
         self.ended: list[tuple[int, str]] = []
         self._place = place
         self._environment = dict(environment or {})
-        self._argv = ["-m", "txstorm", "run", target, "--engine", engine, "--json"]
-        self._argv += ["--data-dir", str(self.data_dir), *options]
-        self._running: list[Driver] = []
-        self._started = 0
+        self._target, self._options, self._engine = target, options, engine
+        self._running: list[Program] = []
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="drivers")
@@ -180,28 +189,35 @@ class Drivers:
         while not self._over.wait(0.1):
             with self._lock:
                 for number, driver in enumerate(self._running):
-                    code = driver.process.poll()
-                    if code is not None:
-                        end_session(driver.process.pid)
-                        self.ended.append((code, driver.said))
+                    if driver.poll() is not None:
+                        self.ended.append(self._end(driver))
                         self._running[number] = self._new()
 
-    def _new(self, *options: str, fault: str = "") -> Driver:
-        self._started += 1
-        log = self._place / f"driver-{self._started}.log"
-        path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
-        environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault, **self._environment}
-        command = [*self._argv, *(options or ("--standby",))]
-        # In a separate session, so that the processes it starts can be identified.
-        program = loaded().start(*command, env=environment, output=log, merged=True, session=True)
-        return Driver(program, fault)
+    def _new(self, *options: str, fault: str = "") -> Program:
+        options = (*self._options, *(options or ("--standby",)))
+        environment = {"TXSTORM_FAULT": fault, **self._environment}
+        return start_driver(self._place, self._target, *options, engine=self._engine, **environment)
 
-    def of(self, pid: int) -> Driver | None:
-        """Return the running driver with process id `pid`; None if there is none."""
+    @staticmethod
+    def _end(driver: Program) -> tuple[int, str]:
+        """Kill a driver, if it runs, and what it has started; return its exit code and the end of its output."""
+        driver.kill()
+        code = driver.wait()
+        end_session(driver.pid)
+        return code, said(driver)
+
+    def unexpected(self) -> list[tuple[int, str]]:
+        """Return exit code and output of the drivers that ended for another reason than a kill or a known error."""
+        expected = (-signal.SIGKILL, FENCED)
+        return [one for one in self.ended if one[0] not in expected and not any(why in one[1] for why in EXCUSED)]
+
+    def leader(self, lease: Lease) -> Program | None:
+        """Return the running driver that holds the lease; None if there is none, or ZooKeeper is unreachable."""
+        holder = lease.holder()
         with self._lock:
-            return next((one for one in self._running if one.process.pid == pid), None)
+            return next((one for one in self._running if holder is not None and one.pid == holder[0]), None)
 
-    def replace_all(self, fault: str) -> Driver:
+    def replace_all(self, fault: str) -> Program:
         """Kill both drivers with SIGKILL and start two new ones; return the first, which dies at the point `fault`."""
         with self._lock:
             self._kill()
@@ -215,13 +231,11 @@ class Drivers:
         self._kill()
         last = self._new("--available-now", "--standby")  # the session of a killed driver may not have expired yet
         try:
-            code = last.process.wait(seconds)
+            last.wait(seconds)
         finally:
-            last.process.kill()
-            last.process.wait()
-            end_session(last.process.pid)
-        assert code == 0, last.said
-        return last.said
+            code, shown = self._end(last)
+        assert code == 0, shown
+        return shown
 
     def close(self) -> None:
         """Kill all drivers."""
@@ -230,12 +244,8 @@ class Drivers:
         self._kill(note=False)
 
     def _kill(self, *, note: bool = True) -> None:
-        for driver in self._running:
-            driver.signal(signal.SIGKILL)
-            code = driver.process.wait()
-            end_session(driver.process.pid)
-            if note:
-                self.ended.append((code, driver.said))
+        ended = [self._end(driver) for driver in self._running]
+        self.ended += ended if note else []
         self._running = []
 
     def committed(self) -> int:

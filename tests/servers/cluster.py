@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import socket
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
-from servers.process import ServerError, ServerProcess
+from servers.process import ServerError, ServerProcess, free_ports, is_free
 
 Some = TypeVar("Some", bound="Cluster")
+Ports = dict[str, int]
+"""Ports of one server, by name."""
 
 
-class Cluster(ABC):
+class Cluster(AbstractContextManager["Cluster"]):
     """Cluster of numbered servers of one kind; their data is kept in `directory` when they end or are restarted."""
 
-    def __init__(self, directory: Path, servers: list[ServerProcess]) -> None:
+    PORTS = ("port",)
+    """Names of the ports of one server; that of clients is the first."""
+
+    def __init__(self, directory: Path, ports: Sequence[Ports], servers: list[ServerProcess]) -> None:
         self.directory = directory
         self.servers = servers
+        self.ports = [server["port"] for server in ports]
+
+    @classmethod
+    def pick_ports(cls, servers: int, known: Sequence[int] = ()) -> list[Ports]:
+        """Pick free ports for the servers; for clients, free ones of `known` are preferred.
+
+        Raises:
+            ServerError: there are not enough free ports.
+        """
+        free = free_ports(len(cls.PORTS) * servers)
+        first = [*filter(is_free, known), *free[:servers]][:servers]
+        every = [(port, *free[servers + i :: servers]) for i, port in enumerate(first)]
+        return [dict(zip(cls.PORTS, ports, strict=True)) for ports in every]
+
+    def address(self, i: int = 0) -> str:
+        """Return HOST:PORT of server i."""
+        return f"127.0.0.1:{self.ports[i]}"
+
+    @property
+    def addresses(self) -> str:
+        """Addresses of all servers, separated by commas."""
+        return ",".join(map(self.address, range(len(self.ports))))
 
     @abstractmethod
     def ready(self, i: int) -> bool:
@@ -47,14 +74,6 @@ class Cluster(ABC):
         self.servers[i].start()
         self.wait_ready(i)
 
-    def freeze(self, i: int = 0) -> None:
-        """Suspend server i with SIGSTOP."""
-        self.servers[i].freeze()
-
-    def thaw(self, i: int = 0) -> None:
-        """Resume server i with SIGCONT."""
-        self.servers[i].thaw()
-
     def stop(self) -> None:
         """Shut down all servers with SIGTERM, as operators do; return when they have ended."""
         for server in self.servers:
@@ -65,12 +84,7 @@ class Cluster(ABC):
         for server in self.servers:
             server.kill()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @staticmethod

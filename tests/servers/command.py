@@ -8,14 +8,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servers import kafka, redis, zookeeper
 from servers.cluster import Cluster, started
 from servers.java import ROOT
 from servers.process import DetachedProcess, ServerError
+from servers.running import Kafka, Redis, ZooKeeper
 
 DIRECTORY = ROOT / ".cache" / "servers"
 FORMAT = 1  # version of the file that stores the ports
@@ -75,26 +75,24 @@ class Kind:
     servers: str  # plural noun for the servers
     help: str
     known: int  # default port of clients
-    ports: type[Any]
-    pick: Callable[[int, Sequence[int]], list[Any]]
-    make: Callable[..., Cluster]
+    make: type[Any]
     show: Callable[[Any], list[tuple[str, str]]]
 
 
-def _show_kafka(running: kafka.Kafka) -> list[tuple[str, str]]:
+def _show_kafka(running: Kafka) -> list[tuple[str, str]]:
     secure = running.secure
     login = f"{secure['sasl.mechanism']} {secure['sasl.username']} {secure['sasl.password']}"
     encrypted = f"{secure['bootstrap.servers']}  {secure['security.protocol']}, {login}, CA {secure['ssl.ca.location']}"
     return [("bootstrap.servers", running.bootstrap), ("with a password", encrypted)]
 
 
-def _show_zookeeper(running: zookeeper.ZooKeeper) -> list[tuple[str, str]]:
+def _show_zookeeper(running: ZooKeeper) -> list[tuple[str, str]]:
     modes = ", ".join(running.mode(i) or "down" for i in range(len(running.ports)))
     ledger = f"--ledger zookeeper:{running.hosts}/txstorm --set zookeeper_acl=open"
     return [("hosts", running.hosts), ("ledger", ledger), ("modes", modes)]
 
 
-def _show_redis(running: redis.Redis) -> list[tuple[str, str]]:
+def _show_redis(running: Redis) -> list[tuple[str, str]]:
     pool = json.dumps({"jedisPoolConfig": {"host": "127.0.0.1", "port": running.ports[0]}})
     return [
         ("address", running.address()),
@@ -103,18 +101,9 @@ def _show_redis(running: redis.Redis) -> list[tuple[str, str]]:
 
 
 KINDS = {
-    "kafka": Kind("Kafka", "brokers", KAFKA_HELP, 9092, kafka.Ports, kafka.pick_ports, kafka.Kafka, _show_kafka),
-    "zookeeper": Kind(
-        "ZooKeeper",
-        "servers",
-        ZOOKEEPER_HELP,
-        2181,
-        zookeeper.Ports,
-        zookeeper.pick_ports,
-        zookeeper.ZooKeeper,
-        _show_zookeeper,
-    ),
-    "redis": Kind("Redis", "servers", REDIS_HELP, 6379, redis.Ports, redis.pick_ports, redis.Redis, _show_redis),
+    "kafka": Kind("Kafka", "brokers", KAFKA_HELP, 9092, Kafka, _show_kafka),
+    "zookeeper": Kind("ZooKeeper", "servers", ZOOKEEPER_HELP, 2181, ZooKeeper, _show_zookeeper),
+    "redis": Kind("Redis", "servers", REDIS_HELP, 6379, Redis, _show_redis),
 }
 
 
@@ -139,17 +128,16 @@ class Place:
             return None
         found = json.loads(self._file.read_text(encoding="utf-8"))
         if found.get("version") != FORMAT:
-            raise InputError(
-                f"{self._file} has version {found.get('version')}, expected {FORMAT}: remove its directory"
-            )
-        return self._make([self.kind.ports(**ports) for ports in found["ports"]])
+            version = found.get("version")
+            raise InputError(f"{self._file} has version {version}, expected {FORMAT}: remove its directory")
+        return self._make(found["ports"])
 
     def new(self, count: int) -> Cluster:
         """Create a cluster of `count` servers for this directory and store their ports, without starting them."""
-        ports = self.kind.pick(count, range(self.kind.known, self.kind.known + count))
+        ports = self.kind.make.pick_ports(count, range(self.kind.known, self.kind.known + count))
         self.directory.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".new")
-        partial.write_text(json.dumps({"version": FORMAT, "ports": [asdict(one) for one in ports]}), encoding="utf-8")
+        partial.write_text(json.dumps({"version": FORMAT, "ports": ports}), encoding="utf-8")
         os.replace(partial, self._file)
         return self._make(ports)
 

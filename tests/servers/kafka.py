@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import subprocess
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from servers import tls
-from servers.cluster import Cluster, started
+from servers.cluster import Cluster, Ports, started
 from servers.java import java_command, kafka_classpath
-from servers.process import READY_WITHIN, GuardedProcess, ServerProcess, free_ports, is_free
+from servers.process import READY_WITHIN, GuardedProcess, ServerProcess
 from servers.proxy import LossyProxy
 from servers.tls import certificate
 
@@ -67,25 +66,9 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 """
 
 
-def is_produce(request: bytes) -> bool:
-    """Return whether `request` is a Produce request; a filter for `LossyProxy.drop_answers`."""
-    return request[4:6] == b"\x00\x00"
-
-
 def is_transaction_end(request: bytes) -> bool:
     """Return whether `request` commits or aborts a transaction; a filter for `LossyProxy.drop_answers`."""
     return request[4:6] == b"\x00\x1a"
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The listener ports of one broker."""
-
-    port: int
-    controller: int
-    secure: int
-    behind: int  # listener for connections from the proxy
-    before: int  # port of the proxy itself
 
 
 class Kafka(Cluster):
@@ -95,14 +78,16 @@ class Kafka(Cluster):
     through its `proxy`, which get the proxy's address in metadata responses.
     """
 
+    PORTS = ("port", "controller", "secure", "behind", "before")
+    """Those of its listeners, of which `behind` is for connections from the proxy; and that of the proxy, `before`."""
+
     def __init__(
         self, directory: Path, ports: list[Ports], *, process: type[ServerProcess] = GuardedProcess, quick: bool = False
     ) -> None:
-        self.ports = [broker.port for broker in ports]
         self._ports = ports
         self._proxies: dict[int, LossyProxy] = {}
         self._certificate = certificate("kafka")
-        voters = ",".join(f"{i + 1}@127.0.0.1:{broker.controller}" for i, broker in enumerate(ports))
+        voters = ",".join(f"{i + 1}@127.0.0.1:{broker['controller']}" for i, broker in enumerate(ports))
         servers = []
         for i, broker in enumerate(ports):
             home = directory / f"broker-{i}"
@@ -110,23 +95,23 @@ class Kafka(Cluster):
             (home / "server.properties").write_text(self._config(i, broker, voters, home), encoding="utf-8")
             command = _command(home, ["kafka.Kafka", str(home / "server.properties")], quick=quick)
             servers.append(process(f"Kafka broker {i}", command, home / "log"))
-        super().__init__(directory, servers)
+        super().__init__(directory, ports, servers)
 
     def _config(self, i: int, ports: Ports, voters: str, home: Path) -> str:
         store = {"keystore": self._certificate.keystore, "keystore_password": tls.PASSWORD}
         login = {"user": USER, "password": PASSWORD}
-        return CONFIG.format(node=i + 1, voters=voters, data=home / "data", **asdict(ports), **store, **login)
+        return CONFIG.format(node=i + 1, voters=voters, data=home / "data", **ports, **store, **login)
 
     @property
     def bootstrap(self) -> str:
         """Addresses of all brokers, for ``bootstrap.servers``."""
-        return ",".join(map(self.address, range(len(self.ports))))
+        return self.addresses
 
     @property
     def secure(self) -> dict[str, str]:
         """Client settings for TLS with a password; the broker rejects a client if any of them is wrong."""
         return {
-            "bootstrap.servers": ",".join(f"127.0.0.1:{broker.secure}" for broker in self._ports),
+            "bootstrap.servers": ",".join(f"127.0.0.1:{broker['secure']}" for broker in self._ports),
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "PLAIN",
             "sasl.username": USER,
@@ -138,7 +123,7 @@ class Kafka(Cluster):
         """Return the proxy for broker i, started at the first call; use its `address` as ``bootstrap.servers``."""
         if i not in self._proxies:
             ports = self._ports[i]
-            self._proxies[i] = LossyProxy("127.0.0.1", ports.behind, port=ports.before)
+            self._proxies[i] = LossyProxy("127.0.0.1", ports["behind"], port=ports["before"])
         return self._proxies[i]
 
     def close(self) -> None:
@@ -146,10 +131,6 @@ class Kafka(Cluster):
         super().close()
         for proxy in self._proxies.values():
             proxy.close()
-
-    def address(self, i: int) -> str:
-        """Return HOST:PORT of broker i."""
-        return f"127.0.0.1:{self.ports[i]}"
 
     def start(self) -> None:
         """Format new data directories, start all brokers, and wait until all are ready."""
@@ -200,6 +181,19 @@ class Kafka(Cluster):
                 self.wait(partial(self._all_led, name, partitions, i), f"broker {i} to know the leaders of {name}")
         return name
 
+    def produce(
+        self, topic: str, values: Iterable[object], partition: int = 0, *, times: Sequence[int] = (), **settings: object
+    ) -> None:
+        """Write records, of these times in milliseconds if given; return when all are written.
+
+        A value is written as text, unless it is bytes or None; `settings` are those of the producer.
+        """
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, **settings})
+        for number, one in enumerate(values):
+            value = one if one is None or isinstance(one, bytes) else str(one)
+            producer.produce(topic, value, partition=partition, timestamp=times[number] if times else 0)
+        assert producer.flush(30) == 0
+
     def leaders(self, topic: str, i: int | None = None) -> dict[int, int | None]:
         """Return the leader of each partition (a broker number, or None) as seen by broker i (None: by any broker)."""
         found = self.admin(i).list_topics(topic, timeout=5).topics[topic].partitions
@@ -220,21 +214,10 @@ def _format(home: Path, cluster: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(_command(home, call, quick=True), stdout=log, stderr=log)
 
 
-def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Pick free ports for the brokers; for the plain listeners, free ones of `known` are preferred.
-
-    Raises:
-        ServerError: there are not enough free ports.
-    """
-    free = free_ports(5 * brokers)
-    plain = [*filter(is_free, known), *free[:brokers]][:brokers]
-    return [Ports(port, *free[brokers + i :: brokers]) for i, port in enumerate(plain)]
-
-
 def start_kafka(directory: Path, brokers: int = 1, *, quick: bool = True) -> Kafka:
     """Start a Kafka cluster with its data in `directory`; return it when all brokers are ready.
 
     The brokers end with this process. Existing data in the directory is reused if it is of a cluster of the same size.
     For performance measurements set `quick` to False, so that the JIT compiler fully optimizes the brokers' code.
     """
-    return started(Kafka(directory, pick_ports(brokers), quick=quick))
+    return started(Kafka(directory, Kafka.pick_ports(brokers), quick=quick))

@@ -54,36 +54,35 @@ def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
         time.sleep(0.01)
 
 
-def committed_records(bootstrap: str, topic: str) -> list[Record]:
-    """Return all committed records of `topic`, ordered by partition and offset."""
-    until_decided(bootstrap, topic)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "log_level": 0,
-        }
-    )
+def messages(brokers: str, *topics: str) -> Iterator[Any]:
+    """Yield the committed records of `topics` that are readable now, as confluent-kafka has them."""
+    for topic in topics:
+        until_decided(brokers, topic)
+    settings = {"enable.auto.commit": False, "enable.partition.eof": True, "isolation.level": "read_committed"}
+    settings |= {"bootstrap.servers": brokers, "group.id": uuid.uuid4().hex, "auto.offset.reset": "error"}
+    consumer = Consumer({**settings, "log_level": 0})
     try:
-        partitions = sorted(consumer.list_topics(topic, timeout=SECONDS).topics[topic].partitions)
-        return [record for number in partitions for record in _of(consumer, topic, number)]
+        known = {topic: consumer.list_topics(topic, timeout=SECONDS).topics[topic].partitions for topic in topics}
+        places = [TopicPartition(topic, number) for topic in topics for number in known[topic]]
+        for place in places:
+            place.offset = consumer.get_watermark_offsets(place, timeout=SECONDS)[0]
+        consumer.assign(places)
+        open_ = {(place.topic, place.partition) for place in places}
+        while open_:
+            message = consumer.poll(SECONDS)
+            assert message is not None, f"nothing came in {SECONDS} s of partitions {sorted(open_)}"
+            if message.error() is None:
+                yield message
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                open_.discard((message.topic(), message.partition()))
     finally:
         consumer.close()
 
 
-def _of(consumer: Consumer, topic: str, partition: int) -> list[Record]:
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    found = []
-    while True:
-        message = consumer.poll(SECONDS)
-        assert message is not None, f"{topic}/{partition}: nothing came in {SECONDS} s after {len(found)} records"
-        if message.error() is not None:
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            return found
-        found.append(_record(message))
+def committed_records(bootstrap: str, topic: str) -> list[Record]:
+    """Return all committed records of `topic`, ordered by partition and offset."""
+    return sorted(map(_record, messages(bootstrap, topic)), key=lambda one: (one.partition, one.offset))
 
 
 def _record(message: Any) -> Record:
@@ -99,33 +98,5 @@ def _record(message: Any) -> Record:
 
 
 def committed_values(brokers: str, topic: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (partition, offset, value) of every currently readable committed record of `topic`."""
-    settings = {
-        "bootstrap.servers": brokers,
-        "group.id": uuid.uuid4().hex,
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",
-        "auto.offset.reset": "error",
-        "log_level": 0,
-    }
-    until_decided(brokers, topic)
-    consumer = Consumer(settings)
-    try:
-        places = [
-            TopicPartition(topic, n) for n in consumer.list_topics(topic, timeout=SECONDS).topics[topic].partitions
-        ]
-        for place in places:
-            place.offset = consumer.get_watermark_offsets(place, timeout=SECONDS)[0]
-        consumer.assign(places)
-        open_ = {place.partition for place in places}
-        while open_:
-            message = consumer.poll(SECONDS)
-            assert message is not None, f"{topic}: nothing came in {SECONDS} s of partitions {sorted(open_)}"
-            if message.error() is None:
-                yield message.partition(), message.offset(), message.value().decode()
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                open_.discard(message.partition())
-    finally:
-        consumer.close()
+    """Yield (partition, offset, value) of every committed record of `topic` that is readable now."""
+    return ((one.partition(), one.offset(), one.value().decode()) for one in messages(brokers, topic))

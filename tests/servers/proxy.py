@@ -7,7 +7,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from servers.process import free_ports
 
@@ -15,7 +14,7 @@ Frame = bytes  # including its four-byte length prefix, the same in both protoco
 NOTIFICATION = b"\xff\xff\xff\xff"  # request id of ZooKeeper's watch events
 
 
-class LossyProxy:
+class LossyProxy(contextlib.AbstractContextManager["LossyProxy"]):
     """A proxy that forwards traffic between clients of `address` and the target; injected faults last until `heal`.
 
     It relies only on what both protocols have in common: each request and response is a frame, and responses are in the
@@ -30,8 +29,6 @@ class LossyProxy:
         self._links: set[_Link] = set()
         self._to_drop = 0
         self._matching: Callable[[Frame], bool] = _every
-        self._delay = 0.0
-        self._undelayed = threading.Event()  # set to release delayed responses early
         self._passing = threading.Event()
         self._passing.set()
         self._listener: socket.socket | None = None
@@ -42,12 +39,6 @@ class LossyProxy:
         """Address of the proxy for clients, as HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def connections(self) -> int:
-        """Number of open client connections."""
-        with self._lock:
-            return len(self._links)
-
     def drop_answers(self, n: int = 1, matching: Callable[[Frame], bool] | None = None) -> None:
         """Drop the responses to the next `n` requests for which `matching(request)` is true (None: any requests).
 
@@ -55,11 +46,6 @@ class LossyProxy:
         """
         with self._lock:
             self._to_drop, self._matching = n, matching or _every
-
-    def delay(self, seconds: float) -> None:
-        """Delay every response by `seconds`."""
-        self._undelayed.clear()
-        self._delay = seconds
 
     def stall(self) -> None:
         """Hold back all traffic on open connections in both directions, like a network that drops all packets."""
@@ -76,30 +62,20 @@ class LossyProxy:
             link.close()
 
     def heal(self) -> None:
-        """End all faults: forward all traffic without delay, including what was held back, and accept connections."""
+        """End all faults: forward all traffic, including what was held back, and accept connections."""
         with self._lock:
             self._to_drop = 0
-        self._pass_what_waits()
+        self._passing.set()
         if self._listener is None:
             self._listen()
 
     def close(self) -> None:
         """Close the proxy and all its connections permanently."""
         self.cut()
-        self._pass_what_waits()
-
-    def __enter__(self) -> LossyProxy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _pass_what_waits(self) -> None:
-        self._delay = 0.0
-        self._undelayed.set()
         self._passing.set()
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def _listen(self) -> None:
         listener = socket.create_server(("127.0.0.1", self.port))
@@ -144,8 +120,6 @@ class LossyProxy:
     def admit_answer(self, *, drop: bool) -> None:
         """Block until a response may be forwarded or, if `drop`, is to be dropped and counted."""
         self._passing.wait()
-        if self._delay:
-            self._undelayed.wait(self._delay)
         with self._lock:
             self.dropped += drop
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from servers.cluster import Cluster, started
-from servers.process import GuardedProcess, ServerError, ServerProcess, free_ports, is_free
+from servers.cluster import Cluster, Ports, started
+from servers.process import GuardedProcess, ServerError, ServerProcess
 
 CONFIG = """\
 bind 127.0.0.1
@@ -23,50 +21,27 @@ appendfsync always
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The port of one Redis server."""
-
-    port: int
-
-
 class Redis(Cluster):
     """One Redis server, or several independent ones, numbered from 0; optionally protected by a password."""
 
     def __init__(
-        self,
-        directory: Path,
-        ports: list[Ports],
-        *,
-        password: str = "",
-        process: type[ServerProcess] = GuardedProcess,
+        self, directory: Path, ports: list[Ports], *, password: str = "", process: type[ServerProcess] = GuardedProcess
     ) -> None:
-        self.ports = [server.port for server in ports]
         self.password = password
         servers = []
-        for i, port in enumerate(self.ports):
+        for i, port in enumerate(server["port"] for server in ports):
             home = directory / f"server-{i}"
             (home / "data").mkdir(parents=True, exist_ok=True)
             config = CONFIG.format(port=port, data=home / "data")
             config += f"requirepass {password}\n" if password else ""
             (home / "redis.conf").write_text(config, encoding="utf-8")
             servers.append(process(f"Redis server {i}", [program(), str(home / "redis.conf")], home / "log"))
-        super().__init__(directory, servers)
-
-    def address(self, i: int = 0) -> str:
-        """Return HOST:PORT of server i."""
-        return f"127.0.0.1:{self.ports[i]}"
+        super().__init__(directory, ports, servers)
 
     def conf(self, **pool: object) -> dict[str, object]:
         """Return the configuration of a state provider for server 0; `pool` adds keys to ``jedisPoolConfig``."""
         login = {"password": self.password} if self.password else {}
         return {"jedisPoolConfig": {"host": "127.0.0.1", "port": self.ports[0], **login, **pool}}
-
-    def flush(self) -> None:
-        """Delete everything on server 0."""
-        with socket.create_connection(("127.0.0.1", self.ports[0]), timeout=10) as connection:
-            connection.sendall(b"FLUSHALL\r\n")
-            assert connection.recv(100) == b"+OK\r\n"
 
     def ready(self, i: int) -> bool:
         """Return whether server i answers; an answer that asks for a password counts."""
@@ -87,15 +62,6 @@ def program() -> str:
     return found
 
 
-def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Pick free ports for the servers; free ones of `known` are preferred.
-
-    Raises:
-        ServerError: there are not enough free ports.
-    """
-    return [Ports(port) for port in [*filter(is_free, known), *free_ports(servers)][:servers]]
-
-
 def start_redis(directory: Path, *, password: str = "") -> Redis:
     """Start a Redis server with its data in `directory`; return it when it is ready. It ends with this process."""
-    return started(Redis(directory, pick_ports(1), password=password))
+    return started(Redis(directory, Redis.pick_ports(1), password=password))

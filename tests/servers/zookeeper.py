@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from servers import tls
-from servers.cluster import Cluster, started
+from servers.cluster import Cluster, Ports, started
 from servers.java import java_command, zookeeper_classpath
-from servers.process import GuardedProcess, ServerProcess, free_ports, is_free
+from servers.process import GuardedProcess, ServerProcess
 from servers.tls import certificate
 
 HEAP = "128m"
@@ -53,18 +51,10 @@ def is_write(request: bytes) -> bool:
     return xid > 0 and operation in WRITES
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of one ZooKeeper server."""
-
-    port: int
-    peer: int
-    vote: int
-    tls: int
-
-
 class ZooKeeper(Cluster):
     """ZooKeeper ensemble; servers are numbered from 0, and server i has the id i + 1. TLS is optional (`encrypted`)."""
+
+    PORTS = ("port", "peer", "vote", "tls")
 
     def __init__(
         self,
@@ -75,7 +65,6 @@ class ZooKeeper(Cluster):
         process: type[ServerProcess] = GuardedProcess,
         quick: bool = False,
     ) -> None:
-        self.ports = [server.port for server in ports]
         self._ports = ports
         self._encrypted = encrypted
         servers = []
@@ -87,23 +76,23 @@ class ZooKeeper(Cluster):
             call = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")]
             command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", call, quick=quick)
             servers.append(process(f"ZooKeeper server {i}", command, home / "log"))
-        super().__init__(directory, servers)
+        super().__init__(directory, ports, servers)
 
     def _config(self, i: int, home: Path) -> str:
-        lines = CONFIG.format(data=home / "data", port=self.ports[i])
-        if len(self.ports) > 1:
+        lines = CONFIG.format(data=home / "data", port=self._ports[i]["port"])
+        if len(self._ports) > 1:
             for number, server in enumerate(self._ports):
-                lines += f"server.{number + 1}=127.0.0.1:{server.peer}:{server.vote}\n"
+                lines += f"server.{number + 1}=127.0.0.1:{server['peer']}:{server['vote']}\n"
         if self._encrypted:
             own = certificate("zookeeper")
             stores = {"keystore": own.keystore, "pem": own.pem, "password": tls.PASSWORD}
-            lines += TLS_CONFIG.format(port=self._ports[i].tls, **stores)
+            lines += TLS_CONFIG.format(port=self._ports[i]["tls"], **stores)
         return lines
 
     @property
     def tls_hosts(self) -> str:
         """Addresses of all servers for TLS clients, which must trust the certificate `ca`."""
-        return ",".join(f"127.0.0.1:{server.tls}" for server in self._ports)
+        return ",".join(f"127.0.0.1:{server['tls']}" for server in self._ports)
 
     @property
     def ca(self) -> Path:
@@ -113,11 +102,7 @@ class ZooKeeper(Cluster):
     @property
     def hosts(self) -> str:
         """Addresses of all servers, as a ZooKeeper connection string."""
-        return ",".join(map(self.address, range(len(self.ports))))
-
-    def address(self, i: int) -> str:
-        """Return HOST:PORT of server i."""
-        return f"127.0.0.1:{self.ports[i]}"
+        return self.addresses
 
     def new_chroot(self) -> str:
         """Return ``HOSTS/CHROOT`` with a new unique chroot, which does not exist yet."""
@@ -151,17 +136,6 @@ class ZooKeeper(Cluster):
             return ""
 
 
-def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
-    """Pick free ports for the servers; for the plain client ports, free ones of `known` are preferred.
-
-    Raises:
-        ServerError: there are not enough free ports.
-    """
-    free = free_ports(4 * servers)
-    plain = [*filter(is_free, known), *free[:servers]][:servers]
-    return [Ports(port, *free[servers + i :: servers]) for i, port in enumerate(plain)]
-
-
 def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, quick: bool = True) -> ZooKeeper:
     """Start a ZooKeeper ensemble with its data in `directory`; return it when all servers are ready.
 
@@ -171,4 +145,4 @@ def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = Fals
     """
     # In this process and its children, clients without credentials create nodes with open ACLs.
     os.environ.setdefault("TXSTORM_ZOOKEEPER_ACL", "open")
-    return started(ZooKeeper(directory, pick_ports(servers), encrypted=encrypted, quick=quick))
+    return started(ZooKeeper(directory, ZooKeeper.pick_ports(servers), encrypted=encrypted, quick=quick))

@@ -1,0 +1,96 @@
+"""Commands of txstorm in the process of a test, and programs that import from the checkout."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from programs import ROOT, Program, loaded
+
+
+class Ended(NamedTuple):
+    """Exit code and output of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The last line of its output, parsed."""
+        return json.loads(self.out.splitlines()[-1])
+
+    @property
+    def message(self) -> str:
+        """Its error message on one line, from either form of output."""
+        return " ".join((self.err or self.json["error"]["message"]).split())
+
+
+class Commands:
+    """Runs commands of txstorm in this process, each of which may read a text from its standard input."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: Any, text: str = "") -> Ended:
+        """Run a command; return how it ended."""
+        from txstorm.cli.main import execute
+
+        self._monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        self._capsys.readouterr()
+        code = execute([str(one) for one in arguments])
+        return Ended(code, *self._capsys.readouterr())
+
+    def printed(self, *arguments: Any, text: str = "") -> str:
+        """Run a command that must succeed; return its output."""
+        ended = self(*arguments, text=text)
+        assert ended.code == 0, ended.err
+        return ended.out
+
+    def json(self, *arguments: Any) -> Any:
+        """Run a command that must succeed with ``--json``; return its result."""
+        return json.loads(self.printed(*arguments, "--json").splitlines()[-1])
+
+    def refused(self, *arguments: Any) -> str:
+        """Run a command that must end with exit code 2 and no output but an error; return its message on one line."""
+        ended = self(*arguments)
+        assert ended.code == 2, ended
+        assert "--json" in arguments or ended.out == ""
+        return ended.message
+
+
+def run_program(*arguments: Any, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``python ARGUMENTS`` to completion; options as for `programs.Programs.start`, `env` in addition to ours."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+    return loaded().run(*arguments, timeout=timeout, env=environment, **options)
+
+
+def printed_by(*arguments: Any, **options: Any) -> str:
+    """Run ``python ARGUMENTS``, which must succeed; return its output."""
+    done = run_program(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def serving(*arguments: Any, **environment: str) -> Iterator[tuple[dict[str, Any], Program]]:
+    """Run a command that serves; yield what it prints when it listens, parsed, and its process."""
+    command = ["-m", "txstorm", *arguments, "--json"]
+    process = loaded().start(*command, env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+    try:
+        until = time.monotonic() + 60
+        while "\n" not in process.printed:
+            assert process.poll() is None, process.complained
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield json.loads(process.printed), process
+    finally:
+        process.kill()
+        process.wait()
