@@ -91,10 +91,7 @@ def rewind(world: TopologyWorld) -> None:
 
 def power_cut(world: TopologyWorld) -> None:
     """End all processes at once, and lose any subset of what they had not synced."""
-    for process in list(world.processes):
-        world.ended(process, "has no power")
-    lost = world.disk.cut(world.below)
-    world.count(kinds.POWER, f"the power is cut, {lost} changes of files are lost")
+    world.cut_power()
     world.start()
 
 

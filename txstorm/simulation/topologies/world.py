@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -47,7 +47,7 @@ from txstorm.topology.graph import Topology
 HEALING = 600.0
 PATIENCE = 20_000
 NEVER = 1 << 60
-STRIKES = (kinds.CRASH, kinds.CRASH, kinds.CRASH, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
+STRIKES = (kinds.CRASH, kinds.CRASH, kinds.POWER, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
 """Faults at a step; a kind listed twice is drawn twice as often."""
 STRIKE_STEPS = 600
 _STARTED: dict[tuple[object, ...], tuple[Mapping[Path, bytes | None], dict[str, Entry]]] = {}
@@ -177,6 +177,9 @@ class TopologyWorld:
         if kind == kinds.CRASH:
             self.count(kind, f"{process} dies at {what}")
             self.killed(process)
+        if kind == kinds.POWER:
+            self.cut_power()
+            raise Killed
         if kind == kinds.PAUSE:
             self.count(kind, f"{process} is paused at {what}")
             self.pause(process)
@@ -205,6 +208,17 @@ class TopologyWorld:
         self._gone(process, "is dead")
         self.scheduler.kill(process)
         raise Killed
+
+    def cut_power(self) -> None:
+        """End all processes at once, and lose any subset of what they had not synced."""
+        current = self.current()
+        for process in sorted(self.processes, key=lambda one: one is current):
+            self._gone(process, "has no power")
+            with suppress(Killed):
+                self.scheduler.kill(process)
+        self.ledger.expire()
+        lost = self.disk.cut(self.below)
+        self.count(kinds.POWER, f"the power is cut, {lost} changes of files are lost")
 
     def pause(self, process: TopologyProcess) -> None:
         """Pause `process` in the middle of a step; usually another one takes over, and then the first one wakes up."""
@@ -285,7 +299,7 @@ class TopologyWorld:
             if not self.processes:
                 self.start()
             self.lets_run(100 + self.below(600), jumps=self.below(6))
-            if self.below(5) < 2:
+            if self.below(5) < 2 and EVENTS:
                 events = (*EVENTS, *self.kind.events)
                 events[self.below(len(events))](self)
         self._heal()

@@ -148,6 +148,7 @@ class DeltaTableState(TransactionalTable):
     def renew_directories(self) -> None:
         """Make durable the directory names of a table that an earlier start created but was killed before recording."""
         staged = self.path / STAGED
+        staged.mkdir(parents=True, exist_ok=True)  # a power failure may have taken it
         for directory in (staged, staged.parent, self._handle.log_entry(0).parent, self.path):
             renew(directory)
             sync_file(directory.parent)
