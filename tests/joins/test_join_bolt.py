@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from txstorm import BatchBolt, Committer, Count, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, Count, Duration, TransactionalTopologyBuilder, run
 from txstorm.joins import JoinBolt
 from txstorm.results.read import read_sink
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, TopologyTestDriver
 from txstorm.topology.graph import Topology
@@ -195,20 +196,6 @@ class Forward(BatchBolt):
             self.collector.emit(*tuple.values, stream="even")
 
 
-class Keep(BatchBolt, Committer):
-    rows = SinkTable("rows", {"n": int, "m": int})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.found = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.found.append(tuple.values)
-
-    def finish_batch(self) -> None:
-        for row in self.found:
-            self.context.sink("rows").append(*row)
-
-
 SELECTED = {
     "names": (lambda: JoinBolt("numbers", "k").join("forward", "key", "numbers"), "default"),
     "a stream's name": (lambda: JoinBolt("numbers", "k").join("even", "key", "numbers"), "even"),
@@ -229,7 +216,7 @@ def named_topology(bolt: JoinBolt, stream: str, output: str = "default") -> Topo
     bolt.select("n, m").with_timestamp_field("ts").with_tumbling_window(Duration(100))
     declarer = builder.set_bolt("j", bolt, 2).fields_grouping("numbers", ["k"])
     declarer.fields_grouping("forward", stream, ["key"])
-    builder.set_bolt("keep", Keep()).global_grouping("j", output)
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int, "m": int})).global_grouping("j", output)
     return builder.build_topology()
 
 

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from txstorm import BatchBolt, Committer, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import Duration, TransactionalTopologyBuilder, run
 from txstorm.errors import TxstormError
 from txstorm.joins import LookupJoin, Side
 from txstorm.joins.lookup import lookup_table as cached
 from txstorm.replay.single import replay_txid
 from txstorm.results.read import read_sink
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.topology.graph import Topology
@@ -202,26 +203,12 @@ def test_a_table_that_sql_defines_anew_is_still_the_same(users: Path) -> None:
         assert names(driver, txid) == ["Anew"]
 
 
-class Keep(BatchBolt, Committer):
-    rows = SinkTable("rows", {"n": str, "id": int, "name": str})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.found = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.found.append(tuple.values)
-
-    def finish_batch(self) -> None:
-        for row in self.found:
-            self.context.sink("rows").append(*row)
-
-
 def kept_topology(users: Path, number: int, **settings: Any) -> Topology:
     rows = [(f"n{n}", n % 4) for n in range(number)]
     builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([rows], ("n", "id"), take=2))
     join = LookupJoin("feed", users, on="id", how="left", refresh=ALWAYS)
     builder.set_bolt("j", join, 2).local_or_shuffle_grouping("feed")
-    builder.set_bolt("keep", Keep()).global_grouping("j")
+    builder.set_bolt("keep", DeltaSink("rows", {"n": str, "id": int, "name": str})).global_grouping("j")
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 
 

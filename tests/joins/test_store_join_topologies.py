@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
 import pytest
 from helpers.store_joins import BOTH, LEFT, RIGHT, Counting, feeder, joiner, spout
@@ -26,30 +25,6 @@ class Reports:
         if isinstance(self.value, Exception):
             raise self.value
         return self.value
-
-
-def test_left_rows_pass_as_the_reported_time_advances():
-    """A16: the joiner sees what the feeder has put, once the report says that it is there."""
-    store, report = Counting(), Reports()
-    with TopologyTestDriver(feeder(store)) as right, TopologyTestDriver(joiner(store, report)) as left:
-        left.feed({"l": [("a", 100, "l1", "l0"), ("b", 150, "l2", "l0")]})
-        left.commit()
-        assert left.emitted("match") == []
-        right.feed({"r": [("a", 95, "r1", "r0"), ("a", 101, "r2", "r1"), ("a", 120, "r3", "r0")]})
-        right.commit()
-        report.value = 100
-        left.heartbeat()
-        left.commit()
-        assert left.emitted("match") == []
-        report.value = 101
-        left.heartbeat()
-        left.commit()
-        assert left.emitted("match") == [("l1", "r1")]
-        report.value = datetime.fromtimestamp(0.151, UTC)
-        left.heartbeat()
-        left.commit()
-        assert left.emitted("match", 4) == [("l2", None)]
-        assert report.calls == 4  # once per planned transaction
 
 
 def test_a_report_is_pinned_so_a_replay_has_the_same_one():
@@ -139,16 +114,6 @@ def test_a_joiner_leaves_the_mark_to_the_feeder():
             assert left.emitted("match") == [("l1", None)]
         with pytest.raises(StateError, match="lost rows"):
             right.restart()
-
-
-def test_a_joiner_ends_with_all_rows():
-    with TopologyTestDriver(joiner(MemoryStore(), Reports())) as left:
-        left.feed({"l": [("a", 100, "l1", "l0")]})
-        left.commit()
-        left.end_of_input()
-        left.commit()
-        assert left.emitted("match") == [("l1", None)]
-        assert left.state("sync-left").to_pylist() == []
 
 
 def test_look_ups_in_the_feeds_topology_see_the_rows_of_their_transaction_without_its_position():

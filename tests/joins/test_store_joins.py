@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from helpers.store_joins import Counting, net
 
-from txstorm import Duration
 from txstorm.errors import BlockedError, StateError
 from txstorm.joins import MemoryStore, Side, StoreRow
 from txstorm.operations.rewind import rewind
@@ -106,23 +105,6 @@ def test_look_ups_of_one_group_see_rows_that_are_staged_but_not_put():
         assert driver.emitted("match") == [("l1", "r1")]
 
 
-def test_a_paused_right_side_that_is_read_to_its_end_holds_nothing_back():
-    """A17: its position is the stamp; with grace, that much less; heartbeats are enough."""
-    for grace, due in ((None, 2), (Duration(50), 3)):
-        right = Side("feed", "r", key="key", time="ts", id="id", partition="part", grace=grace)
-        with TopologyTestDriver(net(MemoryStore(), right=right)) as driver:
-            base = driver.clock.now() // 1000 + 1000
-            driver.feed({"l": [("a", base, "l1", "l0")], "r": [("a", base - 5, "r1", "r0")]}, at=base)
-            driver.commit()
-            assert driver.emitted("match") == []
-            driver.feed({"r": []}, at=base + 10, caught_up=["r"])
-            driver.commit()
-            assert len(driver.emitted("match", 2)) == (due == 2)
-            driver.feed({}, at=base + 60, caught_up=["r"])
-            driver.commit()
-            assert driver.emitted("match") == [("l1", "r1")]
-
-
 def test_the_end_of_input_passes_all_rows_and_expires_none():
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
@@ -135,48 +117,10 @@ def test_the_end_of_input_passes_all_rows_and_expires_none():
         assert store.expired == []
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        ("inner", [("l1", "r1"), ("l1", "r2")]),
-        ("left", [("l1", "r1"), ("l1", "r2"), ("l2", None)]),
-        ("left_outer", [("l1", "r1"), ("l1", "r2"), ("l2", None)]),
-    ],
-)
-def test_join_types_with_right_fields(how, expected):
-    """A18, A20: matched and unmatched left rows."""
-    assert _once(how=how) == (expected, [("b", 100, "l2", "l0")])
-
-
-@pytest.mark.parametrize(("how", "expected"), [("semi", [("l1",)]), ("leftsemi", [("l1",)]), ("anti", [("l2",)])])
-def test_join_types_with_left_fields_only(how, expected):
-    assert _once(how=how, select=["left:id"]) == (expected, [("b", 100, "l2", "l0")])
-
-
-def _once(**options):
-    with TopologyTestDriver(net(MemoryStore(), **options)) as driver:
-        right = [("a", 99, "r1", "r0"), ("a", 100, "r2", "r0"), ("a", 101, "r3", "r0"), ("a", 200, "r4", "r1")]
-        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")], "r": [*right, ("a", 200, "r5", "r0")]})
-        driver.commit()
-        return driver.emitted("match"), driver.emitted("match", stream="unmatched_left")
-
-
 def test_all_fields_of_both_sides_by_default_and_doubles_are_named_after_their_streams():
     topology = net(MemoryStore(), select=None)
     names = ["sync_key", "sync_ts", "sync_id", "sync_part", "r_key", "r_ts", "r_id", "r_part"]
     assert list(topology.component("match").streams["default"].fields) == names
-
-
-def test_rows_later_than_a_left_row_match_with_after():
-    options = {"before": Duration(0), "after": Duration(20), "sync": {"after": Duration(20)}}
-    with TopologyTestDriver(net(MemoryStore(), **options)) as driver:
-        right = [("a", 99, "r1", "r0"), ("a", 100, "r2", "r0"), ("a", 120, "r3", "r0"), ("a", 120, "r4", "r1")]
-        driver.feed({"l": [("a", 100, "l1", "l0")], "r": right})
-        driver.commit()
-        assert driver.emitted("match") == []
-        driver.feed({"r": [("a", 121, "r5", "r0"), ("a", 121, "r6", "r1")]})
-        driver.commit()
-        assert driver.emitted("match") == [("l1", "r2"), ("l1", "r3"), ("l1", "r4")]
 
 
 def test_rows_expire_behind_the_position_and_late_ones_are_not_put():
@@ -240,20 +184,6 @@ def test_a_restart_continues_with_what_was_held_and_put(tasks):
         driver.feed({"r": [("b", 101, "r2", "r0"), ("b", 101, "r3", "r1")]})
         driver.commit()
         assert sorted(driver.emitted("match"), key=str) == [("l1", "r1"), ("l2", None)]
-
-
-def test_an_opaque_replay_that_shrinks_puts_only_what_it_has():
-    store = Counting()
-    with TopologyTestDriver(net(store, opaque=True)) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 96, "r2", "r0"), ("a", 300, "r3", "r1")]})
-        driver.ack(1)
-        driver.fail(1)
-        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 300, "r3", "r1")]})
-        driver.commit()
-        assert [one.id for rows in store.puts for one in rows] == ["r1", "r3"]
-        driver.feed({"l": [("a", 100, "l1", "l0")], "r": [("a", 96, "r2", "r0"), ("a", 300, "r4", "r0")]})
-        driver.commit()
-        assert driver.emitted("match") == [("l1", "r1"), ("l1", "r2")]
 
 
 def test_a_put_that_fails_after_the_decision_is_made_by_the_next_start():
