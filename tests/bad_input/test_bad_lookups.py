@@ -231,10 +231,6 @@ def fed(bolt: Any, bad: Any, **settings: Any) -> Topology:
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 
 
-def in_window() -> JoinBolt:
-    return JoinBolt("feed", "id").select("n").with_timestamp_field("id", "s").with_tumbling_window(TEN)
-
-
 TUPLES = {
     "text for a number": (
         "1",

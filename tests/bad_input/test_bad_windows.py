@@ -1,6 +1,7 @@
 """Bad input of windows and stateful bolts: one clear error with component, tuple and remedy, and nothing is lost.
 
-Another form of windows than at the last start is in `tests/windows/test_window_starts.py`.
+Wrong declarations are in `tests/windows/test_window_declarations.py`, and another form of windows than at the last
+start in `tests/windows/test_window_starts.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from txstorm import (
     WindowedBolt,
     run,
 )
-from txstorm.errors import InputError, TopologyError, TxstormError
+from txstorm.errors import InputError, TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView
 from txstorm.spouts import MemoryTransactionalSpout
@@ -93,51 +94,6 @@ def on_c(wrong: Any, otherwise: Any) -> Any:
         return wrong if "c" in found else otherwise(given)
 
     return function
-
-
-DECLARATIONS = {
-    "a length of 0": (lambda: Ids().with_window(Duration(0)), "the window's length: expected a duration longer than 0"),
-    "a negative length": (lambda: Ids().with_window(timedelta(seconds=-1)), "expected a duration longer than 0"),
-    "a count of 0": (lambda: Ids().with_window(Count(0)), "Count.0.: expected a whole number of tuples, at least 1"),
-    "a slide of 0": (lambda: Ids().with_window(TEN, Duration(0)), "the window's slide: expected a duration longer"),
-    "a negative slide": (lambda: Ids().with_window(TEN, Count(-1)), "Count.-1.: expected a whole number of tuples"),
-    "no length": (lambda: topology(Ids()), "'w': it declares no windows; call with_window"),
-    "None as length": (lambda: Ids().with_window(None), "the window's length: expected a Duration.*write for example"),
-    "two timestamps": (
-        lambda: timed().with_timestamp_extractor(len),
-        "Ids: a second timestamp; give one field or one extractor",
-    ),
-    "a late stream without timestamp": (
-        lambda: topology(tumbling().with_late_tuple_stream("late")),
-        "'w': with_late_tuple_stream needs timestamps; call with_timestamp_field",
-    ),
-    "an undeclared field": (
-        lambda: topology(tumbling().with_timestamp_field("tss")),
-        "'w': with_timestamp_field: stream 'default' of 'feed' has no field 'tss' .did you mean 'ts'",
-    ),
-    "allowed lateness with counts": (
-        lambda: topology(
-            WindowAggregate("id", table="r", ttl=EVER, n="count").with_window(Count(2)).with_allowed_lateness(TEN)
-        ),
-        "'w': WindowAggregate needs a duration .*cannot have an allowed lateness.*use a WindowedBolt",
-    ),
-    "a key that two tasks may get": (
-        lambda: topology(timed().with_key("ts", ttl=EVER), tasks=2),
-        "'w': with_key: its input 'feed' is grouped by fields id, so two tasks may get tuples of one key; use fields_",
-    ),
-    "an unknown provider": (
-        lambda: topology(Numbers(), state_provider="redi"),
-        "setting state_provider: 'redi' is unknown .did you mean 'redis'.*use delta, memory, redis or MODULE:CLASS",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DECLARATIONS)
-def test_a_wrong_declaration_is_refused(name: str) -> None:
-    make, message = DECLARATIONS[name]
-    with pytest.raises(InputError, match=message) as refused:
-        make()
-    assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
 
 
 TUPLE = r"id='c', ts={}\)"

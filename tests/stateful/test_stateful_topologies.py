@@ -341,7 +341,10 @@ def test_settings_given_later_choose_the_provider():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"state_provider": "rediss"}, "did you mean 'redis'"),
+        (
+            {"state_provider": "rediss"},
+            "setting state_provider: 'rediss' is unknown .did you mean 'redis'.*use delta, memory, redis or MODULE:CLASS",
+        ),
         ({"state_provider_config": '{"a": "hunter2"'}, "state_provider_config: got a str: expected a JSON object"),
         ({"state_provider": "redis", "state_provider_config": '{"a": "hunter2"}'}, "configuration key 'a' is unknown"),
         ({"topology.state.checkpoint.interval.ms": 50}, "state_checkpoint_interval: .*greater than or equal to 0.1"),

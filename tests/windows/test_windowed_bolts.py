@@ -436,13 +436,6 @@ def test_an_attribute_that_execute_rebinds_is_an_error():
         assert "self.allowed" not in str(error.value)
 
 
-def test_another_form_than_at_the_last_start_is_refused():
-    with driver(topology(Report().with_tumbling_window(Count(3)))) as running:
-        committed(running, [("a", 1)])
-        with pytest.raises(StateError, match=r"'w'.*length Count\(3\).*length Count\(4\).*another id"):
-            running.restart(topology(Report().with_tumbling_window(Count(4))))
-
-
 class Fragile(Report):
     fields = ("content",)
     seen = KeyedState("seen", {"id": str}, {"n": int})
