@@ -29,9 +29,15 @@ from txstorm import (
     SinkTable,
     SpoutCoordinator,
     TransactionalSpout,
+    TransactionalTopologyBuilder,
+    run,
 )
+from txstorm.engine.port import Engine
+from txstorm.results.read import read_sink
+from txstorm.runtime.handle import RunHandle
 
 PATIENCE = 120.0
+PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}
 
 
 class World:
@@ -91,6 +97,23 @@ class World:
             if time.monotonic() > end:
                 raise AssertionError(f"waited {PATIENCE} s for {what}; notes: {self.notes()}")
             time.sleep(0.005)
+
+    # -- holds
+
+    def hold(self, txid: int, *, fails: bool = False) -> None:
+        """Let `Keep` wait in the commit of a txid until it is released, and perhaps fail once then."""
+        (self.directory / f"hold-{txid}").touch()
+        if fails:
+            self.ticket(f"after-hold-{txid}-failed")
+
+    def await_hold(self, more: Callable[[], bool] = lambda: True) -> None:
+        """Wait until a commit is held, and `more` is true."""
+        self.wait(lambda: bool(self.notes("holding")) and more(), "a commit that is held")
+
+    def release(self, txid: int) -> None:
+        """Let the commit go on, and hold later attempts at the txid no more."""
+        (self.directory / f"hold-{txid}").unlink(missing_ok=True)
+        self.ticket(f"release-{txid}")
 
     # -- the source
 
@@ -343,3 +366,36 @@ class Keep(Watch, Committer):
             self.world.note("holding", self.attempt.txid)
             self.world.await_ticket(f"release-{self.attempt.txid}")
             fail_on(self.world, "after-hold", self.attempt)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def start_net(
+    world: World, data_dir: Path, make_engine: Callable[[], Engine], spout, *, tasks=1, settings=PENDING, **options
+) -> RunHandle:
+    """Run spout → watch → keep; `spout` is one, or a class of spouts over logs.
+
+    Of the `options`, `streams` are those that are read, `watch` and `keep` classes of bolts; others are those of `run`.
+    """
+    bolts = [options.pop(name, kind)(world) for name, kind in (("watch", Watch), ("keep", Keep))]
+    builder = TransactionalTopologyBuilder("logs", "log", spout(world) if isinstance(spout, type) else spout, tasks)
+    watch = builder.set_bolt("watch", bolts[0], 1)
+    for stream in options.pop("streams", ["default"]):
+        watch.global_grouping("log", stream)
+    builder.set_committer_bolt("keep", bolts[1], 1).global_grouping("watch")
+    builder.set_settings({"retry_backoff": 0.001, "compact_on_stop": False, **settings})
+    world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
+    return world.handle
+
+
+def finished(handle: RunHandle) -> None:
+    assert handle.awaitTermination(120)
+
+
+def lines_by_txid(data_dir: Path) -> dict[int, list[str]]:
+    """Return the lines that `Keep` has stored with each txid."""
+    found: dict[int, list[str]] = {}
+    for row in read_sink(data_dir, "rows").to_pylist():
+        found.setdefault(row["_txid"], []).append(row["line"])
+    return found

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from storm_topologies import transactional_topology
 from storm_world import World, fail_on
 
@@ -41,11 +40,6 @@ class Results(BatchBolt):
             self.context.sink("results").append(*row)
         self.world.note("finished", self.attempt.txid)
         fail_on(self.world, "results", self.attempt)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "world")
 
 
 def committed_values(steps: list[Step]) -> dict[int, Counter]:

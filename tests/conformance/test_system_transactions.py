@@ -112,12 +112,10 @@ class Keep(BatchBolt, Committer):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path / "world")
-    made.amount = 2
-    made.append(0, "a", "b", "c")
-    made.append(1, "d")
-    return made
+def world(world: World) -> World:
+    world.append(0, "a", "b", "c")
+    world.append(1, "d")
+    return world
 
 
 def topology(world: World, kind: str, kinds: Any = KINDS) -> Topology:
