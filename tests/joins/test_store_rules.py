@@ -8,24 +8,24 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from helpers.store_joins import BOTH, LEFT, feeder, joiner, net
 
 from txstorm import Duration, TransactionalTopologyBuilder
-from txstorm.joins import DataDelaySync, MemoryStore, RedisStore, Side, StoreFeed, StoreJoin
+from txstorm.joins import DataDelaySync, MemoryStore, RedisStore, Side
 from txstorm.testing import CountingStore, FeedSpout, ManualClock, TopologyTestDriver
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
-FIELDS = ("id", "key", "ts", "part")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rows(text, part):
-    """Return the tuples of a text such as ``a@10 b:key@20 c@30/l1``: id, key (x), time, partition."""
+    """Return the tuples of a text such as ``a@10 b:key@20 c@30/l1``: key (x), time, id, partition."""
     made = []
     for word in text.split():
         name, _, rest = word.partition("@")
         id_, _, key = name.partition(":")
         time, _, partition = rest.partition("/")
-        made.append((id_, {"": "x", "None": None}.get(key, key), int(time), partition or part))
+        made.append(({"": "x", "None": None}.get(key, key), int(time), id_, partition or part))
     return made
 
 
@@ -34,56 +34,17 @@ def side(stream, partitions=("0",), **options):
     return Side("feed", stream, key="key", time="ts", id="id", partition="part", partitions=parts, **options)
 
 
-SELECT = ["left:id", "right:id"]
+def start(made):
+    return TopologyTestDriver(made, clock=ManualClock(EPOCH))
 
 
-def start(builder):
-    return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH))
-
-
-def feeder(builder, store, *, tasks=1, batch_size=None, **options):
-    feed = StoreFeed(side("r", **options), store, retain=Duration(1000), **batched(batch_size))
-    builder.set_bolt("fill", feed, tasks).fields_grouping("feed", "r", ["key"])
-
-
-def batched(size):
-    return {} if size is None else {"batch_size": size}
-
-
-def joiner(
-    builder, store, *, how="left", before=10, after=0, tasks=1, batch_size=None, report=None, refresh=None, **left
-):
-    extra = {} if report is None else {"report": report}
-    if refresh is not None:
-        extra["refresh"] = Duration(refresh)
-    end = timedelta(milliseconds=after)
-    sync = DataDelaySync(side("l", **left), after=end, **extra)
-    declarer = builder.set_bolt("sync", sync, tasks).fields_grouping("feed", "l", ["key"])
-    if report is None:
-        declarer.all_grouping("fill", "position")
-    bounds = {"before": Duration(before), "after": end}
-    select = None if how.endswith(("semi", "anti")) else SELECT
-    match = StoreJoin(
-        Side("sync", key="key", time="ts"), store, **bounds, how=how, select=select, **batched(batch_size)
-    )
-    builder.set_bolt("match", match, tasks).fields_grouping("sync", ["key"])
-
-
-def both(store, *, opaque=False, tasks=1, batch_size=None, right=None, **join):
+def both(store, *, how="left", before=10, after=0, batch_size=7, right=None, **options):
     """Start the article's parts in one topology."""
-    spout = FeedSpout({"l": FIELDS, "r": FIELDS}, opaque=opaque)
-    builder = TransactionalTopologyBuilder("both", "feed", spout)
-    feeder(builder, store, tasks=tasks, batch_size=batch_size, **(right or {}))
-    joiner(builder, store, tasks=tasks, batch_size=batch_size, **join)
-    return start(builder)
-
-
-def lone(report, **options):
-    """Start a joiner that asks `report` how far the right side is; its store stays empty."""
-    builder = TransactionalTopologyBuilder("lone", "feed", FeedSpout({"l": FIELDS}))
-    store = options.pop("store", None) or MemoryStore()
-    joiner(builder, store, report=report, **options)
-    return start(builder)
+    end, size = timedelta(milliseconds=after), {"batch_size": batch_size}
+    options |= {"how": how, "select": None if how.endswith(("semi", "anti")) else BOTH}
+    options |= {"before": Duration(before), "after": end, "sync": {"after": end}, "left": LEFT}
+    feed = {"retain": Duration(1000), **size}
+    return start(net(store, right=side("r", **(right or {})), feed=feed, **size, **options))
 
 
 def fed(driver, left="", right=None, **options):
@@ -101,7 +62,7 @@ def pairs(driver, txid=None, **options):
 
 
 def passed(driver, txid):
-    return "".join(one[0] for one in driver.emitted("sync", txid))
+    return "".join(one[2] for one in driver.emitted("sync", txid))
 
 
 def step(driver, left="", right=None, **options):
@@ -226,7 +187,7 @@ def test_bounds_that_end_before_the_left_row_let_it_pass_earlier():
 def test_a_report_bounds_what_passes():
     """A14: None holds everything; the report has the unit of the field; it never goes back."""
     answers = [None, 10, 11, 5, 5, 30, 0]
-    with lone(lambda: answers.pop(0), refresh=0) as driver:
+    with start(joiner(MemoryStore(), lambda: answers.pop(0))) as driver:
         got = [passed(driver, step(driver, left)) for left in ("a@10", "b@12", "", "c@10 d@11", "", "e@30")]
         assert got == ["", "", "a", "c", "", "db"]
         txid = driver.end_of_input()
@@ -236,19 +197,19 @@ def test_a_report_bounds_what_passes():
 
 def test_a_report_has_the_type_of_the_field():
     moment = EPOCH + timedelta(seconds=10)
-    builder = TransactionalTopologyBuilder("lone", "feed", FeedSpout({"l": ("id", "key", "at")}))
+    builder = TransactionalTopologyBuilder("lone", "feed", FeedSpout({"l": ("key", "at", "id")}))
     left = Side("feed", "l", key="key", time="at", id="id")
     sync = DataDelaySync(left, report=lambda: moment, refresh=Duration(0))
     builder.set_bolt("sync", sync).fields_grouping("feed", "l", ["key"])
-    with start(builder) as driver:
-        txid = driver.feed({"l": [("a", "x", moment), ("b", "x", moment - timedelta(microseconds=1))]})
+    with start(builder.build_topology()) as driver:
+        txid = driver.feed({"l": [("x", moment, "a"), ("x", moment - timedelta(microseconds=1), "b")]})
         driver.commit(txid)
         assert passed(driver, txid) == "b"
 
 
 def test_a_consumed_time_outlives_a_restart():
     answers = [None, 100]
-    with lone(lambda: answers.pop() if answers else None, refresh=0) as driver:
+    with start(joiner(MemoryStore(), lambda: answers.pop() if answers else None)) as driver:
         step(driver, "a@99 b@200")
         driver.restart()
         txids = [step(driver), step(driver, "c@50")]
@@ -261,8 +222,8 @@ def test_a_consumed_time_outlives_a_restart():
 TYPES = {
     "inner": [("a", "p"), ("a", "q"), ("c", "t")],
     "left": [("a", "p"), ("a", "q"), ("b", None), ("c", "t"), ("d", None)],
-    "semi": [("a", "x", 10, "l0"), ("c", "y", 30, "l0")],
-    "anti": [("b", "x", 20, "l0"), ("d", None, 31, "l0")],
+    "semi": [("x", 10, "a", "l0"), ("y", 30, "c", "l0")],
+    "anti": [("x", 20, "b", "l0"), (None, 31, "d", "l0")],
 }
 
 
@@ -273,15 +234,14 @@ def test_types(how):
         txid = step(driver, "a:x@10 b:x@20 c:y@30 d:None@31", "p:x@5 q:x@12 s:x@4 u:x@13 t:y@30 v:None@31 w:y@40")
         kind = {"left_outer": "left", "leftsemi": "semi"}.get(how, how)
         assert driver.emitted("match", txid) == TYPES[kind]
-        assert [one[0] for one in driver.emitted("match", txid, stream="unmatched_left")] == ["b", "d"]
+        assert [one[2] for one in driver.emitted("match", txid, stream="unmatched_left")] == ["b", "d"]
 
 
 def test_a_feeder_and_a_joiner_apart(make_store):
     """A16: two topologies share the store; the report says how far the feeder is."""
     consumed = []
-    builder = TransactionalTopologyBuilder("feeder", "feed", FeedSpout({"r": FIELDS}))
-    feeder(builder, make_store())
-    with start(builder) as feeding, lone(lambda: consumed[-1], store=make_store(), refresh=0) as joining:
+    made = feeder(make_store()), joiner(make_store(), lambda: consumed[-1])
+    with start(made[0]) as feeding, start(made[1]) as joining:
         consumed.append(None)
         assert pairs(joining, step(joining, "a@10 b@20")) == ""
         feeding.commit(feeding.feed({"r": rows("p@5 q@15 s@16", "r0")}))
