@@ -145,6 +145,13 @@ class World:
         return start + len(lines), lines
 
 
+class OfWorld:
+    """Base of spouts and bolts over a world; an emitter has the context of its task, too."""
+
+    def __init__(self, world: World, context=None):
+        self.world, self.context = world, context
+
+
 def fail_on(world: World, place: str, attempt) -> None:
     """Raise the error requested by a ticket for this place and txid, if any."""
     if world.take(f"{place}-{attempt.txid}-failed"):
@@ -158,13 +165,10 @@ def fail_on(world: World, place: str, attempt) -> None:
 # --- spouts -----------------------------------------------------------------------------------------------------------
 
 
-class PlainLog(TransactionalSpout):
+class PlainLog(OfWorld, TransactionalSpout):
     """A spout of the plain kind: the coordinator determines the extents, and the emitters read them."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def coordinator(self, context):
         return PlainCoordinator(self.world)
@@ -177,10 +181,7 @@ class OpaquePlainLog(PlainLog):
     opaque = True
 
 
-class PlainCoordinator(SpoutCoordinator):
-    def __init__(self, world):
-        self.world = world
-
+class PlainCoordinator(OfWorld, SpoutCoordinator):
     def is_ready(self):
         self.world.note("is_ready")
         return not self.world.take("not-ready")
@@ -207,10 +208,7 @@ class PlainCoordinator(SpoutCoordinator):
         self.world.note("coordinator closed")
 
 
-class PlainEmitter(Emitter):
-    def __init__(self, world, context):
-        self.world, self.context = world, context
-
+class PlainEmitter(OfWorld, Emitter):
     def emit_batch(self, attempt, metadata, collector):
         self.world.note("emit", *attempt, self.context.task, metadata)
         for partition, start in metadata["starts"].items():
@@ -223,13 +221,10 @@ class PlainEmitter(Emitter):
         self.world.note("cleanup", txid)
 
 
-class PartitionedLog(PartitionedTransactionalSpout):
+class PartitionedLog(OfWorld, PartitionedTransactionalSpout):
     """A spout of the partitioned kind, with metadata ``[start, end]`` for each partition."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def coordinator(self, context):
         return LogCoordinator(self.world)
@@ -238,10 +233,7 @@ class PartitionedLog(PartitionedTransactionalSpout):
         return PartitionedLogEmitter(self.world, context)
 
 
-class LogCoordinator(PartitionedCoordinator):
-    def __init__(self, world):
-        self.world = world
-
+class LogCoordinator(OfWorld, PartitionedCoordinator):
     def num_partitions(self):
         return self.world.partitions()
 
@@ -249,10 +241,7 @@ class LogCoordinator(PartitionedCoordinator):
         return not self.world.take("not-ready")
 
 
-class PartitionedLogEmitter(PartitionedEmitter):
-    def __init__(self, world, context):
-        self.world, self.context = world, context
-
+class PartitionedLogEmitter(OfWorld, PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         start = last_metadata[1] if last_metadata else 0
         if self.world.take(f"away-{partition}-{attempt.txid}"):
@@ -274,22 +263,16 @@ class PartitionedLogEmitter(PartitionedEmitter):
         fail_on(self.world, "emit", attempt)
 
 
-class OpaqueLog(OpaquePartitionedTransactionalSpout):
+class OpaqueLog(OfWorld, OpaquePartitionedTransactionalSpout):
     """A spout of the opaque kind, with metadata ``{"end": index}`` for each partition."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def emitter(self, context):
         return OpaqueLogEmitter(self.world, context)
 
 
-class OpaqueLogEmitter(OpaquePartitionedEmitter):
-    def __init__(self, world, context):
-        self.world, self.context = world, context
-
+class OpaqueLogEmitter(OfWorld, OpaquePartitionedEmitter):
     def num_partitions(self):
         return self.world.partitions()
 
@@ -309,13 +292,10 @@ class OpaqueLogEmitter(OpaquePartitionedEmitter):
 # --- bolts ------------------------------------------------------------------------------------------------------------
 
 
-class Watch(BatchBolt):
+class Watch(OfWorld, BatchBolt):
     """A batch bolt that emits its tuples in `finish_batch`, records its calls, and fails if a ticket requests it."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context, collector, attempt):
         self.context, self.collector, self.attempt, self.rows = context, collector, attempt, []
@@ -331,13 +311,10 @@ class Watch(BatchBolt):
             self.collector.emit(*row)
 
 
-class WatchEach(BasicBolt):
+class WatchEach(OfWorld, BasicBolt):
     """A basic bolt that records its call for each tuple, and fails if a ticket requests it."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context):
         self.context = context

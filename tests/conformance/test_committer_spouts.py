@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import PlainCoordinator, World, fail_on, lines_by_txid, start_net
+from storm_world import OfWorld, PlainCoordinator, World, fail_on, lines_by_txid, start_net
 
 from txstorm import (
     CommitterEmitter,
@@ -130,13 +130,10 @@ def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
     assert times == (1 if place in ("emit-2", "watch-finish-2") else 2)
 
 
-class Remembers(CommitterTransactionalSpout):
+class Remembers(OfWorld, CommitterTransactionalSpout):
     """A miniature of Storm's opaque executor: `commit` stores the position durably, under its txid."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def coordinator(self, context):
         return SpoutCoordinator()

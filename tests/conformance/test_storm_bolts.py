@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, PlainLog, Watch, WatchEach, World, finished, lines_by_txid
+from storm_world import Keep, OfWorld, PlainLog, Watch, WatchEach, World, finished, lines_by_txid
 
 from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
@@ -231,13 +231,10 @@ def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-class MarkedKeep(BatchBolt, Committer):
+class MarkedKeep(OfWorld, BatchBolt, Committer):
     """A committer declared with the marker class `Committer`."""
 
     fields = ("line",)
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context, collector, attempt):
         self.attempt = attempt
