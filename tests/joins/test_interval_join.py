@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from join_cases import driver
 
 from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import StateError
@@ -17,7 +18,7 @@ from txstorm.results.joins import ComponentJoin
 from txstorm.results.read import read_kept_changes
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from txstorm.testing import FeedSpout, TopologyTestDriver
 
 FIELDS = ("key", "ts", "id", "part")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,10 +37,6 @@ def build(tasks: int = 1, left: Any = None, right: Any = None, settings: Any = N
     keys = [list(one.key) for one in sides]
     builder.set_bolt("join", join, tasks).fields_grouping("feed", "l", keys[0]).fields_grouping("feed", "r", keys[1])
     return builder.build_topology()
-
-
-def driver(topology: Any, **more: Any) -> TopologyTestDriver:
-    return TopologyTestDriver(topology, clock=ManualClock(EPOCH), **more)
 
 
 def fed(running: TopologyTestDriver, left: Any = (), right: Any = (), **more: Any) -> tuple[list[Any], ...]:
