@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import go, topology, write_words
+from crashes import crashing
 
-from txstorm import faults
 from txstorm.errors import TxstormError
 from txstorm.results.read import read_sink, read_state
 
@@ -33,10 +33,8 @@ def bases(tmp_path_factory):
     one_by_one = {"max_spout_pending": 1}
     go(topology(source), home / "stopped", settings=one_by_one)
     go(topology(source), home / "short", settings=one_by_one, until_txid=BASES["short"])
-    faults.arm(f"p6.after:raise:{BASES['decided'] + 1}")
-    with pytest.raises(faults.InjectedFault):
+    with crashing("p6.after", BASES["decided"] + 1):
         go(topology(source), home / "decided", settings=one_by_one)
-    faults.arm("")
     write_words(source, MORE)
     assert list((home / "stopped").glob("**/*.checkpoint.parquet"))
     return home

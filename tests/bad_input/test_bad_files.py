@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import Says, go, refused, topology, unchanged, write_words
+from crashes import crashing
 
-from txstorm import faults
 from txstorm.cli.main import execute
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt, TxstormError
@@ -200,10 +200,8 @@ def test_no_reader_takes_an_older_ledger(read, data_dir, stopped, tmp_path):
 def test_what_is_decided_explains_tables_ahead_of_the_ledger(tmp_path):
     """A table ahead of the ledger is accepted if a decided group explains it: the run ended while publishing."""
     made = topology(write_words(tmp_path / "words.txt", WORDS))
-    faults.arm("p7.2.before:raise:3")
-    with pytest.raises(faults.InjectedFault):
+    with crashing("p7.2.before", 3):
         go(made, tmp_path / "data", settings=ONE_BY_ONE)
-    faults.arm("")
     assert snapshot(tmp_path / "data").txid == 2
     assert sum(row["n"] for row in StateView(tmp_path / "data", "counts").to_pylist()) == 3
 

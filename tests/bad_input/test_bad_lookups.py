@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from txstorm import BatchBolt, Committer, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, Duration, TransactionalTopologyBuilder, run
 from txstorm.errors import InputError, TopologyError, TxstormError
 from txstorm.joins import JoinBolt, LookupJoin, Side
 from txstorm.results.read import read_letters, read_sink
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout
 from txstorm.topology.graph import Topology
@@ -221,31 +222,13 @@ def test_a_wrong_look_up_is_refused(name: str, users: Path) -> None:
     assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
 
 
-class Keep(BatchBolt, Committer):
-    out = SinkTable("out", {"n": str})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.rows = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.rows.append(tuple["n"])
-
-    def finish_batch(self) -> None:
-        for row in self.rows:
-            self.context.sink("out").append(row)
-
-
 def fed(bolt: Any, bad: Any, **settings: Any) -> Topology:
     """Return a topology whose second transaction has the tuple `c` with the key `bad`."""
     rows = [("a", 1), ("b", 2), ("c", bad), ("d", 1)]
     builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([rows], ("n", "id"), take=2))
     builder.set_bolt("j", bolt).global_grouping("feed")
-    builder.set_bolt("keep", Keep()).global_grouping("j")
+    builder.set_bolt("keep", DeltaSink("out", {"n": str})).global_grouping("j")
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
-
-
-def in_window() -> JoinBolt:
-    return JoinBolt("feed", "id").select("n").with_timestamp_field("id", "s").with_tumbling_window(TEN)
 
 
 TUPLES = {

@@ -28,10 +28,16 @@ def fuzzed(rng: random.Random) -> str:
     return "".join(rng.choices(PARTS, k=rng.randint(0, 6)))
 
 
-def test_a_name_that_is_taken_is_one_step_down_whatever_it_is_made_of(tmp_path, progress):
+@pytest.fixture
+def rng(progress) -> random.Random:
+    """Return a generator whose seed is printed."""
     seed = random.randrange(1 << 30)
     progress(f"seed {seed}")
-    rng, taken = random.Random(seed), 0
+    return random.Random(seed)
+
+
+def test_a_name_that_is_taken_is_one_step_down_whatever_it_is_made_of(tmp_path, rng):
+    taken = 0
     root = os.path.realpath(tmp_path)
     for _ in range(COUNT):
         name = fuzzed(rng)
@@ -59,10 +65,7 @@ PLACES = ["topology_id", "spout", "bolt", "state", "sink"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_other_name_is_built(place, in_tmp, progress):
-    seed = random.randrange(1 << 30)
-    progress(f"seed {seed}")
-    rng = random.Random(seed)
+def test_no_other_name_is_built(place, in_tmp, rng):
     for _ in range(200):
         name = fuzzed(rng)
         if name_fault("table", name) is not None:
@@ -96,10 +99,7 @@ READERS: dict[str, Callable[[Path, str], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_no_reader_follows_a_path(reader, neighbours, progress):
-    seed = random.randrange(1 << 30)
-    progress(f"seed {seed}")
-    rng = random.Random(seed)
+def test_no_reader_follows_a_path(reader, neighbours, rng):
     names = ["../../other/state/counts", "../../other/sinks/lines", str(neighbours / "other/state/counts"), "..", ""]
     names += [name for name in (fuzzed(rng) for _ in range(50)) if name not in ("counts", "lines")]
     with unchanged(neighbours):

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import WORDS, Keep, Says, environment, go, refused, run_words, topology, unchanged, write_words
+from crashes import crashing
 from programs import loaded
 
-from txstorm import KeyedState, faults
+from txstorm import KeyedState
 from txstorm.errors import BlockedError, DataDirectoryError, HeldError, StateError, TxstormError
 from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_sink, read_state
@@ -134,10 +135,8 @@ def test_the_lock_of_a_dead_process_means_nothing(tmp_path):
 
 def decided(tmp_path):
     """Return a directory whose last group is decided but not published."""
-    faults.arm("p6.after:raise:2")
-    with pytest.raises(faults.InjectedFault):
+    with crashing("p6.after", 2):
         go(topology(write_words(tmp_path / "words.txt")), tmp_path / "data", settings={"max_spout_pending": 1})
-    faults.arm("")
     return tmp_path / "data"
 
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 from bad_input_cases import Says, go, listing, refused, run_words, topology, unchanged, write_words
+from crashes import crashing
 
-from txstorm import faults
 from txstorm.errors import SpoutError
 from txstorm.results.read import read_state
 
@@ -65,10 +65,8 @@ def test_a_file_that_changed_since_its_range_was_planned(name, tmp_path):
     change, found = CHANGED[name]
     source = write_words(tmp_path / "words.txt")
     made = topology(source)
-    faults.arm("p1.after:raise:1")
-    with pytest.raises(faults.InjectedFault):
+    with crashing("p1.after"):
         go(made, tmp_path / "data", settings={"max_spout_pending": 4})
-    faults.arm("")
     change(source)
     with refused(Says(SpoutError, str(source), found, CURES.get(name, "restore the file"))):
         go(made, tmp_path / "data")

@@ -6,7 +6,6 @@ import math
 import pytest
 from bad_input_cases import Keep, Says, go, refused
 
-import txstorm
 from txstorm import (
     Emitter,
     OpaquePartitionedCoordinator,
@@ -60,10 +59,10 @@ class Spout(TransactionalSpout):
         return type("Mine", (Words,), self.changes["emitter"])()
 
 
-def run(spout, data_dir, engine="local"):
-    builder = TransactionalTopologyBuilder("spouts", "lines", spout)
-    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
-    return go(builder.build_topology(), data_dir, engine, settings={"max_spout_pending": 1})
+def run(spout, data_dir, engine="local", keep=Keep, pending=1, **options):
+    builder = TransactionalTopologyBuilder("spouts", "lines", spout).set_settings({"max_spout_pending": pending})
+    builder.set_committer_bolt("keep", keep()).global_grouping("lines")
+    return go(builder.build_topology(), data_dir, engine, **options)
 
 
 def test_a_good_one(tmp_path):
@@ -231,8 +230,6 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
                 raise FailedException
             super().finish_batch()
 
-    builder = TransactionalTopologyBuilder("spouts", "lines", Spout(emitter={"emit_batch": emit}))
-    builder.set_committer_bolt("keep", FailOnce()).global_grouping("lines")
     says = Says(
         SpoutError,
         "txid 1",
@@ -240,7 +237,7 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
         "use an opaque",
     )
     with refused(says):
-        go(builder.build_topology(), tmp_path / "data", settings={"max_spout_pending": 1})
+        run(Spout(emitter={"emit_batch": emit}), tmp_path / "data", keep=FailOnce)
     assert read_state(tmp_path / "data", "counts").num_rows == 0
 
 
@@ -283,12 +280,7 @@ def test_partitions_of_a_transactional_spout_that_go_away(count, gone, tmp_path)
 
 
 def go_until(spout, data_dir, txid, **options):
-    builder = TransactionalTopologyBuilder("spouts", "lines", spout)
-    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
-    topology = builder.set_setting("max_spout_pending", 1).build_topology()
-    handle = txstorm.run(topology, engine="local", data_dir=data_dir, until_txid=txid, **options)
-    assert handle.awaitTermination(60)
-    return handle.committed
+    return run(spout, data_dir, until_txid=txid, available_now=False, **options)
 
 
 class OpaqueShrinks(OpaquePartitionedTransactionalSpout):
@@ -346,11 +338,8 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path):
         "a tuple was emitted for txid 1 after that batch was over",
         "emit through the collector of the batch at hand",
     )
-    builder = TransactionalTopologyBuilder("spouts", "lines", Spout(emitter={"emit_batch": emit}))
-    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
-    settings = {"max_spout_pending": 8, "max_pack_txids": 4}
     with refused(says):
-        go(builder.build_topology(), tmp_path / "data", settings=settings)
+        run(Spout(emitter={"emit_batch": emit}), tmp_path / "data", pending=8, settings={"max_pack_txids": 4})
     assert read_state(tmp_path / "data", "counts").to_pylist() in ([], [{"word": "a", "n": 1}])
     assert run(Spout(), tmp_path / "data") == LAST
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]

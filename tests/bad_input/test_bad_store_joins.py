@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 
 import pytest
-from helpers.store_joins import BOTH, FIELDS, LEFT, RIGHT, Counting, joiner, net, spout
+from helpers.store_joins import BOTH, FIELDS, LEFT, RIGHT, Counting, commit, joiner, net, spout
 
 from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.errors import InputError, StateError, TopologyError, TopologyFailed
@@ -181,12 +181,10 @@ def test_tuples_that_no_store_can_hold(row, said):
     store = Counting()
     with TopologyTestDriver(net(store, opaque=True), settings={"on_error": "fail_topology"}) as driver:
         with pytest.raises((TopologyFailed, StateError), match=said):
-            driver.feed({"r": [("a", 94, "r0", "r0"), row]})
-            driver.commit()
+            commit(driver, {"r": [("a", 94, "r0", "r0"), row]})
         assert store.puts == []
         driver.restart()
-        driver.feed({"r": [("a", 94, "r0", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 94, "r0", "r0")]})
         assert [one.id for rows in store.puts for one in rows] == ["r0"]
 
 
@@ -196,8 +194,7 @@ def test_tuples_that_no_store_can_hold_may_become_dead_letters():
     with TopologyTestDriver(net(store), settings={"on_error": "dead_letter"}) as driver:
         bad = [(key, 95, f"bad{at}", "r0") for at, key in enumerate((1.5, "x" * 70_000, 2**64))]
         too_long = ("a", 95, "x" * 70_000, "r0")
-        driver.feed({"r": [("a", 94, "r0", "r0"), *bad, too_long, ("a", 96, "r2", "r1")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 94, "r0", "r0"), *bad, too_long, ("a", 96, "r2", "r1")]})
         assert [one.id for rows in store.puts for one in rows] == ["r0", "r2"]
         txid = driver.feed({"l": [("x" * 70_000, 90, "l1", "l0"), (2**64, 90, "l2", "l0"), ("a", 91, "l3", "l0")]})
         driver.commit()
@@ -210,8 +207,7 @@ def test_keys_of_several_fields_that_are_too_large_together_may_become_dead_lett
     topology = net(store, right=side, left=Side("feed", "l", key="key", time="ts"), key=["key", "part"])
     with TopologyTestDriver(topology, settings={"on_error": "dead_letter"}) as driver:
         half = "x" * 40_000
-        driver.feed({"r": [(half, 94, "r0", half), (half, 95, "r1", "p"), (None, 96, "r2", "p")]})
-        driver.commit()
+        commit(driver, {"r": [(half, 94, "r0", half), (half, 95, "r1", "p"), (None, 96, "r2", "p")]})
         assert [one.id for rows in store.puts for one in rows] == ["r1"]
 
 
@@ -228,8 +224,7 @@ def test_a_store_that_answers_half_a_batch_is_an_error():
         with pytest.raises(
             (TopologyFailed, StateError), match="get_many of Half gave nothing for key 'b'; expected its rows"
         ):
-            driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")]})
-            driver.commit()
+            commit(driver, {"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")]})
 
 
 @pytest.mark.parametrize(
@@ -251,15 +246,13 @@ def test_a_store_that_answers_garbage_is_an_error(answer, said):
 
     with TopologyTestDriver(joiner(Answers(), lambda: 500), settings={"on_error": "fail_topology"}) as driver:
         with pytest.raises(StateError, match=said):
-            driver.feed({"l": [("a", 100, "l1", "l0")]})
-            driver.commit()
+            commit(driver, {"l": [("a", 100, "l1", "l0")]})
 
 
 def test_another_key_or_id_than_at_the_last_start_is_refused(tmp_path):
     store = Counting()
     with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 95, "r1", "r0")]})
     other = Side("feed", "r", key="key", time="ts", id="ts", partition="part", partitions=["r0", "r1"])
     with pytest.raises(StateError, match="id: 'id'"):
         TopologyTestDriver(net(store, right=other), data_dir=tmp_path)
@@ -268,8 +261,7 @@ def test_another_key_or_id_than_at_the_last_start_is_refused(tmp_path):
 def test_a_feed_that_the_code_no_longer_has_must_be_dropped_by_name(tmp_path):
     store = Counting()
     with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 95, "r1", "r0")]})
     builder = TransactionalTopologyBuilder("whole", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
     sync = DataDelaySync(LEFT, report=lambda: None)
     builder.set_bolt("sync", sync).fields_grouping("feed", "l", ["key"])

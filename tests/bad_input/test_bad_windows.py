@@ -1,18 +1,17 @@
 """Bad input of windows and stateful bolts: one clear error with component, tuple and remedy, and nothing is lost.
 
-Another form of windows than at the last start is in `tests/windows/test_window_starts.py`.
+Wrong declarations are in `tests/windows/test_window_declarations.py`, and another form of windows than at the last
+start in `tests/windows/test_window_starts.py`.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.running import start_redis
 
 from txstorm import (
     BatchBolt,
@@ -26,7 +25,7 @@ from txstorm import (
     WindowedBolt,
     run,
 )
-from txstorm.errors import InputError, TopologyError, TxstormError
+from txstorm.errors import TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView
 from txstorm.spouts import MemoryTransactionalSpout
@@ -93,51 +92,6 @@ def on_c(wrong: Any, otherwise: Any) -> Any:
         return wrong if "c" in found else otherwise(given)
 
     return function
-
-
-DECLARATIONS = {
-    "a length of 0": (lambda: Ids().with_window(Duration(0)), "the window's length: expected a duration longer than 0"),
-    "a negative length": (lambda: Ids().with_window(timedelta(seconds=-1)), "expected a duration longer than 0"),
-    "a count of 0": (lambda: Ids().with_window(Count(0)), "Count.0.: expected a whole number of tuples, at least 1"),
-    "a slide of 0": (lambda: Ids().with_window(TEN, Duration(0)), "the window's slide: expected a duration longer"),
-    "a negative slide": (lambda: Ids().with_window(TEN, Count(-1)), "Count.-1.: expected a whole number of tuples"),
-    "no length": (lambda: topology(Ids()), "'w': it declares no windows; call with_window"),
-    "None as length": (lambda: Ids().with_window(None), "the window's length: expected a Duration.*write for example"),
-    "two timestamps": (
-        lambda: timed().with_timestamp_extractor(len),
-        "Ids: a second timestamp; give one field or one extractor",
-    ),
-    "a late stream without timestamp": (
-        lambda: topology(tumbling().with_late_tuple_stream("late")),
-        "'w': with_late_tuple_stream needs timestamps; call with_timestamp_field",
-    ),
-    "an undeclared field": (
-        lambda: topology(tumbling().with_timestamp_field("tss")),
-        "'w': with_timestamp_field: stream 'default' of 'feed' has no field 'tss' .did you mean 'ts'",
-    ),
-    "allowed lateness with counts": (
-        lambda: topology(
-            WindowAggregate("id", table="r", ttl=EVER, n="count").with_window(Count(2)).with_allowed_lateness(TEN)
-        ),
-        "'w': WindowAggregate needs a duration .*cannot have an allowed lateness.*use a WindowedBolt",
-    ),
-    "a key that two tasks may get": (
-        lambda: topology(timed().with_key("ts", ttl=EVER), tasks=2),
-        "'w': with_key: its input 'feed' is grouped by fields id, so two tasks may get tuples of one key; use fields_",
-    ),
-    "an unknown provider": (
-        lambda: topology(Numbers(), state_provider="redi"),
-        "setting state_provider: 'redi' is unknown .did you mean 'redis'.*use delta, memory, redis or MODULE:CLASS",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DECLARATIONS)
-def test_a_wrong_declaration_is_refused(name: str) -> None:
-    make, message = DECLARATIONS[name]
-    with pytest.raises(InputError, match=message) as refused:
-        make()
-    assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
 
 
 TUPLE = r"id='c', ts={}\)"
@@ -222,28 +176,10 @@ class WritesWhileIterating(Numbers):
                 self.state.put(key + "!", 1)
 
 
-class Hook(Numbers):
-    """Raises in a hook of the second transaction."""
-
-    at = ""
-
-    def raises(self, hook: str, txid: int) -> None:
-        if (hook, txid) == (self.at, 2):
-            raise OSError("no mail")
-
+class PrePrepare(Numbers):
     def pre_prepare(self, txid: int) -> None:
-        self.raises("pre_prepare", txid)
-
-    def pre_commit(self, txid: int) -> None:
-        self.raises("pre_commit", txid)
-
-
-class PrePrepare(Hook):
-    at = "pre_prepare"
-
-
-class PreCommit(Hook):
-    at = "pre_commit"
+        if txid == 2:
+            raise OSError("no mail")
 
 
 STATEFUL = {
@@ -252,7 +188,6 @@ STATEFUL = {
         r"w\[0\] raised StateError .*changed while it was iterated; iterate over list\(state\) to .*; it was given .*id='c'",
     ),
     "pre_prepare raises": (PrePrepare, r"(?s)w\[0\] raised OSError at .*: no mail.*in pre_prepare"),
-    "pre_commit raises": (PreCommit, r"w\[0\]: pre_commit\(2\) raised OSError: no mail"),
 }
 
 
@@ -264,38 +199,3 @@ def test_a_stateful_bolt_that_fails_loses_nothing(name: str, tmp_path: Path) -> 
     run(topology(Numbers()), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(120)
     rows = {json.loads(row["key"]): int(row["value"]) for row in StateView(tmp_path, "w").to_pylist()}
     assert rows == dict.fromkeys("abcd", 1)
-
-
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
-
-
-def in_redis(server: Any, **more: Any) -> dict[str, Any]:
-    return {"state_provider": "redis", "state_provider_config": json.dumps(server.conf(**more))}
-
-
-@needs_redis
-@pytest.mark.integration
-def test_a_redis_that_cannot_be_used_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    """Wrong password, a namespace of another topology, and a server that disappears while it is needed."""
-    server = start_redis(tmp_path / "redis", password="hunter2")
-    data_dir = tmp_path / "data"
-    try:
-        with pytest.raises(InputError, match=r"state 'w-0'.*rejects the credentials") as refused:
-            run(topology(Numbers(), **in_redis(server, password="hunter3")), engine="local", data_dir=data_dir)
-        assert "hunter" not in str(refused.value)
-        made = topology(Numbers(), **in_redis(server))
-        run(made, engine="local", data_dir=data_dir, until_txid=1).awaitTermination(120)
-        other = topology(Numbers(), name="other", **in_redis(server))
-        with pytest.raises(InputError, match=r"state 'w-0'.*expected that of topology 'other'.*found that of"):
-            run(other, engine="local", data_dir=tmp_path / "other")
-        server.kill()
-        short = topology(Numbers(), **in_redis(server, timeout=200))
-        with pytest.raises(TxstormError, match=r"state 'w-0': cannot be opened: .*start again when it is available"):
-            run(short, engine="local", data_dir=data_dir, available_now=True)
-        server.restart()
-        run(made, engine="local", data_dir=data_dir, available_now=True).awaitTermination(120)
-        from txstorm.stateful import RedisStateProvider
-
-        assert dict(RedisStateProvider().new_state("w-0", server.conf(), None)) == dict.fromkeys("abcd", 1)
-    finally:
-        server.close()

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from bad_input_cases import WORDS, go, topology, write_words
 from confluent_kafka import Producer
+from crashes import crashing
 from kazoo.client import KazooClient
 
 import txstorm
-from txstorm import TransactionalTopologyBuilder, faults
+from txstorm import TransactionalTopologyBuilder
 from txstorm.cli.replays import replay_journal
 from txstorm.errors import TxstormError
 from txstorm.ledger.sqlite import entry_crc
@@ -53,10 +54,8 @@ def bases(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("bases")
     source = write_words(home / "words.txt")
     go(topology(source), home / "stopped", settings={"max_spout_pending": 1}, journal=home / "journal")
-    faults.arm("p6.after:raise:3")
-    with pytest.raises(faults.InjectedFault):
+    with crashing("p6.after", 3):
         go(topology(source), home / "decided", settings={"max_spout_pending": 1})
-    faults.arm("")
     return home
 
 

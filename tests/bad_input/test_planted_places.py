@@ -7,16 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from bad_input_cases import topology
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    KeyedState,
-    TaskContext,
-    TransactionalTopologyBuilder,
-    TransactionAttempt,
-    run,
-)
+from txstorm import TaskContext, TransactionAttempt, run
 from txstorm.errors import LedgerCorrupt, SpoutError, TxstormError
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import TABLES
@@ -29,32 +22,14 @@ from txstorm.storage.tables.identity import table_ref
 from txstorm.storage.tables.intent import Intent
 
 
-class Keep(BatchBolt, Committer):
-    state = KeyedState("counts", key={"line": str}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.batch = context.state("counts"), []
-
-    def execute(self, tuple):
-        self.batch.append(tuple["line"])
-
-    def finish_batch(self):
-        for line in self.batch:
-            self.counts.put(line, 1)
-
-
-def topology(books: Path):
-    builder = TransactionalTopologyBuilder("words", "lines", FileSpout(books / "*.txt", max_batch_rows=2))
-    builder.set_committer_bolt("keep", Keep()).fields_grouping("lines", ["line"])
-    return builder.build_topology()
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """Return a data directory with two committed transactions of files in `books`."""
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("1\n2\n3\n4\n")
-    run(topology(tmp_path / "books"), engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    run(
+        topology(tmp_path / "books/*.txt", rows=2), engine="local", data_dir=tmp_path / "data", available_now=True
+    ).awaitTermination()
     return tmp_path
 
 
@@ -70,13 +45,13 @@ def planted(data_dir: Path, path: str, change) -> None:
 
 
 def test_a_recorded_range_of_another_file_is_not_read(directory: Path):
-    books = topology(directory / "books")
+    books = topology(directory / "books/*.txt", rows=2)
     assert replay_txid(books, directory / "data", 1).equal
     (directory / "elsewhere").mkdir()
     (directory / "elsewhere" / "a.txt").write_text("1\n2\n")
     # The same bytes with the same digests, so that nothing but the place is another one.
     with pytest.raises(SpoutError, match=r"a recorded file that its paths name .*elsewhere/\*\.txt.*books/a\.txt'"):
-        replay_txid(topology(directory / "elsewhere"), directory / "data", 1)
+        replay_txid(topology(directory / "elsewhere/*.txt", rows=2), directory / "data", 1)
 
 
 NAMED = {
@@ -153,7 +128,9 @@ def test_a_ledger_that_knows_a_table_elsewhere_is_refused(directory: Path, uri: 
     before = sorted(str(one) for one in directory.rglob("*"))
     planted(directory / "data", TABLES, lambda found: {**found, uri: 0})
     with pytest.raises(TxstormError, match="table"):
-        run(topology(directory / "books"), engine="local", data_dir=directory / "data", available_now=True)
+        run(
+            topology(directory / "books/*.txt", rows=2), engine="local", data_dir=directory / "data", available_now=True
+        )
     after = sorted(str(one) for one in directory.rglob("*"))
     assert [one for one in after if one not in before and "ledger.db" not in one] == []
 

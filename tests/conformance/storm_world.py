@@ -29,9 +29,15 @@ from txstorm import (
     SinkTable,
     SpoutCoordinator,
     TransactionalSpout,
+    TransactionalTopologyBuilder,
+    run,
 )
+from txstorm.engine.port import Engine
+from txstorm.results.read import read_sink
+from txstorm.runtime.handle import RunHandle
 
 PATIENCE = 120.0
+PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}
 
 
 class World:
@@ -92,6 +98,23 @@ class World:
                 raise AssertionError(f"waited {PATIENCE} s for {what}; notes: {self.notes()}")
             time.sleep(0.005)
 
+    # -- holds
+
+    def hold(self, txid: int, *, fails: bool = False) -> None:
+        """Let `Keep` wait in the commit of a txid until it is released, and perhaps fail once then."""
+        (self.directory / f"hold-{txid}").touch()
+        if fails:
+            self.ticket(f"after-hold-{txid}-failed")
+
+    def await_hold(self, more: Callable[[], bool] = lambda: True) -> None:
+        """Wait until a commit is held, and `more` is true."""
+        self.wait(lambda: bool(self.notes("holding")) and more(), "a commit that is held")
+
+    def release(self, txid: int) -> None:
+        """Let the commit go on, and hold later attempts at the txid no more."""
+        (self.directory / f"hold-{txid}").unlink(missing_ok=True)
+        self.ticket(f"release-{txid}")
+
     # -- the source
 
     def append(self, partition: int, *lines: str) -> None:
@@ -122,6 +145,13 @@ class World:
         return start + len(lines), lines
 
 
+class OfWorld:
+    """Base of spouts and bolts over a world; an emitter has the context of its task, too."""
+
+    def __init__(self, world: World, context=None):
+        self.world, self.context = world, context
+
+
 def fail_on(world: World, place: str, attempt) -> None:
     """Raise the error requested by a ticket for this place and txid, if any."""
     if world.take(f"{place}-{attempt.txid}-failed"):
@@ -135,13 +165,10 @@ def fail_on(world: World, place: str, attempt) -> None:
 # --- spouts -----------------------------------------------------------------------------------------------------------
 
 
-class PlainLog(TransactionalSpout):
+class PlainLog(OfWorld, TransactionalSpout):
     """A spout of the plain kind: the coordinator determines the extents, and the emitters read them."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def coordinator(self, context):
         return PlainCoordinator(self.world)
@@ -154,10 +181,7 @@ class OpaquePlainLog(PlainLog):
     opaque = True
 
 
-class PlainCoordinator(SpoutCoordinator):
-    def __init__(self, world):
-        self.world = world
-
+class PlainCoordinator(OfWorld, SpoutCoordinator):
     def is_ready(self):
         self.world.note("is_ready")
         return not self.world.take("not-ready")
@@ -184,10 +208,7 @@ class PlainCoordinator(SpoutCoordinator):
         self.world.note("coordinator closed")
 
 
-class PlainEmitter(Emitter):
-    def __init__(self, world, context):
-        self.world, self.context = world, context
-
+class PlainEmitter(OfWorld, Emitter):
     def emit_batch(self, attempt, metadata, collector):
         self.world.note("emit", *attempt, self.context.task, metadata)
         for partition, start in metadata["starts"].items():
@@ -200,13 +221,10 @@ class PlainEmitter(Emitter):
         self.world.note("cleanup", txid)
 
 
-class PartitionedLog(PartitionedTransactionalSpout):
+class PartitionedLog(OfWorld, PartitionedTransactionalSpout):
     """A spout of the partitioned kind, with metadata ``[start, end]`` for each partition."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def coordinator(self, context):
         return LogCoordinator(self.world)
@@ -215,10 +233,7 @@ class PartitionedLog(PartitionedTransactionalSpout):
         return PartitionedLogEmitter(self.world, context)
 
 
-class LogCoordinator(PartitionedCoordinator):
-    def __init__(self, world):
-        self.world = world
-
+class LogCoordinator(OfWorld, PartitionedCoordinator):
     def num_partitions(self):
         return self.world.partitions()
 
@@ -226,10 +241,7 @@ class LogCoordinator(PartitionedCoordinator):
         return not self.world.take("not-ready")
 
 
-class PartitionedLogEmitter(PartitionedEmitter):
-    def __init__(self, world, context):
-        self.world, self.context = world, context
-
+class PartitionedLogEmitter(OfWorld, PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         start = last_metadata[1] if last_metadata else 0
         if self.world.take(f"away-{partition}-{attempt.txid}"):
@@ -251,22 +263,16 @@ class PartitionedLogEmitter(PartitionedEmitter):
         fail_on(self.world, "emit", attempt)
 
 
-class OpaqueLog(OpaquePartitionedTransactionalSpout):
+class OpaqueLog(OfWorld, OpaquePartitionedTransactionalSpout):
     """A spout of the opaque kind, with metadata ``{"end": index}`` for each partition."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def emitter(self, context):
         return OpaqueLogEmitter(self.world, context)
 
 
-class OpaqueLogEmitter(OpaquePartitionedEmitter):
-    def __init__(self, world, context):
-        self.world, self.context = world, context
-
+class OpaqueLogEmitter(OfWorld, OpaquePartitionedEmitter):
     def num_partitions(self):
         return self.world.partitions()
 
@@ -286,13 +292,10 @@ class OpaqueLogEmitter(OpaquePartitionedEmitter):
 # --- bolts ------------------------------------------------------------------------------------------------------------
 
 
-class Watch(BatchBolt):
+class Watch(OfWorld, BatchBolt):
     """A batch bolt that emits its tuples in `finish_batch`, records its calls, and fails if a ticket requests it."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context, collector, attempt):
         self.context, self.collector, self.attempt, self.rows = context, collector, attempt, []
@@ -308,13 +311,10 @@ class Watch(BatchBolt):
             self.collector.emit(*row)
 
 
-class WatchEach(BasicBolt):
+class WatchEach(OfWorld, BasicBolt):
     """A basic bolt that records its call for each tuple, and fails if a ticket requests it."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context):
         self.context = context
@@ -343,3 +343,36 @@ class Keep(Watch, Committer):
             self.world.note("holding", self.attempt.txid)
             self.world.await_ticket(f"release-{self.attempt.txid}")
             fail_on(self.world, "after-hold", self.attempt)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def start_net(
+    world: World, data_dir: Path, make_engine: Callable[[], Engine], spout, *, tasks=1, settings=PENDING, **options
+) -> RunHandle:
+    """Run spout → watch → keep; `spout` is one, or a class of spouts over logs.
+
+    Of the `options`, `streams` are those that are read, `watch` and `keep` classes of bolts; others are those of `run`.
+    """
+    bolts = [options.pop(name, kind)(world) for name, kind in (("watch", Watch), ("keep", Keep))]
+    builder = TransactionalTopologyBuilder("logs", "log", spout(world) if isinstance(spout, type) else spout, tasks)
+    watch = builder.set_bolt("watch", bolts[0], 1)
+    for stream in options.pop("streams", ["default"]):
+        watch.global_grouping("log", stream)
+    builder.set_committer_bolt("keep", bolts[1], 1).global_grouping("watch")
+    builder.set_settings({"retry_backoff": 0.001, "compact_on_stop": False, **settings})
+    world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
+    return world.handle
+
+
+def finished(handle: RunHandle) -> None:
+    assert handle.awaitTermination(120)
+
+
+def lines_by_txid(data_dir: Path) -> dict[int, list[str]]:
+    """Return the lines that `Keep` has stored with each txid."""
+    found: dict[int, list[str]] = {}
+    for row in read_sink(data_dir, "rows").to_pylist():
+        found.setdefault(row["_txid"], []).append(row["line"])
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, PlainCoordinator, Watch, World, fail_on
+from storm_world import OfWorld, PlainCoordinator, World, fail_on, lines_by_txid, start_net
 
 from txstorm import (
     CommitterEmitter,
@@ -15,7 +15,6 @@ from txstorm import (
     CompositeSpout,
     SpoutCoordinator,
     TransactionalTopologyBuilder,
-    run,
 )
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import MetadataError, TopologyFailed
@@ -65,13 +64,6 @@ class ToldEmitter(CommitterEmitter):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path / "world")
-    made.amount = 2
-    return made
-
-
-@pytest.fixture
 def start(world: World, make_engine, tmp_path: Path) -> Callable[..., RunHandle]:
     return starting(world, make_engine, tmp_path / "data")
 
@@ -82,22 +74,7 @@ def start_on_threads(world: World, tmp_path: Path) -> Callable[..., RunHandle]:
 
 
 def starting(world: World, make_engine, data_dir: Path) -> Callable[..., RunHandle]:
-    def begin(spout=None, tasks=2, stream="default", settings=None, **options):
-        builder = TransactionalTopologyBuilder("told", "log", spout or Told(world), tasks)
-        builder.set_bolt("watch", Watch(world), 1).shuffle_grouping("log", stream)
-        builder.set_committer_bolt("keep", Keep(world), 1).global_grouping("watch")
-        builder.set_settings({"retry_backoff": 0.001, "max_spout_pending": 4, "max_pack_txids": 2, **(settings or {})})
-        world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
-        return world.handle
-
-    return begin
-
-
-def lines_of(data_dir: Path) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for row in read_sink(data_dir, "rows").to_pylist():
-        found.setdefault(row["_txid"], []).append(row["line"])
-    return found
+    return lambda spout=Told, tasks=2, **options: start_net(world, data_dir, make_engine, spout, tasks=tasks, **options)
 
 
 def check_told(world: World, data_dir: Path) -> None:
@@ -121,7 +98,7 @@ def test_every_emitter_commits_in_txid_order_before_the_committers(start, world,
     world.append(1, *"AB")
     handle = start(available_now=True)
     assert handle.awaitTermination(120)
-    assert lines_of(tmp_path / "data") == {1: ["a", "b", "A", "B"], 2: ["c", "d"], 3: ["e", "f"]}
+    assert lines_by_txid(tmp_path / "data") == {1: ["a", "b", "A", "B"], 2: ["c", "d"], 3: ["e", "f"]}
     check_told(world, tmp_path / "data")
     assert [(note[1], note[3], note[4]) for note in world.notes("commit")] == [
         (1, 0, ["a", "b"]),
@@ -146,20 +123,17 @@ def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
     handle = start_on_threads(available_now=True)
     assert handle.awaitTermination(120)
     expected = {1: ["a", "b", "A", "B"], 2: ["c", "d", "C", "D"], 3: ["e", "f", "E", "F"]}
-    assert lines_of(tmp_path / "data") == expected
+    assert lines_by_txid(tmp_path / "data") == expected
     assert handle.progress.replays == 1
     check_told(world, tmp_path / "data")
     times = [note[1] for note in world.notes("commit") if note[3] == 0].count(2)
     assert times == (1 if place in ("emit-2", "watch-finish-2") else 2)
 
 
-class Remembers(CommitterTransactionalSpout):
+class Remembers(OfWorld, CommitterTransactionalSpout):
     """A miniature of Storm's opaque executor: `commit` stores the position durably, under its txid."""
 
     fields = ("partition", "line")
-
-    def __init__(self, world):
-        self.world = world
 
     def coordinator(self, context):
         return SpoutCoordinator()
@@ -193,30 +167,27 @@ class OpaqueRemembers(Remembers):
 
 def test_item_56_a_position_committed_in_vain_is_not_used(start_on_threads, world, tmp_path) -> None:
     world.append(0, *"abcdefgh")
-    (world.directory / "hold-2").touch()
-    world.ticket("after-hold-2-failed")
-    handle = start_on_threads(OpaqueRemembers(world), 1, settings={"max_spout_pending": 1}, until_txid=4)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
-    (world.directory / "hold-2").unlink()
+    world.hold(2, fails=True)
+    handle = start_on_threads(OpaqueRemembers, 1, settings={"max_spout_pending": 1}, until_txid=4)
+    world.await_hold()
     world.amount = 1  # the batch of 2 is another one now
-    world.ticket("release-2")
+    world.release(2)
     assert handle.awaitTermination(120)
-    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c"], 3: ["d"], 4: ["e"]}
+    assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c"], 3: ["d"], 4: ["e"]}
 
 
 def test_item_58_after_a_stop_nobody_commits_what_nobody_remembers(start_on_threads, world, tmp_path) -> None:
     world.append(0, *"abcdefgh")
-    (world.directory / "hold-2").touch()
+    world.hold(2)
     handle = start_on_threads(tasks=1)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.await_hold()
     world.wait(lambda: any(note[1] == 4 for note in world.notes("emitted")), "the emission of 4")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
+    world.release(2)
     handle.stop()
     done = handle.committed
     assert done < 4
     assert start_on_threads(tasks=1, available_now=True).awaitTermination(120)
-    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"], 4: ["g", "h"]}
+    assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"], 4: ["g", "h"]}
     check_told(world, tmp_path / "data")
     again = {note[2] for note in world.notes("emitted") if note[1] == 4}
     assert len(again) == 2  # what was processed before the stop was processed again, as another attempt
@@ -227,9 +198,9 @@ def test_another_exception_in_commit_ends_the_topology_and_is_named(start_on_thr
     world.ticket("commit-1-2-other")
     with pytest.raises(TopologyFailed, match=r"txid 2 .*log\[1\] raised ValueError at .*storm_world.py.*commit-1 of 2"):
         start_on_threads(available_now=True).awaitTermination(60)
-    assert lines_of(tmp_path / "data") == {1: ["a", "b"]}
+    assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"]}
     assert start_on_threads(available_now=True).awaitTermination(60)
-    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+    assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
 def test_what_emit_batch_returns_must_be_json(start_on_threads, world, tmp_path) -> None:
@@ -237,15 +208,15 @@ def test_what_emit_batch_returns_must_be_json(start_on_threads, world, tmp_path)
     says = r"spout 'log', txid 1, returned by emit_batch of task [01]: metadata \{1\} cannot be stored"
     with pytest.raises(MetadataError, match=says):
         start_on_threads(Told(world, returns={1}), available_now=True).awaitTermination(60)
-    assert lines_of(tmp_path / "data") == {}
+    assert lines_by_txid(tmp_path / "data") == {}
 
 
 def test_a_committer_spout_among_several_sources(start, world, tmp_path) -> None:
     world.append(0, *"abc")
     more = MemoryTransactionalSpout([["x"]], ["word"], take=1)
-    handle = start(CompositeSpout({"more": more, "told": Told(world)}), stream="told", available_now=True)
+    handle = start(CompositeSpout({"more": more, "told": Told(world)}), streams=["told"], available_now=True)
     assert handle.awaitTermination(120)
-    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c"]}
+    assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c"]}
     check_told(world, tmp_path / "data")
     assert {one.group for one in handle.recentProgress} == {1}
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, OpaqueLog, PartitionedLog, PlainLog, Watch, World
+from storm_world import OpaqueLog, PartitionedLog, PlainLog, World, finished, lines_by_txid, start_net
 
-from txstorm import CompositeSpout, Emitter, SpoutCoordinator, TransactionalSpout, TransactionalTopologyBuilder, run
+from txstorm import CompositeSpout, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import DataDirectoryError, MetadataError, SpoutError, StateError
-from txstorm.results.read import read_sink
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -33,16 +32,10 @@ def sources(worlds: dict[str, World], *names: str) -> CompositeSpout:
 
 
 def starting(worlds, make_engine, data_dir: Path) -> Starts:
-    def begin(spout: CompositeSpout, *, tasks=2, pending=4, watched=None, **options) -> RunHandle:
-        bolts = worlds["bolts"]
-        builder = TransactionalTopologyBuilder("sources", "all", spout, tasks)
-        watch = builder.set_bolt("watch", Watch(bolts), 1)
-        for name in watched or spout.sources:
-            watch.global_grouping("all", name)
-        builder.set_committer_bolt("keep", Keep(bolts), 1).global_grouping("watch")
-        builder.set_settings({"retry_backoff": 0.001, "max_spout_pending": pending, "max_pack_txids": 2})
-        bolts.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
-        return bolts.handle
+    def begin(spout: CompositeSpout, *, tasks=2, pending=4, **options) -> RunHandle:
+        settings = {"max_spout_pending": pending, "max_pack_txids": 2}
+        options = {"streams": spout.sources, "tasks": tasks, "settings": settings, **options}
+        return start_net(worlds["bolts"], data_dir, make_engine, spout, **options)
 
     return begin
 
@@ -60,18 +53,7 @@ def start_on_threads(worlds, tmp_path: Path) -> Starts:
 @pytest.fixture
 def batches(tmp_path: Path):
     """Return a function that reads the committed lines by txid, ordered by source name."""
-
-    def read() -> dict[int, str]:
-        found: dict[int, str] = {}
-        for row in read_sink(tmp_path / "data", "rows").to_pylist():
-            found[row["_txid"]] = found.get(row["_txid"], "") + row["line"]
-        return found
-
-    return read
-
-
-def finished(handle: RunHandle) -> None:
-    assert handle.awaitTermination(120)
+    return lambda: {txid: "".join(lines) for txid, lines in lines_by_txid(tmp_path / "data").items()}
 
 
 ALL = ("opaque", "parted", "plain")
@@ -108,16 +90,14 @@ def test_a_failure_replays_the_batches_of_all_sources(place, start_on_threads, w
 
 def test_with_an_opaque_source_a_replay_may_be_another_batch_of_each(start_on_threads, worlds, batches) -> None:
     fill(worlds, opaque="abcdefgh", plain="ijklmnop")
-    (worlds["bolts"].directory / "hold-2").touch()
-    worlds["bolts"].ticket("after-hold-2-failed")
+    worlds["bolts"].hold(2, fails=True)
     spout = sources(worlds, "opaque", "plain")
     assert spout.opaque
     handle = start_on_threads(spout, pending=1, until_txid=3)
-    worlds["bolts"].wait(lambda: bool(worlds["bolts"].notes("holding")), "the commit of 2")
+    worlds["bolts"].await_hold()
     for world in worlds.values():
         world.amount = 3
-    (worlds["bolts"].directory / "hold-2").unlink()
-    worlds["bolts"].ticket("release-2")
+    worlds["bolts"].release(2)
     finished(handle)
     assert batches() == {1: "abij", 2: "cdeklm", 3: "fghnop"}
 
@@ -244,6 +224,6 @@ def test_metadata_of_a_source_that_cannot_be_stored_names_it(start_on_threads, w
 
     worlds["plain"].append(0, "a")
     spout = CompositeSpout({"plain": PlainLog(worlds["plain"]), "wrong": Wrong(worlds["plain"])})
-    with pytest.raises(MetadataError, match=r"spout 'all/wrong', txid 1: metadata \{1, 2\} cannot be stored"):
+    with pytest.raises(MetadataError, match=r"spout 'log/wrong', txid 1: metadata \{1, 2\} cannot be stored"):
         start_on_threads(spout, available_now=True).awaitTermination(60)
     assert batches() == {}

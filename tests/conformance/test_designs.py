@@ -10,19 +10,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, PlainLog, Watch, World
+from storm_world import Keep, PlainLog, Watch, World, lines_by_txid, start_net
 
-from txstorm import TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import StateError, TopologyFailed
 from txstorm.results.read import read_sink, read_state
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path / "world")
-    made.amount = 1
-    return made
+def world(world: World) -> World:
+    world.amount = 1
+    return world
 
 
 class Noted(Keep):
@@ -62,24 +60,20 @@ class Waits(Watch):
         super().finish_batch()
 
 
-def start(world: World, data_dir: Path, engine, keep=Noted, **settings):
-    builder = TransactionalTopologyBuilder("designs", "log", PlainLog(world))
-    builder.set_bolt("watch", Waits(world)).global_grouping("log")
-    builder.set_committer_bolt("keep", keep(world)).global_grouping("watch")
-    builder.set_settings({"retry_backoff": 0.001, **settings})
-    world.handle = run(builder.build_topology(), engine=engine, data_dir=data_dir, available_now=True)
-    return world.handle
+def start(world: World, data_dir: Path, make_engine, keep=Noted, **settings):
+    bolts = {"watch": Waits, "keep": keep}
+    return start_net(world, data_dir, make_engine, PlainLog, settings=settings, available_now=True, **bolts)
 
 
 def lines_of(data_dir: Path) -> list[str]:
-    return [row["line"] for row in sorted(read_sink(data_dir, "rows").to_pylist(), key=lambda row: row["_txid"])]
+    return [line for _, lines in sorted(lines_by_txid(data_dir).items()) for line in lines]
 
 
 @pytest.mark.parametrize("pending", [1, "auto"])
 def test_t5_t6_one_tuple_per_transaction(pending, world, make_engine, tmp_path) -> None:
     lines = list("abcdefgh")
     world.append(0, *lines)
-    handle = start(world, tmp_path / "data", make_engine(), max_spout_pending=pending)
+    handle = start(world, tmp_path / "data", make_engine, max_spout_pending=pending)
     assert handle.awaitTermination(120)
     assert lines_of(tmp_path / "data") == lines
     assert {row["_txid"] for row in read_sink(tmp_path / "data", "rows").to_pylist()} == set(range(1, 9))
@@ -95,7 +89,7 @@ OVERLAP = {"max_spout_pending": 4, "max_pack_txids": 1, "max_jobs": 4}
 def test_t7_t23_only_finish_batch_waits_for_its_turn(world, tmp_path) -> None:
     world.append(0, *"abcd")
     (world.directory / "wait-1").touch()
-    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
     world.wait(lambda: len(world.notes("executed")) == 3, "the execution of 2, 3 and 4")
     assert not [note for note in world.notes("finish") if note[1] == "keep"]
     world.ticket("go-1")
@@ -110,7 +104,7 @@ def test_a_failure_ahead_of_its_turn_replays_at_once(world, tmp_path) -> None:
     world.append(0, *"abcd")
     (world.directory / "wait-1").touch()
     world.ticket("keep-execute-3-failed")
-    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
     replays = (1 << 32) + 5  # after the first attempts at four txids
 
     def replayed() -> set[int]:
@@ -132,7 +126,7 @@ def test_an_exception_ahead_of_its_turn_ends_the_topology_after_the_txids_before
     (world.directory / "wait-1").touch()
     # Ahead of its turn; and again in its turn, if its group is being committed before the driver has seen the failure.
     world.ticket("keep-execute-3-other", 2)
-    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
     world.wait(lambda: 3 in [note[1] for note in world.notes("executed")], "the execution of 3")
     world.ticket("go-1")
     with pytest.raises(TopologyFailed, match=r"txid 3 .*keep\[0\] raised ValueError.*keep-execute of 3"):
@@ -144,7 +138,7 @@ def test_what_was_executed_for_a_discarded_attempt_is_dropped(world, tmp_path) -
     world.append(0, *"abcd")
     (world.directory / "wait-1").touch()
     world.ticket("watch-finish-1-failed")
-    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
     world.wait(lambda: len(world.notes("executed")) == 3, "the execution of 2, 3 and 4")
     (world.directory / "wait-1").unlink()
     world.ticket("go-1")
@@ -162,7 +156,7 @@ def test_a_committer_that_hangs_ahead_of_its_turn_holds_up_no_other(world, tmp_p
     world.append(0, *"abcdef")
     (world.directory / "wait-1").touch()
     world.ticket("hang-3")
-    handle = start(world, tmp_path / "data", LocalEngine(), keep=Hangs, batch_timeout=2, **OVERLAP)
+    handle = start(world, tmp_path / "data", LocalEngine, keep=Hangs, batch_timeout=2, **OVERLAP)
     world.wait(lambda: 3 in [note[1] for note in world.notes("executed")], "the execution of 3")
     (world.directory / "wait-1").unlink()
     world.ticket("go-1")

@@ -3,59 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, Watch, World
+from storm_world import Keep, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, World, finished, start_net
 
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.books.books import Books
 from txstorm.engine.local import LocalEngine
-from txstorm.engine.port import Engine
 from txstorm.errors import MetadataError
 from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_sink
-from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 
-Factory = Callable[[], Engine]
-PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}
 ALONE = {"max_spout_pending": 1}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path / "world")
-    made.amount = 2
-    return made
-
-
-Start = Callable[..., RunHandle]
-
-
-def starting(world: World, data_dir: Path, make_engine: Factory) -> Start:
-    """Return a function that runs spout → watch → keep; its `kind` is a class of spouts over logs."""
-
-    def begin(kind, *, tasks=1, settings=PENDING, **options):
-        builder = TransactionalTopologyBuilder("logs", "log", kind(world), tasks)
-        builder.set_bolt("watch", Watch(world), 1).shuffle_grouping("log")
-        builder.set_committer_bolt("keep", Keep(world), 1).global_grouping("watch")
-        builder.set_settings({"retry_backoff": 0.001, "compact_on_stop": False, **settings})
-        world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
-        return world.handle
-
-    return begin
+def start(world: World, make_engine, tmp_path: Path):
+    return partial(start_net, world, tmp_path / "data", make_engine)
 
 
 @pytest.fixture
-def start(world: World, make_engine: Factory, tmp_path: Path) -> Start:
-    return starting(world, tmp_path / "data", make_engine)
-
-
-@pytest.fixture
-def start_on_threads(world: World, tmp_path: Path) -> Start:
-    return starting(world, tmp_path / "data", LocalEngine)
+def start_on_threads(world: World, tmp_path: Path):
+    return partial(start_net, world, tmp_path / "data", LocalEngine)
 
 
 @pytest.fixture
@@ -69,10 +41,6 @@ def batches(tmp_path: Path):
         return found
 
     return read
-
-
-def finished(handle) -> None:
-    assert handle.awaitTermination(120)
 
 
 def emissions(world: World, word: str, txid: int | None = None) -> list[tuple[int, int, object]]:
@@ -159,13 +127,13 @@ def test_process_all_available_asks_a_source_that_cannot_tell_what_it_holds(star
 @pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog])
 def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, start, world, batches) -> None:
     world.append(0, "a")
-    (world.directory / "hold-2").touch()
+    world.hold(2)
     handle = start(kind, settings={"max_spout_pending": 4, "max_group_txids": 1})
-    world.wait(lambda: bool(world.notes("holding")) and len(handle.in_flight) == 4, "empty ones in flight")
+    world.await_hold(lambda: len(handle.in_flight) == 4)
     world.append(0, "b")
     done = handle._driver.wait_for_all()
     handle._driver.ask(lambda: (world.directory / "hold-2").unlink()).result(60)
-    world.ticket("release-2")
+    world.release(2)
     done.result(120)
     assert [lines for lines in batches().values() if lines] == [{0: ["a"]}, {0: ["b"]}]
     handle.stop()
@@ -179,10 +147,10 @@ def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, bat
     """T31: a replay emits the same batch, as metadata is stored per partition. Also T17."""
     world.append(0, "a", "b", "c")
     world.ticket(f"{place}-2-failed")
-    (world.directory / "hold-1").touch()
+    world.hold(1)
     handle = start(PartitionedLog, settings=ALONE, until_txid=3)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 1")
-    world.ticket("release-1")
+    world.await_hold()
+    world.release(1)
     world.wait(lambda: bool(emissions(world, "again", 2)) or handle.committed >= 2, "the replay of 2")
     finished(handle)
     assert emissions(world, "new", 2) == [(2, 0, [2, 3])]
@@ -190,44 +158,53 @@ def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, bat
     assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}}
 
 
-def test_item_49_64_what_is_appended_later_never_enters_a_replay(start, world, batches) -> None:
-    world.append(0, "a", "b", "c")
-    (world.directory / "hold-2").touch()
-    world.ticket("after-hold-2-failed")
-    handle = start(PartitionedLog, settings=ALONE, until_txid=3)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
-    world.append(0, "late")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
-    finished(handle)
-    assert emissions(world, "again", 2) == [(2, 0, [2, 3])]
-    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}, 3: {0: ["late"]}}
+APPENDED = {
+    "items 49, 64: a line never enters a replay": (
+        PartitionedLog,
+        1,
+        ["abc", (0, "late")],
+        {1: {0: ["a", "b"]}, 2: {0: ["c"]}, 3: {0: ["late"]}},
+    ),
+    "item 50: a new partition joins with the next new transaction": (
+        PartitionedLog,
+        2,
+        ["abcdef", (1, "new")],
+        {1: {0: ["a", "b"]}, 2: {0: ["c", "d"]}, 3: {0: ["e", "f"], 1: ["new"]}},
+    ),
+    "item 59: a new partition of an opaque spout joins with the replay": (
+        OpaqueLog,
+        2,
+        ["abcd", (1, "new")],
+        {1: {0: ["a", "b"]}, 2: {0: ["c", "d"], 1: ["new"]}},
+    ),
+}
 
 
-def test_item_50_a_new_partition_joins_with_the_next_new_transaction(start, world, batches) -> None:
-    world.append(0, "a", "b", "c", "d", "e", "f")
-    (world.directory / "hold-2").touch()
-    world.ticket("after-hold-2-failed")
-    handle = start(PartitionedLog, tasks=2, settings=ALONE, until_txid=3)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
-    world.append(1, "new")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
+@pytest.mark.parametrize("name", APPENDED)
+def test_what_is_appended_before_a_replay(name, start, world, batches) -> None:
+    """Items 49, 50, 59, 64; T32: an opaque spout is asked for the number of partitions again at every attempt."""
+    kind, tasks, (lines, appended), expected = APPENDED[name]
+    world.append(0, *lines)
+    world.hold(2, fails=True)
+    handle = start(kind, tasks=tasks, settings=ALONE, until_txid=len(expected))
+    world.await_hold()
+    world.append(*appended)
+    world.release(2)
     finished(handle)
-    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c", "d"]}, 3: {0: ["e", "f"], 1: ["new"]}}
+    if kind is PartitionedLog:
+        assert emissions(world, "again", 2) == [(2, 0, [2, min(4, len(lines))])]
+    assert batches() == expected
 
 
 def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, world, batches) -> None:
     world.append(0, "a", "b", "c", "d", "e", "f")
     world.append(1, "A", "B", "C", "D", "E", "F")
     world.ticket("away-1-2")
-    (world.directory / "hold-2").touch()
-    world.ticket("after-hold-2-failed")
+    world.hold(2, fails=True)
     handle = start(PartitionedLog, settings={"max_spout_pending": 4}, until_txid=4)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.await_hold()
     world.wait(lambda: bool(emissions(world, "new", 3)), "the emission of 3")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
+    world.release(2)
     finished(handle)
     assert batches() == {
         1: {0: ["a", "b"], 1: ["A", "B"]},
@@ -271,7 +248,7 @@ def test_item_54_pipelined_opaque_batches_do_not_overlap(start, world, batches) 
     assert batches() == {1: {0: ["dog", "cat"]}, 2: {0: ["apple", "dog"]}}
 
 
-def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_path: Path) -> None:
+def test_item_54_the_memory_spout_too(make_engine, world, batches, tmp_path: Path) -> None:
     """T33: pipelined batches of the in-memory opaque spout do not overlap, either."""
     words = [(0, word) for word in ("dog", "cat", "apple", "dog")]
     spout = OpaqueMemoryTransactionalSpout([words], ["partition", "line"], 2)
@@ -287,16 +264,16 @@ def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_
 def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind, place, start, world, batches) -> None:
     """T32, T36: an opaque replay begins where the previous transaction ended."""
     world.append(0, *map(str, range(12)))
-    (world.directory / "hold-1").touch()
+    world.hold(1)
     world.ticket(f"{place}-2-failed")
     handle = start(kind, settings={"max_spout_pending": 3, "max_pack_txids": 3, "max_group_txids": 1}, until_txid=4)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 1")
+    world.await_hold()
     if place == "after-keep":
         world.wait(lambda: len(world.notes("finish")) >= 3, "the processing of 3")
     else:
         world.wait(lambda: any(n[:2] + n[3:4] == ["finish", "watch", 2] for n in world.notes()), "the failure of 2")
     world.amount = 3
-    world.ticket("release-1")
+    world.release(1)
     finished(handle)
     got = batches()
     assert got[1] == {0: ["0", "1"]}
@@ -312,12 +289,11 @@ def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind
 
 def test_item_58_what_was_processed_but_not_decided_is_processed_again_after_a_stop(start, world, batches) -> None:
     world.append(0, *map(str, range(12)))
-    (world.directory / "hold-2").touch()
+    world.hold(2)
     handle = start(OpaqueLog, settings={"max_spout_pending": 3, "max_group_txids": 1}, until_txid=4)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.await_hold()
     world.wait(lambda: bool(emissions(world, "opaque", 3)), "the emission of 3")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
+    world.release(2)
     handle.stop()
     world.amount = 3
     finished(start(OpaqueLog, settings={"max_spout_pending": 3}, until_txid=4))
@@ -326,20 +302,6 @@ def test_item_58_what_was_processed_but_not_decided_is_processed_again_after_a_s
     lines = [line for txid in sorted(got) for line in got[txid][0]]
     assert lines == [str(n) for n in range(len(lines))]
     assert len(got[4][0]) == 3
-
-
-def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world, batches) -> None:
-    """T32: the number of partitions is requested again at every attempt."""
-    world.append(0, "a", "b", "c", "d")
-    (world.directory / "hold-2").touch()
-    world.ticket("after-hold-2-failed")
-    handle = start(OpaqueLog, tasks=2, settings=ALONE, until_txid=2)
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
-    world.append(1, "new")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
-    finished(handle)
-    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c", "d"], 1: ["new"]}}
 
 
 def test_item_60_a_partition_that_cannot_be_read_keeps_its_position(start, world, batches) -> None:
@@ -389,12 +351,11 @@ def test_item_29_31_what_is_kept_of_committed_transactions(start_on_threads, wor
 def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
     """T19, T43: metadata persists in the directory, and is not computed again after a restart. Also T30."""
     world.append(0, *map(str, range(8)))
-    (world.directory / "hold-2").touch()
+    world.hold(2)
     handle = start(PlainLog, settings={"max_spout_pending": 4, "max_group_txids": 1})
-    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.await_hold()
     world.wait(lambda: any(note[1] == 4 for note in world.notes("emit")), "the emission of 4")
-    (world.directory / "hold-2").unlink()
-    world.ticket("release-2")
+    world.release(2)
     handle.stop()
     world.amount = 5
     world.ticket("not-ready", times=1)
@@ -466,7 +427,7 @@ def test_the_same_on_both_engines(kind, start, world, batches) -> None:
     endure(kind, 0, start, world, batches)
 
 
-def endure(kind, seed: int, start: Start, world: World, batches) -> None:
+def endure(kind, seed: int, start, world: World, batches) -> None:
     rng = random.Random(f"{kind.__name__} {seed}")
     lines = storm(world, rng, kind)
     handle = start(kind, tasks=rng.randint(1, 3), settings={"max_spout_pending": rng.randint(1, 6)})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, PlainLog, Watch, WatchEach, World
+from storm_world import Keep, OfWorld, PlainLog, Watch, WatchEach, World, finished, lines_by_txid
 
 from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
@@ -16,13 +16,6 @@ from txstorm.errors import TopologyError, TopologyFailed
 from txstorm.results.read import read_sink, read_state
 
 Factory = Callable[[], Engine]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path / "world")
-    made.amount = 2
-    return made
 
 
 class Net:
@@ -49,7 +42,7 @@ class Net:
 
     def finish(self, **options):
         handle = self.start(**options)
-        assert handle.awaitTermination(120)
+        finished(handle)
         return handle
 
     @property
@@ -58,11 +51,7 @@ class Net:
         return [(note[1], note[3]) for note in self.world.notes("finish")]
 
     def lines(self) -> dict[int, list[str]]:
-        rows = read_sink(self.data_dir, "rows").to_pylist()
-        found: dict[int, list[str]] = {}
-        for row in rows:
-            found.setdefault(row["_txid"], []).append(row["line"])
-        return found
+        return lines_by_txid(self.data_dir)
 
 
 @pytest.fixture
@@ -138,14 +127,14 @@ def test_item_42_a_basic_bolt_cannot_be_a_committer(net: Net) -> None:
 
 def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) -> None:
     """T40: a committer finishes a batch once it has all tuples and all earlier txids are committed. Also T23."""
-    (net.world.directory / "hold-1").touch()
+    net.world.hold(1)
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep)
     handle = net.start(until_txid=3, settings={"max_spout_pending": 3, "max_pack_txids": 1, "max_jobs": 2})
     net.world.wait(lambda: ("watch", 3) in net.order, "txid 3 to be processed while 1 commits")
-    net.world.wait(lambda: bool(net.world.notes("holding")), "the commit of 1")
+    net.world.await_hold()
     assert [pair for pair in net.order if pair[0] == "keep"] == [("keep", 1)]
     assert handle.committed == 0
-    net.world.ticket("release-1")
+    net.world.release(1)
     assert handle.awaitTermination(120)
     assert [txid for bolt, txid in net.order if bolt == "keep"] == [1, 2, 3]
     assert sorted(txid for bolt, txid in net.order if bolt == "watch") == [1, 2, 3]
@@ -163,12 +152,12 @@ def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase
 
 def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
     """T28: the bolts A to D in the diagram of Storm's documentation."""
-    (net.world.directory / "hold-1").touch()
+    net.world.hold(1)
     net.bolt("A", "log").bolt("B", "A", kind=Keep).bolt("C", "A", "B").bolt("D", "C", committer=True)
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2, "max_pack_txids": 1})
-    net.world.wait(lambda: bool(net.world.notes("holding")) and ("A", 2) in net.order, "A of 2, B of 1")
+    net.world.await_hold(lambda: ("A", 2) in net.order)
     assert sorted(net.order) == [("A", 1), ("A", 2), ("B", 1)]
-    net.world.ticket("release-1")
+    net.world.release(1)
     assert handle.awaitTermination(120)
     commits = [pair for pair in net.order if pair[0] != "A"]
     assert commits == [(bolt, txid) for txid in (1, 2) for bolt in "BCD"]
@@ -242,13 +231,10 @@ def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-class MarkedKeep(BatchBolt, Committer):
+class MarkedKeep(OfWorld, BatchBolt, Committer):
     """A committer declared with the marker class `Committer`."""
 
     fields = ("line",)
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context, collector, attempt):
         self.attempt = attempt
@@ -262,12 +248,12 @@ class MarkedKeep(BatchBolt, Committer):
 
 def test_the_marker_and_set_committer_bolt_are_equal(net: Net) -> None:
     """T24: the marker class `Committer` and `set_committer_bolt` have the same effect."""
-    (net.world.directory / "hold-1").touch()
+    net.world.hold(1)
     net.bolt("set", "log", committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
     topology = net.builder.build_topology()
     assert [topology.component(name).kind for name in ("set", "marked", "keep")] == ["committer"] * 3
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2})
-    net.world.wait(lambda: bool(net.world.notes("holding")), "the commit of 1")
+    net.world.await_hold()
     assert sorted(net.order) == [("keep", 1), ("marked", 1), ("set", 1)]
-    net.world.ticket("release-1")
+    net.world.release(1)
     assert handle.awaitTermination(120)

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from storm_topologies import transactional_topology
-from storm_world import World, fail_on
+from storm_world import OfWorld, World, fail_on
 
 from txstorm import BatchBolt, SinkTable, run
 from txstorm.engine.port import Engine
@@ -22,13 +21,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "storm_transactional_topology.js
 COMPONENTS = ("global", "gcommit", "sum", "count", "count2")
 
 
-class Results(BatchBolt):
+class Results(OfWorld, BatchBolt):
     """A committer that stores the emissions of all components, and fails on demand after all others have finished."""
 
     sink = SinkTable("results", {"source": str, "word": str, "n": int})
-
-    def __init__(self, world):
-        self.world = world
 
     def prepare(self, context, collector, attempt):
         self.context, self.attempt, self.rows = context, attempt, []
@@ -41,11 +37,6 @@ class Results(BatchBolt):
             self.context.sink("results").append(*row)
         self.world.note("finished", self.attempt.txid)
         fail_on(self.world, "results", self.attempt)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "world")
 
 
 def committed_values(steps: list[Step]) -> dict[int, Counter]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storm_world import OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, World
+from storm_world import OfWorld, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, World
 
 from txstorm import (
     BatchBolt,
@@ -84,15 +84,12 @@ class Mark(BatchBolt):
         self.collector.emit(kind, self.lines)
 
 
-class Keep(BatchBolt, Committer):
+class Keep(OfWorld, BatchBolt, Committer):
     """Counts lines by kind of transaction, and asks for a heartbeat at once."""
 
     timers = True
     total = KeyedState("total", key={"kind": str}, value={"lines": int, "tasks": int})
     log = SinkTable("log", {"kind": str, "lines": int, "epoch": int})
-
-    def __init__(self, world: World) -> None:
-        self.world = world
 
     def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
         self.context, self.attempt, self.rows = context, attempt, []
@@ -112,12 +109,10 @@ class Keep(BatchBolt, Committer):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path / "world")
-    made.amount = 2
-    made.append(0, "a", "b", "c")
-    made.append(1, "d")
-    return made
+def world(world: World) -> World:
+    world.append(0, "a", "b", "c")
+    world.append(1, "d")
+    return world
 
 
 def topology(world: World, kind: str, kinds: Any = KINDS) -> Topology:

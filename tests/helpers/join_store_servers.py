@@ -7,7 +7,7 @@ import http.client
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -112,19 +112,9 @@ def forwarded(port: int, handler: BaseHTTPRequestHandler, body: bytes) -> Answer
         connection.close()
 
 
-@contextlib.contextmanager
-def store_server(directory: Path, *options: str) -> Iterator[StoreServer]:
-    server = StoreServer(directory, *options)
-    try:
-        yield server
-    finally:
-        server.close()
+def store_server(directory: Path, *options: str) -> contextlib.closing[StoreServer]:
+    return contextlib.closing(StoreServer(directory, *options))
 
 
-@contextlib.contextmanager
-def faulty(server: StoreServer) -> Iterator[FaultyProxy]:
-    proxy = FaultyProxy(server.port)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
+def faulty(server: StoreServer) -> contextlib.closing[FaultyProxy]:
+    return contextlib.closing(FaultyProxy(server.port))

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
+from crashes import crashing
 
-from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.state.commit_group import CommitGroup
@@ -55,10 +54,8 @@ def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, *
 def crash_and_roll_forward(store: StateStore, intent: Intent, point: str) -> None:
     """Publish a decided group, crash at fault point `point`, and check that rolling it forward twice is idempotent."""
     recorded = store.last_txids()
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
+    with crashing(point):
         store.publish(intent, 1)
-    faults.arm("")
     check_tables(store.data_dir, recorded, INCARNATION, [intent])
     raise_epochs(store.data_dir, recorded, TopologyIdentity(TOPOLOGY, INCARNATION), 2)
     assert roll_forward(store.data_dir, intent, 2) == roll_forward(store.data_dir, intent, 2)

@@ -8,7 +8,7 @@ from typing import Any
 from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.api.join_store import JoinStore, StoreRow
 from txstorm.joins import DataDelaySync, MemoryStore, Side, StoreFeed, StoreJoin
-from txstorm.testing import FeedSpout
+from txstorm.testing import FeedSpout, TopologyTestDriver
 
 FIELDS = ("key", "ts", "id", "part")
 LEFT = Side("feed", "l", key="key", time="ts", id="id", partition="part", partitions=["l0"])
@@ -105,5 +105,15 @@ def joiner(store: Any, report: Any, **options: Any) -> Any:
     return builder.build_topology()
 
 
-def row(key: Any, time: int, id: str, part: str) -> tuple[Any, ...]:
-    return key, time, id, part
+def commit(driver: TopologyTestDriver, rows: Mapping[str, Any] | None = None, **options: Any) -> int:
+    """Feed and commit a transaction, without `rows` a heartbeat; return its txid."""
+    txid: int = driver.heartbeat() if rows is None else driver.feed(rows, **options)
+    driver.commit(txid)
+    return txid
+
+
+def end(driver: TopologyTestDriver) -> int:
+    """Commit the end of input; return its txid."""
+    txid: int = driver.end_of_input()
+    driver.commit(txid)
+    return txid

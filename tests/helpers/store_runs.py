@@ -3,28 +3,13 @@
 import json
 import random
 
-from txstorm import BatchBolt, Committer, Duration, SinkTable, TransactionalTopologyBuilder
+from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.bolts import FlatMap
 from txstorm.joins import DataDelaySync, Side, StoreFeed, StoreJoin
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout
 
 BEFORE, AFTER, LAG = 3000, 500, 1500
-
-
-class Keep(BatchBolt, Committer):
-    """Keeps the results in a sink."""
-
-    out = SinkTable("out", {"left": str, "right": str})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.rows = context, []
-
-    def execute(self, tuple):
-        self.rows.append((tuple[0], tuple[1]))
-
-    def finish_batch(self):
-        for row in self.rows:
-            self.context.sink("out").append(*row)
 
 
 def only(side):
@@ -52,7 +37,7 @@ def topology_of(files, store, rows=300):
         batch_size=40,
     )
     builder.set_bolt("match", match, 2).fields_grouping("sync", ["ad"])
-    builder.set_bolt("keep", Keep()).global_grouping("match")
+    builder.set_bolt("keep", DeltaSink("out", {"sync_id": str, "views_id": str})).global_grouping("match")
     return builder.build_topology()
 
 
@@ -79,5 +64,5 @@ def expected(rows):
 
 
 def compare(handle, lines):
-    stored = [(row["left"], row["right"]) for row in handle.sink("out").to_pylist()]
+    stored = [(row["sync_id"], row["views_id"]) for row in handle.sink("out").to_pylist()]
     assert sorted(stored, key=str) == expected(lines[1])

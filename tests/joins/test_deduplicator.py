@@ -156,10 +156,13 @@ def test_recent_that_fails_is_asked_again_and_warned_of(started, caplog):
     assert passed(driver, 1, "a", "b", "c") == ["c"]
 
 
-def test_too_many_recent_ids(started, caplog):
-    driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: range(100_001)))
-    assert passed(driver, 0, 5) == [5]
-    assert "more than 100,000 ids" in caplog.text
+@pytest.mark.parametrize(
+    ("answer", "said"), [(range(100_001), "more than 100,000 ids"), *((one, "once") for one in ("abc", None, 5))]
+)
+def test_too_many_recent_ids_and_answers_that_are_no_list_are_a_warning(started, caplog, answer, said):
+    driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: answer))
+    assert passed(driver, 0, "a", "b", "a", 5) == ["a", "b", 5]
+    assert said in caplog.text
 
 
 def test_keep_is_always_active_and_forgets(started):

@@ -1,28 +1,10 @@
-"""Golden results of stream joins: the article's deadlock, streams that are away for hours, chains as in SQL (A5, A6, U10)."""
+"""Golden results of stream joins: the article's deadlock, and a stream that is away for hours (A5, A6)."""
 
 from collections import deque
-from datetime import UTC, datetime
 
-import duckdb
-import pytest
-
-from txstorm import Duration, TransactionalTopologyBuilder
-from txstorm.joins import IntervalJoin, JoinBolt, Side
-from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from join_cases import driver, topology
 
 HOUR = 3_600_000
-FIELDS = ("key", "ts", "id")
-
-
-def joined(how="left", before=10, **of_sides):
-    sides = [Side("feed", name, key="key", time="ts", id="id", **of_sides.get(name, {})) for name in "lr"]
-    join = IntervalJoin(*sides, before=Duration(before), how=how, select=["l:id", "r:id"])
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
-    declarer = builder.set_bolt("join", join)
-    for name in "lr":
-        declarer.fields_grouping("feed", name, ["key"])
-    return TopologyTestDriver(builder.build_topology(), clock=ManualClock(datetime(1970, 1, 1, tzinfo=UTC)))
-
 
 # -- the deadlock of the article -------------------------------------------------------------------------------------------
 
@@ -43,19 +25,19 @@ class FirstVersion:
             if right and len(self.window) < self.room:
                 row = right.popleft()
                 self.window.append(row)
-                position = row[1]
+                position = row[2]
                 moved = True
-            if left and position is not None and left[0][1] <= position:
+            if left and position is not None and left[0][2] <= position:
                 row = left.popleft()
-                self.window = [other for other in self.window if other[1] >= row[1] - self.before]
-                matches = [other[2] for other in self.window if other[0] == row[0] and other[1] <= row[1]]
-                self.results += [(row[2], other) for other in matches or [None]]
+                self.window = [other for other in self.window if other[2] >= row[2] - self.before]
+                matches = [other[0] for other in self.window if other[1] == row[1] and other[2] <= row[2]]
+                self.results += [(row[0], other) for other in matches or [None]]
                 moved = True
         return left, right
 
 
-LEFT = [("k", 10_000 + 10 * i, f"l{i}") for i in range(5)]
-RIGHT = [("k", 100 * i, f"r{i}") for i in range(106)]
+LEFT = [(f"l{i}", "k", 10_000 + 10 * i, None) for i in range(5)]
+RIGHT = [(f"r{i}", "k", 100 * i, None) for i in range(106)]
 ROOM = 8
 
 
@@ -71,113 +53,30 @@ def test_the_article_s_first_version_stalls_when_the_right_side_is_far_behind():
 
 def test_a_right_side_far_behind_expires_catches_up_and_joins():
     """A5, A6: no setting, and no more than the rows of a transaction are ever buffered until it has caught up."""
-    with joined() as driver:
-        driver.feed({"l": LEFT})
-        driver.commit()
+    with driver(topology(how="left")) as running:
+        running.commit(running.feed({"l": LEFT}))
         rows = list(RIGHT)
         while rows:
             batch, rows = rows[:ROOM], rows[ROOM:]
-            driver.feed({"r": batch})
-            driver.commit()
-            assert len(driver.state("join-right").to_pylist()) <= ROOM
-        assert driver.emitted("join") == [("l0", "r100"), ("l1", "r100"), *((f"l{i}", None) for i in (2, 3, 4))]
-        assert driver.state("join-left").to_pylist() == []
-        unmatched = driver.emitted("join", stream="unmatched_right")
-        assert [row[2] for row in unmatched] == [f"r{i}" for i in range(100)]
+            running.commit(running.feed({"r": batch}))
+            assert len(running.state("join-right").to_pylist()) <= ROOM
+        assert running.emitted("join") == [("l0", "r100"), ("l1", "r100"), *((f"l{i}", None) for i in (2, 3, 4))]
+        assert running.state("join-left").to_pylist() == []
+        unmatched = running.emitted("join", stream="unmatched_right")
+        assert [row[0] for row in unmatched] == [f"r{i}" for i in range(100)]
 
 
-# -- streams that are away ----------------------------------------------------------------------------------------------------
+# -- a stream that is away -----------------------------------------------------------------------------------------------------
 
 
 def test_every_left_row_once_though_the_right_stream_is_away_for_hours():
     """A17, A20: nothing is released while the right position stands, and nothing is lost when it moves on."""
-    with joined(before=1000) as driver:
-        driver.feed({"l": [("k", 0, "l0")], "r": [("k", 0, "r0")]})
-        driver.commit()
+    with driver(topology(how="left", before=1000)) as running:
+        running.commit(running.feed({"l": [("l0", "k", 0, None)], "r": [("r0", "k", 0, None)]}))
         for hour in range(1, 7):
-            driver.feed({"l": [("k", hour * HOUR, f"l{hour}")]})
-            driver.commit()
-        assert driver.emitted("join") == []
-        assert [row["id"] for row in driver.state("join-left").to_pylist()] == [f"l{hour}" for hour in range(7)]
+            running.commit(running.feed({"l": [(f"l{hour}", "k", hour * HOUR, None)]}))
+        assert running.emitted("join") == []
+        assert [row["id"] for row in running.state("join-left").to_pylist()] == [f"l{hour}" for hour in range(7)]
         for hour in range(1, 8):
-            driver.feed({"r": [("k", hour * HOUR - 500, f"r{hour}")]})
-            driver.commit()
-        assert driver.emitted("join") == [(f"l{hour}", f"r{hour}") for hour in range(7)]
-
-
-def test_a_right_stream_that_is_read_to_its_end_holds_nothing_back():
-    """With a grace period, a paused right stream is taken to have nothing more up to that time before the present."""
-    with joined(before=1000, r={"grace": Duration(5000)}) as driver:
-        driver.feed({"l": [("k", HOUR, "l0")], "r": [("k", HOUR, "r0")]}, at=HOUR, caught_up=["r"])
-        driver.commit()
-        for second in range(1, 9):
-            now = HOUR + 1000 * second
-            driver.feed({"l": [("k", now, f"l{second}")]}, at=now, caught_up=["r"])
-            driver.commit()
-        assert driver.emitted("join") == [("l0", "r0"), ("l1", "r0"), ("l2", None)]
-
-
-def test_every_left_row_once_though_the_left_stream_is_away_for_hours():
-    """Right rows are kept while the left position stands, and expire when it moves on."""
-    with joined(before=1000) as driver:
-        driver.feed({"l": [("k", 0, "l0")], "r": [("k", 0, "r0")]})
-        driver.commit()
-        for hour in range(1, 7):
-            driver.feed({"r": [("k", hour * HOUR, f"r{hour}")]})
-            driver.commit()
-        assert driver.emitted("join") == [("l0", "r0")]
-        assert len(driver.state("join-right").to_pylist()) == 7
-        for hour in range(1, 6):
-            driver.feed({"l": [("k", hour * HOUR + 500, f"l{hour}")]})
-            driver.commit()
-        assert driver.emitted("join") == [(f"l{hour}", f"r{hour}") for hour in range(6)]
-        assert [row["id"] for row in driver.state("join-right").to_pylist()] == ["r5", "r6"]
-
-
-# -- chains ------------------------------------------------------------------------------------------------------------------
-
-ORDERS = [("o1", 1), ("o2", 2), ("o3", 3), ("o4", None), ("o5", 1)]
-PAYMENTS = [(1, "p1"), (2, "p2"), (1, "p3")]
-RECEIPTS = [(1, "x1"), (3, "x3"), (1, "x4"), (None, "x9")]
-
-
-@pytest.mark.parametrize(("first", "second"), [("join", "join"), ("left_join", "join"), ("left_join", "left_join")])
-def test_chains_in_one_window_give_the_result_of_sql(first, second):
-    """Also where a middle row is missing, for which Storm's JoinBolt drops the left row."""
-    bolt = JoinBolt("orders", "number")
-    getattr(bolt, first)("payments", "number", "orders")
-    getattr(bolt, second)("receipts", "number", "payments")
-    bolt.select("orders:id,payments:payment,receipts:receipt").with_tumbling_window(Duration(100))
-    bolt.with_timestamp_field("ts")
-    feeds = {
-        "orders": ("id", "number", "ts"),
-        "payments": ("number", "payment", "ts"),
-        "receipts": ("number", "receipt", "ts"),
-    }
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(feeds))
-    declarer = builder.set_bolt("join", bolt)
-    for name in feeds:
-        declarer.global_grouping("feed", name)
-    with TopologyTestDriver(builder.build_topology()) as driver:
-        rows = {"orders": ORDERS, "payments": PAYMENTS, "receipts": RECEIPTS}
-        driver.feed({name: [(*row, 10) for row in some] for name, some in rows.items()})
-        driver.commit()
-        driver.end_of_input()
-        driver.commit()
-        got = driver.emitted("join")
-    assert sorted(got, key=repr) == sorted(in_sql(first, second), key=repr)
-
-
-def in_sql(first, second):
-    words = {"join": "join", "left_join": "left join"}
-    with duckdb.connect() as sql:
-        sql.execute("create table orders (id text, number int)")
-        sql.execute("create table payments (number int, payment text)")
-        sql.execute("create table receipts (number int, receipt text)")
-        for name, rows in (("orders", ORDERS), ("payments", PAYMENTS), ("receipts", RECEIPTS)):
-            sql.executemany(f"insert into {name} values (?, ?)", rows)
-        query = (
-            f"select id, payments.payment, receipt from orders {words[first]} payments "
-            f"on orders.number = payments.number {words[second]} receipts on payments.number = receipts.number"
-        )
-        return sql.execute(query).fetchall()
+            running.commit(running.feed({"r": [(f"r{hour}", "k", hour * HOUR - 500, None)]}))
+        assert running.emitted("join") == [(f"l{hour}", f"r{hour}") for hour in range(7)]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from txstorm import BatchBolt, Committer, Count, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, Count, Duration, TransactionalTopologyBuilder, run
 from txstorm.joins import JoinBolt
 from txstorm.results.read import read_sink
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, TopologyTestDriver
 from txstorm.topology.graph import Topology
@@ -90,23 +91,6 @@ def test_processing_time_joins_what_comes_together() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 3])
-def test_tasks_join_the_keys_that_they_get(tasks: int) -> None:
-    made = topology(ab().with_tumbling_window(Duration(10)), tasks=tasks)
-    assert joined(made, ROWS) == [("a1", "b1"), ("a1", "b2"), ("a4", "b4")]
-
-
-def test_rows_come_in_the_order_of_the_first_stream_then_the_second() -> None:
-    bolt = ab().with_tumbling_window(Duration(10))
-    rows = {
-        "a": [("late", 1, 5), ("early", 1, 2), ("same", 1, 5)],
-        "b": [("B2", 1, 3), ("B1", 1, 1), ("B3", 1, 3)],
-    }
-    assert joined(topology(bolt), rows) == [
-        (left, right) for left in ("early", "late", "same") for right in ("B1", "B2", "B3")
-    ]
-
-
 def test_times_of_the_window_are_selected() -> None:
     bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
     assert joined(topology(bolt.with_tumbling_window(Duration(10))), ROWS) == [
@@ -116,24 +100,6 @@ def test_times_of_the_window_are_selected() -> None:
     ]
     bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
     assert joined(topology(bolt.with_tumbling_window(Count(4))), ROWS)[0] == ("a1", None, at(3))
-
-
-def test_a_left_join_finds_the_third_stream_though_the_second_has_no_row() -> None:
-    """U10: Storm's bolt loses such rows of the first stream."""
-    rows = {
-        "a": [("a1", 1, 1), ("a2", 2, 2), ("a3", 3, 3)],
-        "b": [("b1", 1, 1), ("b3", 3, 4)],
-        "c": [("c1", 1, 1), ("c2", 2, 2)],
-    }
-    by_first = JoinBolt("a", "k").left_join("b", "k", "a").left_join("c", "k", "a")
-    by_first.select("a:id,b:id,c:id").with_timestamp_field("ts").with_tumbling_window(Duration(10))
-    assert joined(topology(by_first, "abc"), rows) == [("a1", "b1", "c1"), ("a2", None, "c2"), ("a3", "b3", None)]
-    by_second = JoinBolt("a", "k").left_join("b", "k", "a").left_join("c", "k", "b")
-    by_second.select("a:id,b:id,c:id").with_timestamp_field("ts").with_tumbling_window(Duration(10))
-    assert joined(topology(by_second, "abc"), rows) == [("a1", "b1", "c1"), ("a2", None, None), ("a3", "b3", None)]
-    inner = JoinBolt("a", "k").left_join("b", "k", "a").join("c", "k", "b")
-    inner.select("a:id,b:id,c:id").with_timestamp_field("ts").with_tumbling_window(Duration(10))
-    assert joined(topology(inner, "abc"), rows) == [("a1", "b1", "c1")]
 
 
 def output_fields(made: Topology, stream: str = "default") -> tuple[str, ...]:
@@ -195,20 +161,6 @@ class Forward(BatchBolt):
             self.collector.emit(*tuple.values, stream="even")
 
 
-class Keep(BatchBolt, Committer):
-    rows = SinkTable("rows", {"n": int, "m": int})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.found = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.found.append(tuple.values)
-
-    def finish_batch(self) -> None:
-        for row in self.found:
-            self.context.sink("rows").append(*row)
-
-
 SELECTED = {
     "names": (lambda: JoinBolt("numbers", "k").join("forward", "key", "numbers"), "default"),
     "a stream's name": (lambda: JoinBolt("numbers", "k").join("even", "key", "numbers"), "even"),
@@ -229,7 +181,7 @@ def named_topology(bolt: JoinBolt, stream: str, output: str = "default") -> Topo
     bolt.select("n, m").with_timestamp_field("ts").with_tumbling_window(Duration(100))
     declarer = builder.set_bolt("j", bolt, 2).fields_grouping("numbers", ["k"])
     declarer.fields_grouping("forward", stream, ["key"])
-    builder.set_bolt("keep", Keep()).global_grouping("j", output)
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int, "m": int})).global_grouping("j", output)
     return builder.build_topology()
 
 

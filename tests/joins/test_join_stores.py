@@ -20,6 +20,11 @@ needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="s
 MARK = Mark("topology", "1", 1, 0, 5)
 
 
+def on_redis(test):
+    """Mark a test of a real Redis server."""
+    return needs_redis(pytest.mark.integration(test))
+
+
 def url_of(server, database=0):
     login = f":{server.password}@" if server.password else ""
     return f"redis://{login}127.0.0.1:{server.ports[0]}/{database}"
@@ -61,15 +66,13 @@ def test_a_store_in_memory_forgets_the_ids_of_expired_rows():
     assert [(one.id, one.time) for one in store.get_many(["k"], None, None)["k"]] == [("a", 7), ("b", 9)]
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_stores_in_redis_keep_all_rules(redis):
     """A9, A11, A21: many rows of many keys in one round trip."""
     check_join_store(lambda: RedisStore(url_of(redis), prefix="checked"))
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 @pytest.mark.parametrize("spec", ["memory", "redis"])
 def test_stores_behind_the_api_keep_all_rules(redis, tmp_path, spec):
     """A10, A11: the window is behind an HTTP API, whatever storage that has."""
@@ -78,8 +81,7 @@ def test_stores_behind_the_api_keep_all_rules(redis, tmp_path, spec):
         check_join_store(lambda: RestStore(server.url, token="secret"), seeds=range(3))
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_values_that_are_no_fields_come_back_as_they_are(redis, tmp_path):
     """A11: arbitrary data by key; any iterable of rows is put."""
     values = ["text", 5, None, ["a", 1], ("a", 1), b"x", {1: 2}, {"": [3]}, {"": 4, "v": None}, {}, {"v": (1,)}]
@@ -105,8 +107,7 @@ def test_counting_stores_count_requests_and_have_what_their_store_has():
         store.check_rows([row("x" * 70_000, 1, 1)])
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_rows_of_one_store_are_not_seen_in_another(redis):
     first, second = (RedisStore(url_of(redis), prefix=prefix) for prefix in ("one", "two"))
     first.put_many([row("a", 1, 1)])
@@ -119,8 +120,7 @@ def test_rows_of_one_store_are_not_seen_in_another(redis):
 # -- Redis -------------------------------------------------------------------------------------------------------------
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_an_expiry_removes_everything_of_the_rows_and_visits_no_other_keys(redis):
     """A21, A22: of short-lived rows the window alone is stored, and an expiry costs what expires."""
     store, server = RedisStore(url_of(redis), prefix="e"), bare(redis)
@@ -138,8 +138,7 @@ def test_an_expiry_removes_everything_of_the_rows_and_visits_no_other_keys(redis
     assert server.hget("{e}:mark", "rows") == b"0"
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_a_redis_server_that_is_killed_and_restarted(own_redis):
     """A9: what was put is there after a crash, and calls work again."""
     store = RedisStore(url_of(own_redis), timeout=1.0)
@@ -166,8 +165,7 @@ def test_a_redis_server_that_is_killed_and_restarted(own_redis):
     assert ids(store.get_many(["a"], None, None)) == {"a": [1, 2]}
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_a_redis_server_that_does_not_answer_in_time(own_redis):
     store = RedisStore(url_of(own_redis), timeout=0.3)
     store.put_many([row("a", 1, 1)])
@@ -187,8 +185,7 @@ def test_a_redis_server_that_does_not_answer_in_time(own_redis):
     assert ids(store.get_many(["a"], None, None)) == {"a": [1, 2]}
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_a_full_redis_server_refuses_puts_until_rows_expire(own_redis):
     """A21: nothing is lost, look-ups and expiry go on, and make room again."""
     store, server = RedisStore(url_of(own_redis)), bare(own_redis)
@@ -208,8 +205,7 @@ def test_a_full_redis_server_refuses_puts_until_rows_expire(own_redis):
     assert ids(store.get_many(["k2000", "k2499"], None, None)) == {"k2000": [2000], "k2499": [2499]}
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_scripts_that_the_server_has_forgotten_are_loaded_again(redis):
     store = RedisStore(url_of(redis))
     store.put_many([row("a", 1, 1)])
@@ -220,8 +216,7 @@ def test_scripts_that_the_server_has_forgotten_are_loaded_again(redis):
     assert ids(store.get_many(["a"], None, None)) == {"a": [2]}
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_a_password_that_is_rejected_is_reported_and_never_shown(tmp_path):
     server = start_redis(tmp_path / "redis", password="hunter2")
     try:
@@ -241,8 +236,7 @@ def test_a_password_that_is_rejected_is_reported_and_never_shown(tmp_path):
         server.close()
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_a_server_that_evicts_rows_is_refused(own_redis):
     server = bare(own_redis)
     server.config_set("maxmemory", 100_000_000)
@@ -255,8 +249,7 @@ def test_a_server_that_evicts_rows_is_refused(own_redis):
             RedisStore(url_of(own_redis)).get_many(["a"], None, None)
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 @pytest.mark.parametrize("keys", [["{p}:oldest"], ["{p}:rows:sa", "{p}:rows:sb"]])
 def test_lost_rows_are_detected_by_the_next_check(redis, keys):
     store = RedisStore(url_of(redis), prefix="p")
@@ -267,8 +260,7 @@ def test_lost_rows_are_detected_by_the_next_check(redis, keys):
             call()
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_a_store_of_another_format_is_refused_and_unchanged(redis):
     server, store = bare(redis), RedisStore(url_of(redis), prefix="p")
     store.put_many([row("a", 1, 1)])
@@ -287,8 +279,7 @@ def test_a_store_of_another_format_is_refused_and_unchanged(redis):
     assert server.zcard("{p}:rows:sa") == 1
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_keys_and_rows_with_other_content_are_reported(redis):
     server, store = bare(redis), RedisStore(url_of(redis), prefix="p")
     server.set("{p}:rows:sa", "text")
@@ -306,8 +297,7 @@ def test_keys_and_rows_with_other_content_are_reported(redis):
         store.mark()
 
 
-@needs_redis
-@pytest.mark.integration
+@on_redis
 def test_what_a_store_can_never_hold_is_refused_before_anything_is_stored(redis):
     memory, stored = MemoryStore(), RedisStore(url_of(redis))
     for store in (memory, stored):

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from txstorm import BatchBolt, Committer, Duration, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import Duration, TransactionalTopologyBuilder, run
 from txstorm.errors import TxstormError
 from txstorm.joins import LookupJoin, Side
 from txstorm.joins.lookup import lookup_table as cached
 from txstorm.replay.single import replay_txid
 from txstorm.results.read import read_sink
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.topology.graph import Topology
@@ -53,9 +54,14 @@ def topology(
 
 def looked_up(join: LookupJoin, rows: Sequence[Any] = ROWS, tasks: int = 1) -> list[tuple[Any, ...]]:
     with TopologyTestDriver(topology(join, tasks)) as driver:
-        txid = driver.feed({"s": rows})
-        driver.commit(txid)
-        return driver.emitted("j", txid)
+        return driver.emitted("j", committed(driver, rows))
+
+
+def committed(driver: TopologyTestDriver, rows: Sequence[Any]) -> int:
+    """Feed and commit a transaction; return its txid."""
+    txid = driver.feed({"s": rows})
+    driver.commit(txid)
+    return txid
 
 
 MATCHED = [("one", 1, "Ann"), ("two", 2, "Bob"), ("two", 2, "Bert")]
@@ -119,8 +125,7 @@ def test_results_follow_the_version_that_each_transaction_has_pinned(users: Path
         second = driver.feed({"s": [("a", 3)]})
         add(users, id=[3], name=["Cora"])
         driver.commit(second)
-        third = driver.feed({"s": [("a", 3)]})
-        driver.commit(third)
+        third = committed(driver, [("a", 3)])
         assert [names(driver, txid) for txid in (first, second)] == [[], ["Cid"]]
         assert sorted(names(driver, third)) == ["Cid", "Cora"]
 
@@ -131,8 +136,7 @@ def test_a_newer_version_is_looked_for_after_the_refresh_time(users: Path) -> No
     found = []
     with TopologyTestDriver(topology(join), clock=clock) as driver:
         for number in range(5):
-            txid = driver.feed({"s": [("a", 3)]})
-            driver.commit(txid)
+            txid = committed(driver, [("a", 3)])
             found.append(len(names(driver, txid)))
             add(users, id=[3], name=[f"new {number}"])
             driver.advance(4)
@@ -145,7 +149,7 @@ def test_a_newer_version_is_looked_for_after_the_refresh_time(users: Path) -> No
 def test_a_replay_sees_the_version_of_the_first_attempt(how: str, users: Path) -> None:
     join = LookupJoin(("feed", "s"), users, on="id", how="left", refresh=ALWAYS)
     with TopologyTestDriver(topology(join, tasks=2)) as driver:
-        driver.commit(driver.feed({"s": ROWS}))
+        committed(driver, ROWS)
         txid = driver.feed({"s": [("a", 1), ("b", 3)]})
         before = driver.emitted("j", txid)
         add(users, id=[1, 3], name=["Amy", "Cid"])
@@ -183,7 +187,7 @@ def test_each_process_reads_a_version_once(users: Path, monkeypatch: pytest.Monk
     with TopologyTestDriver(topology(join, tasks=3)) as driver:
         for _ in range(2):
             for _ in range(3):
-                driver.commit(driver.feed({"s": ROWS}))
+                committed(driver, ROWS)
             add(users, id=[3], name=["Cid"])
     assert read == [0, 1]
     [content, _] = cached.CACHE._tables
@@ -194,26 +198,11 @@ def test_a_table_that_sql_defines_anew_is_still_the_same(users: Path) -> None:
     """CREATE OR REPLACE TABLE gives a table another id, but keeps its earlier versions."""
     join = LookupJoin(("feed", "s"), users, on="id", refresh=ALWAYS)
     with TopologyTestDriver(topology(join)) as driver:
-        driver.commit(driver.feed({"s": [("a", 1)]}))
+        committed(driver, [("a", 1)])
         DeltaTable.create(users, schema=DeltaTable(users).schema(), mode="overwrite")
         add(users, id=[1], name=["Anew"])
-        txid = driver.feed({"s": [("a", 1)]})
-        driver.commit(txid)
+        txid = committed(driver, [("a", 1)])
         assert names(driver, txid) == ["Anew"]
-
-
-class Keep(BatchBolt, Committer):
-    rows = SinkTable("rows", {"n": str, "id": int, "name": str})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.found = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.found.append(tuple.values)
-
-    def finish_batch(self) -> None:
-        for row in self.found:
-            self.context.sink("rows").append(*row)
 
 
 def kept_topology(users: Path, number: int, **settings: Any) -> Topology:
@@ -221,7 +210,7 @@ def kept_topology(users: Path, number: int, **settings: Any) -> Topology:
     builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([rows], ("n", "id"), take=2))
     join = LookupJoin("feed", users, on="id", how="left", refresh=ALWAYS)
     builder.set_bolt("j", join, 2).local_or_shuffle_grouping("feed")
-    builder.set_bolt("keep", Keep()).global_grouping("j")
+    builder.set_bolt("keep", DeltaSink("rows", {"n": str, "id": int, "name": str})).global_grouping("j")
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 
 
@@ -317,7 +306,7 @@ def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
     made = topology(join, tasks=2)
     shutil.copytree(users, tmp_path / "copy")
     with TopologyTestDriver(made, data_dir=tmp_path / "data") as driver:
-        driver.commit(driver.feed({"s": ROWS}))
+        committed(driver, ROWS)
         if name in ("vacuumed", "with a shorter log"):
             txid = driver.feed({"s": [("x", 1), ("y", 3)]})
             lose(users)
@@ -334,8 +323,7 @@ def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
         driver.restart()
         driver.commit(txid)
         assert sorted(driver.emitted("j", txid)) == [("x", 1, "Ann"), ("y", 3, None)]
-        following = driver.feed({"s": [("x", 1)]})
-        driver.commit(following)
+        following = committed(driver, [("x", 1)])
         assert names(driver, following) == ["Ann"]
 
 

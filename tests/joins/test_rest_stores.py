@@ -18,6 +18,7 @@ from servers.running import start_redis
 
 from txstorm.api.external import Mark
 from txstorm.clients.http import GarbageError
+from txstorm.clients.redis.connection import redis as client
 from txstorm.errors import InputError, StateError
 from txstorm.joins import MemoryStore, RestStore
 from txstorm.web.data_delay import delay_app
@@ -133,6 +134,34 @@ def test_a_body_that_is_not_as_described_is_answered_with_422(server, path, body
 def test_what_the_store_refuses_is_answered_with_409(server):
     status, answer = asked(f"{server.url}/rows", "POST", {"rows": [["x" * 70_000, 1, 2, {}]]})
     assert (status, "expected at most 65,536" in answer["detail"]) == (409, True)
+
+
+@needs_redis
+@pytest.mark.parametrize(
+    ("spoil", "call", "message"),
+    [
+        (
+            lambda redis: redis.hset("{behind}:mark", "format", 9),
+            lambda store: store.put_many([row("a", 1, 1)]),
+            "refuses the request .409: join store 'behind'.*expected format 1, found 9: a newer txstorm wrote it",
+        ),
+        (
+            lambda redis: redis.delete("{behind}:rows:skept"),
+            lambda store: store.mark(),
+            "409: join store 'behind'.*has lost rows: .*restore it, or use another prefix",
+        ),
+    ],
+    ids=["newer format", "lost rows"],
+)
+def test_a_redis_behind_the_api_that_cannot_be_used_is_named(redis_server, tmp_path, spoil, call, message):
+    redis_server.flush()
+    spec = f"redis:redis://127.0.0.1:{redis_server.ports[0]}/0"
+    with store_server(tmp_path, "--store", spec, "--prefix", "behind") as server:
+        store = RestStore(server.url, retry_for=0)
+        store.put_many([row("kept", 1, 1)])
+        spoil(client.Redis("127.0.0.1", redis_server.ports[0]))
+        with pytest.raises(StateError, match=message):
+            call(store)
 
 
 def test_a_request_that_a_stop_cuts_off_is_answered_with_503():

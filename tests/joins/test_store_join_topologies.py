@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
 import pytest
-from helpers.store_joins import BOTH, LEFT, RIGHT, Counting, feeder, joiner, spout
+from helpers.store_joins import BOTH, LEFT, RIGHT, Counting, commit, feeder, joiner, spout
 
 from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.errors import StateError
@@ -28,30 +27,6 @@ class Reports:
         return self.value
 
 
-def test_left_rows_pass_as_the_reported_time_advances():
-    """A16: the joiner sees what the feeder has put, once the report says that it is there."""
-    store, report = Counting(), Reports()
-    with TopologyTestDriver(feeder(store)) as right, TopologyTestDriver(joiner(store, report)) as left:
-        left.feed({"l": [("a", 100, "l1", "l0"), ("b", 150, "l2", "l0")]})
-        left.commit()
-        assert left.emitted("match") == []
-        right.feed({"r": [("a", 95, "r1", "r0"), ("a", 101, "r2", "r1"), ("a", 120, "r3", "r0")]})
-        right.commit()
-        report.value = 100
-        left.heartbeat()
-        left.commit()
-        assert left.emitted("match") == []
-        report.value = 101
-        left.heartbeat()
-        left.commit()
-        assert left.emitted("match") == [("l1", "r1")]
-        report.value = datetime.fromtimestamp(0.151, UTC)
-        left.heartbeat()
-        left.commit()
-        assert left.emitted("match", 4) == [("l2", None)]
-        assert report.calls == 4  # once per planned transaction
-
-
 def test_a_report_is_pinned_so_a_replay_has_the_same_one():
     store, report = Counting(), Reports(101)
     with TopologyTestDriver(joiner(store, report)) as left:
@@ -70,16 +45,14 @@ def test_a_report_is_asked_again_after_refresh():
     with TopologyTestDriver(joiner(MemoryStore(), report, refresh=Duration(1000))) as left:
         start = left.clock.now() // 1000
         for number, calls in enumerate((1, 1, 1, 2, 2)):
-            left.feed({"l": [("a", 100 + number, f"l{number}", "l0")]}, at=start + 400 * number)
-            left.commit()
+            commit(left, {"l": [("a", 100 + number, f"l{number}", "l0")]}, at=start + 400 * number)
             assert report.calls == calls
 
 
 def test_a_report_is_asked_again_without_data_while_rows_are_held():
     report = Reports(50)
     with TopologyTestDriver(joiner(MemoryStore(), report, refresh=Duration(1000))) as left:
-        left.feed({"l": [("a", 100, "l1", "l0")]})
-        left.commit()
+        commit(left, {"l": [("a", 100, "l1", "l0")]})
         report.value = 200
         left.advance(0.9)
         assert left.active == {}
@@ -104,19 +77,16 @@ def test_a_report_that_is_garbage_or_goes_backwards_is_logged_once_and_nothing_i
     """A14: the consumed time stays."""
     report = Reports(101)
     with TopologyTestDriver(joiner(MemoryStore(), report)) as left:
-        left.feed({"l": [("a", 100, "l1", "l0"), ("a", 110, "l2", "l0")]})
-        left.commit()
+        commit(left, {"l": [("a", 100, "l1", "l0"), ("a", 110, "l2", "l0")]})
         report.value = answer
         with caplog.at_level(logging.WARNING):
             for number in (3, 4):
-                left.feed({"l": [("a", 100, f"l{number}", "l0")]})
-                left.commit()
+                commit(left, {"l": [("a", 100, f"l{number}", "l0")]})
         told = [one.getMessage() for one in caplog.records if said in one.getMessage()]
         assert len(told) == 1
         assert left.emitted("match") == [("l1", None), ("l3", None), ("l4", None)]
         report.value = 111
-        left.heartbeat()
-        left.commit()
+        commit(left)
         assert left.emitted("match")[3:] == [("l2", None)]
 
 
@@ -124,31 +94,18 @@ def test_a_joiner_leaves_the_mark_to_the_feeder():
     """Whoever only reads may read any topology's store; the feeder notices what was lost."""
     store = Counting()
     with TopologyTestDriver(feeder(store)) as right:
-        right.feed({"r": [("a", 95, "r1", "r0")]})
-        right.commit()
+        commit(right, {"r": [("a", 95, "r1", "r0")]})
         mark = store.mark()
         with TopologyTestDriver(joiner(store, Reports(200))) as left:
-            left.feed({"l": [("a", 100, "l1", "l0")]})
-            left.commit()
+            commit(left, {"l": [("a", 100, "l1", "l0")]})
             assert left.emitted("match") == [("l1", "r1")]
         assert store.mark() == mark
         store.inner = MemoryStore()
         with TopologyTestDriver(joiner(store, Reports(200))) as left:
-            left.feed({"l": [("a", 100, "l1", "l0")]})
-            left.commit()
+            commit(left, {"l": [("a", 100, "l1", "l0")]})
             assert left.emitted("match") == [("l1", None)]
         with pytest.raises(StateError, match="lost rows"):
             right.restart()
-
-
-def test_a_joiner_ends_with_all_rows():
-    with TopologyTestDriver(joiner(MemoryStore(), Reports())) as left:
-        left.feed({"l": [("a", 100, "l1", "l0")]})
-        left.commit()
-        left.end_of_input()
-        left.commit()
-        assert left.emitted("match") == [("l1", None)]
-        assert left.state("sync-left").to_pylist() == []
 
 
 def test_look_ups_in_the_feeds_topology_see_the_rows_of_their_transaction_without_its_position():
@@ -161,6 +118,5 @@ def test_look_ups_in_the_feeds_topology_see_the_rows_of_their_transaction_withou
     builder.set_bolt("match", match).fields_grouping("sync", ["key"])
     builder.set_bolt("fill", StoreFeed(RIGHT, store, retain=Duration(100))).fields_grouping("feed", "r", ["key"])
     with TopologyTestDriver(builder.build_topology()) as driver:
-        driver.feed({"l": [("a", 100, "l1", "l0")], "r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"l": [("a", 100, "l1", "l0")], "r": [("a", 95, "r1", "r0")]})
         assert driver.emitted("match") == [("l1", "r1")]

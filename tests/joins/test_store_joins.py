@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers.store_joins import Counting, net
+from helpers.store_joins import Counting, commit, end, net
 
-from txstorm import Duration
 from txstorm.errors import BlockedError, StateError
 from txstorm.joins import MemoryStore, Side, StoreRow
 from txstorm.operations.rewind import rewind
@@ -18,11 +17,9 @@ def test_left_rows_wait_until_the_right_side_is_consumed_past_them_and_are_then_
     """A16, A17, A20: strictly past them, by the slowest right partition."""
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 101, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"l": [("a", 100, "l1", "l0"), ("b", 101, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
         assert driver.emitted("fill", stream="position") == [(None,)]  # nothing of r1
-        driver.feed({"l": [("c", 100, "l3", "l0")], "r": [("a", 100, "r2", "r1"), ("a", 300, "r3", "r0")]})
-        driver.commit()
+        commit(driver, {"l": [("c", 100, "l3", "l0")], "r": [("a", 100, "r2", "r1"), ("a", 300, "r3", "r0")]})
         assert driver.emitted("fill", 2, stream="position") == [(100_000,)]
         assert driver.emitted("match") == []  # more right rows of 100 may follow
         held = driver.state("sync-left").to_pylist()
@@ -31,8 +28,7 @@ def test_left_rows_wait_until_the_right_side_is_consumed_past_them_and_are_then_
             ("b", 101_000, "l2", "l0"),
             ("c", 100_000, "l3", "l0"),
         ]
-        driver.feed({"r": [("a", 102, "r4", "r1")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 102, "r4", "r1")]})
         assert driver.emitted("sync", 3) == [("a", 100, "l1", "l0"), ("c", 100, "l3", "l0"), ("b", 101, "l2", "l0")]
         assert driver.emitted("match", 3) == [("l1", "r1"), ("l1", "r2"), ("l3", None), ("l2", None)]
         assert driver.emitted("match", stream="unmatched_left") == [("c", 100, "l3", "l0"), ("b", 101, "l2", "l0")]
@@ -43,15 +39,12 @@ def test_puts_and_look_ups_are_batched():
     """A12, A13: r rows of a transaction and task take ceil(r / batch_size) requests."""
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"r": [(f"k{i}", 100 + i, f"r{i}", f"r{i % 2}") for i in range(7)]})
-        driver.commit()
+        commit(driver, {"r": [(f"k{i}", 100 + i, f"r{i}", f"r{i % 2}") for i in range(7)]})
         assert [len(rows) for rows in store.puts] == [3, 3, 1]
-        driver.feed({"l": [(f"k{i}", 100 + i, f"l{i}", "l0") for i in range(5)]})
-        driver.commit()
+        commit(driver, {"l": [(f"k{i}", 100 + i, f"l{i}", "l0") for i in range(5)]})
         assert len(driver.emitted("match", 2)) == 5
         assert [len(keys) for keys in store.gets] == [4, 1]
-        driver.heartbeat()
-        driver.commit()
+        commit(driver)
         assert (len(store.puts), len(store.gets)) == (3, 2)
 
 
@@ -59,8 +52,7 @@ def test_stored_rows_have_all_fields_of_their_tuples():
     """A10: any data by key."""
     store = MemoryStore()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"r": [("a", 100, "r1", "r0"), (None, 100, "r2", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 100, "r1", "r0"), (None, 100, "r2", "r0")]})
     value = {"key": "a", "ts": 100, "id": "r1", "part": "r0"}
     assert store.get_many(["a"], None, None) == {"a": [StoreRow("a", "r1", 100_000, value)]}
 
@@ -86,13 +78,11 @@ def test_look_ups_see_staged_rows_and_the_first_row_of_an_id():
     """The right rows of the same transaction match; a row that comes again does not replace the first one."""
     store = MemoryStore()
     with TopologyTestDriver(net(store, select=["left:id", "right:id", "right:ts"])) as driver:
-        driver.feed(
-            {"r": [("a", 95, "r1", "r0"), ("a", 95, "r1", "r0"), ("a", 95, "r2", "r0"), ("a", 200, "r9", "r1")]}
+        commit(
+            driver, {"r": [("a", 95, "r1", "r0"), ("a", 95, "r1", "r0"), ("a", 95, "r2", "r0"), ("a", 200, "r9", "r1")]}
         )
-        driver.commit()
         rows = [("a", 99, "r1", "r0"), ("a", 200, "r4", "r0"), ("a", 100, "r3", "r1"), ("a", 200, "r5", "r1")]
-        driver.feed({"l": [("a", 100, "l1", "l0")], "r": rows})
-        driver.commit()
+        commit(driver, {"l": [("a", 100, "l1", "l0")], "r": rows})
         assert driver.emitted("match") == [("l1", "r1", 95), ("l1", "r2", 95), ("l1", "r3", 100)]
 
 
@@ -106,59 +96,14 @@ def test_look_ups_of_one_group_see_rows_that_are_staged_but_not_put():
         assert driver.emitted("match") == [("l1", "r1")]
 
 
-def test_a_paused_right_side_that_is_read_to_its_end_holds_nothing_back():
-    """A17: its position is the stamp; with grace, that much less; heartbeats are enough."""
-    for grace, due in ((None, 2), (Duration(50), 3)):
-        right = Side("feed", "r", key="key", time="ts", id="id", partition="part", grace=grace)
-        with TopologyTestDriver(net(MemoryStore(), right=right)) as driver:
-            base = driver.clock.now() // 1000 + 1000
-            driver.feed({"l": [("a", base, "l1", "l0")], "r": [("a", base - 5, "r1", "r0")]}, at=base)
-            driver.commit()
-            assert driver.emitted("match") == []
-            driver.feed({"r": []}, at=base + 10, caught_up=["r"])
-            driver.commit()
-            assert len(driver.emitted("match", 2)) == (due == 2)
-            driver.feed({}, at=base + 60, caught_up=["r"])
-            driver.commit()
-            assert driver.emitted("match") == [("l1", "r1")]
-
-
 def test_the_end_of_input_passes_all_rows_and_expires_none():
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"l": [("a", 100, "l1", "l0"), (None, 90, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
-        driver.commit()
-        driver.end_of_input()
-        driver.commit()
+        commit(driver, {"l": [("a", 100, "l1", "l0"), (None, 90, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
+        end(driver)
         assert driver.emitted("match") == [("l2", None), ("l1", "r1")]
         assert driver.emitted("match", stream="unmatched_left") == [(None, 90, "l2", "l0")]
         assert store.expired == []
-
-
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        ("inner", [("l1", "r1"), ("l1", "r2")]),
-        ("left", [("l1", "r1"), ("l1", "r2"), ("l2", None)]),
-        ("left_outer", [("l1", "r1"), ("l1", "r2"), ("l2", None)]),
-    ],
-)
-def test_join_types_with_right_fields(how, expected):
-    """A18, A20: matched and unmatched left rows."""
-    assert _once(how=how) == (expected, [("b", 100, "l2", "l0")])
-
-
-@pytest.mark.parametrize(("how", "expected"), [("semi", [("l1",)]), ("leftsemi", [("l1",)]), ("anti", [("l2",)])])
-def test_join_types_with_left_fields_only(how, expected):
-    assert _once(how=how, select=["left:id"]) == (expected, [("b", 100, "l2", "l0")])
-
-
-def _once(**options):
-    with TopologyTestDriver(net(MemoryStore(), **options)) as driver:
-        right = [("a", 99, "r1", "r0"), ("a", 100, "r2", "r0"), ("a", 101, "r3", "r0"), ("a", 200, "r4", "r1")]
-        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")], "r": [*right, ("a", 200, "r5", "r0")]})
-        driver.commit()
-        return driver.emitted("match"), driver.emitted("match", stream="unmatched_left")
 
 
 def test_all_fields_of_both_sides_by_default_and_doubles_are_named_after_their_streams():
@@ -167,29 +112,14 @@ def test_all_fields_of_both_sides_by_default_and_doubles_are_named_after_their_s
     assert list(topology.component("match").streams["default"].fields) == names
 
 
-def test_rows_later_than_a_left_row_match_with_after():
-    options = {"before": Duration(0), "after": Duration(20), "sync": {"after": Duration(20)}}
-    with TopologyTestDriver(net(MemoryStore(), **options)) as driver:
-        right = [("a", 99, "r1", "r0"), ("a", 100, "r2", "r0"), ("a", 120, "r3", "r0"), ("a", 120, "r4", "r1")]
-        driver.feed({"l": [("a", 100, "l1", "l0")], "r": right})
-        driver.commit()
-        assert driver.emitted("match") == []
-        driver.feed({"r": [("a", 121, "r5", "r0"), ("a", 121, "r6", "r1")]})
-        driver.commit()
-        assert driver.emitted("match") == [("l1", "r2"), ("l1", "r3"), ("l1", "r4")]
-
-
 def test_rows_expire_behind_the_position_and_late_ones_are_not_put():
     """A17: the store holds `retain` of the right side, whatever the left side does."""
     store = MemoryStore()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"r": [("a", 100, "r1", "r0"), ("a", 100, "r2", "r1")]})
-        driver.commit()
-        driver.feed({"r": [("a", 201, "r3", "r0"), ("a", 201, "r4", "r1")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 100, "r1", "r0"), ("a", 100, "r2", "r1")]})
+        commit(driver, {"r": [("a", 201, "r3", "r0"), ("a", 201, "r4", "r1")]})
         assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r3", "r4"]
-        driver.feed({"r": [("a", 50, "r5", "r0"), ("a", 150, "r6", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 50, "r5", "r0"), ("a", 150, "r6", "r0")]})
         assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r6", "r3", "r4"]
 
 
@@ -198,8 +128,7 @@ def test_rows_that_their_own_transaction_expires_are_seen_in_it_and_not_kept():
     store = MemoryStore()
     with TopologyTestDriver(net(store)) as driver:
         rows = [("a", time, f"r{time}{part}", part) for time in (1, 400, 500) for part in ("r0", "r1")]
-        driver.feed({"l": [("a", 1, "l1", "l0")], "r": rows})
-        driver.commit()
+        commit(driver, {"l": [("a", 1, "l1", "l0")], "r": rows})
         assert [one.id for one in store.get_many(["a"], None, None)["a"]] == ["r400r0", "r400r1", "r500r0", "r500r1"]
         assert driver.emitted("match", 1) == [("l1", "r1r0"), ("l1", "r1r1")]
 
@@ -209,10 +138,8 @@ def test_keys_of_several_fields():
     sides = [Side("feed", one, key=["key", "part"], time="ts", id="id") for one in "lr"]
     with TopologyTestDriver(net(MemoryStore(), left=sides[0], right=sides[1], key=["key", "part"])) as driver:
         right_rows = [(1, 95, "r1", "p"), (2, 96, "r2", "p"), (1, 97, "r3", "q"), (1, 98, "r4", None)]
-        driver.feed({"l": [(1, 100, "l1", "p"), (1, 100, "l2", None), (1, 100, "l3", "q")], "r": right_rows})
-        driver.commit()
-        driver.end_of_input()
-        driver.commit()
+        commit(driver, {"l": [(1, 100, "l1", "p"), (1, 100, "l2", None), (1, 100, "l3", "q")], "r": right_rows})
+        end(driver)
         assert driver.emitted("match") == [("l1", "r1"), ("l2", None), ("l3", "r3")]
 
 
@@ -221,10 +148,8 @@ def test_typed_keys_match_by_type():
     with TopologyTestDriver(net(MemoryStore())) as driver:
         right_rows = [(1, 95, "r1", "r0"), (True, 96, "r2", "r0"), ("1", 97, "r3", "r1")]
         left_rows = [(1, 100, "l1", "l0"), (True, 100, "l2", "l0"), ("1", 100, "l3", "l0")]
-        driver.feed({"l": left_rows, "r": right_rows})
-        driver.commit()
-        driver.end_of_input()
-        driver.commit()
+        commit(driver, {"l": left_rows, "r": right_rows})
+        end(driver)
         assert sorted(driver.emitted("match")) == [("l1", "r1"), ("l2", "r2"), ("l3", "r3")]
 
 
@@ -232,28 +157,11 @@ def test_typed_keys_match_by_type():
 def test_a_restart_continues_with_what_was_held_and_put(tasks):
     store = Counting()
     with TopologyTestDriver(net(store, tasks=tasks)) as driver:
-        driver.feed({"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")], "r": [("a", 95, "r1", "r0")]})
         driver.restart(net(store, tasks=3 - tasks))
-        driver.heartbeat()
-        driver.commit()
-        driver.feed({"r": [("b", 101, "r2", "r0"), ("b", 101, "r3", "r1")]})
-        driver.commit()
+        commit(driver)
+        commit(driver, {"r": [("b", 101, "r2", "r0"), ("b", 101, "r3", "r1")]})
         assert sorted(driver.emitted("match"), key=str) == [("l1", "r1"), ("l2", None)]
-
-
-def test_an_opaque_replay_that_shrinks_puts_only_what_it_has():
-    store = Counting()
-    with TopologyTestDriver(net(store, opaque=True)) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 96, "r2", "r0"), ("a", 300, "r3", "r1")]})
-        driver.ack(1)
-        driver.fail(1)
-        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 300, "r3", "r1")]})
-        driver.commit()
-        assert [one.id for rows in store.puts for one in rows] == ["r1", "r3"]
-        driver.feed({"l": [("a", 100, "l1", "l0")], "r": [("a", 96, "r2", "r0"), ("a", 300, "r4", "r0")]})
-        driver.commit()
-        assert driver.emitted("match") == [("l1", "r1"), ("l1", "r2")]
 
 
 def test_a_put_that_fails_after_the_decision_is_made_by_the_next_start():
@@ -271,8 +179,7 @@ def test_a_put_that_fails_after_the_decision_is_made_by_the_next_start():
 def test_a_look_up_that_fails_replays_the_batch():
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 120, "r2", "r1"), ("a", 120, "r3", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 95, "r1", "r0"), ("a", 120, "r2", "r1"), ("a", 120, "r3", "r0")]})
         driver.feed({"l": [("a", 100, "l1", "l0")]})
         store.away = 1
         driver.ack(2)
@@ -288,8 +195,7 @@ def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
         for number in range(3):
             time = 100 + 20 * number
             rows = [("a", time - 5, f"r{number}", "r0"), ("a", time + 5, f"s{number}", "r1")]
-            driver.feed({"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
-            driver.commit()
+            commit(driver, {"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
         first = driver.emitted("match")
         spout = driver.topology.spout.object
     target = rewind_target(tmp_path, instant(106_000))
@@ -310,8 +216,7 @@ def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
         for number in (1, 2):
             time = 100 + 20 * number
             rows = [("a", time - 5, f"r{number}", "r0"), ("a", time + 5, f"s{number}", "r1")]
-            driver.feed({"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
-            driver.commit()
+            commit(driver, {"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
         assert [one for one in first if one[0] != "l0"] == driver.emitted("match")
         assert sorted(one.id for one in store.inner.get_many(["a"], None, None)["a"]) == before
 
@@ -319,8 +224,7 @@ def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
 def test_a_store_that_was_emptied_or_is_another_topologys_is_refused():
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 95, "r1", "r0")]})
         full, store.inner = store.inner, MemoryStore()
         with pytest.raises(StateError, match="lost rows"):
             driver.restart()
@@ -333,11 +237,9 @@ def test_a_store_that_was_emptied_or_is_another_topologys_is_refused():
 def test_a_store_from_an_older_copy_is_refused_at_the_next_put():
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        driver.feed({"r": [("a", 95, "r1", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 95, "r1", "r0")]})
         old = store.inner.mark()
-        driver.feed({"r": [("a", 96, "r2", "r0")]})
-        driver.commit()
+        commit(driver, {"r": [("a", 96, "r2", "r0")]})
         store.inner._mark = old
         driver.feed({"r": [("a", 97, "r3", "r0")]})
         with pytest.raises(StateError, match="lost rows"):

@@ -7,6 +7,7 @@ import os
 import random
 
 import pytest
+from crashes import crashing
 from stateful_nets import (
     CALLS,
     LINES,
@@ -21,7 +22,7 @@ from stateful_nets import (
     table_of,
 )
 
-from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, faults, rewind
+from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, rewind
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
@@ -112,10 +113,8 @@ def test_a_discarded_attempt_is_rolled_back_and_replayed(settings):
 def test_what_an_earlier_run_has_prepared_is_rolled_back():
     """Row W36."""
     with TopologyTestDriver(net(Hooked(), tasks=1, **KEPT)) as driver:
-        faults.arm("p6.before:raise:1")
-        with pytest.raises(faults.InjectedFault):
+        with crashing("p6.before"):
             driver.commit(1)
-        faults.arm("")
         assert KeptProvider.kept.new_state("count-0").prepared() == 1
         CALLS.clear()
         driver.restart(net(Hooked(), tasks=1, **KEPT))
@@ -132,10 +131,8 @@ def test_what_is_decided_is_committed_by_the_next_start(settings, point):
     with TopologyTestDriver(net(Hooked(), tasks=1, **settings)) as driver:
         driver.commit(1)
         CALLS.clear()
-        faults.arm(f"{point}:raise:1")
-        with pytest.raises(faults.InjectedFault):
+        with crashing(point):
             driver.commit(2)
-        faults.arm("")
         assert [call for call in CALLS if call[0] == "pre_commit"] == []
         CALLS.clear()
         driver.restart(net(Hooked(), tasks=1, **settings))
@@ -146,10 +143,8 @@ def test_what_is_decided_is_committed_by_the_next_start(settings, point):
 def test_what_is_committed_is_not_committed_again_after_a_crash():
     with TopologyTestDriver(net(Hooked(), tasks=1, **KEPT)) as driver:
         driver.commit(1)
-        faults.arm("p8.before:raise:1")
-        with pytest.raises(faults.InjectedFault):
+        with crashing("p8.before"):
             driver.commit(2)
-        faults.arm("")
         CALLS.clear()
         driver.restart(net(Hooked(), tasks=1, **KEPT))
         assert CALLS == []
@@ -341,7 +336,10 @@ def test_settings_given_later_choose_the_provider():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"state_provider": "rediss"}, "did you mean 'redis'"),
+        (
+            {"state_provider": "rediss"},
+            "setting state_provider: 'rediss' is unknown .did you mean 'redis'.*use delta, memory, redis or MODULE:CLASS",
+        ),
         ({"state_provider_config": '{"a": "hunter2"'}, "state_provider_config: got a str: expected a JSON object"),
         ({"state_provider": "redis", "state_provider_config": '{"a": "hunter2"}'}, "configuration key 'a' is unknown"),
         ({"topology.state.checkpoint.interval.ms": 50}, "state_checkpoint_interval: .*greater than or equal to 0.1"),

@@ -10,9 +10,7 @@ from window_cases import Report, at, committed, driver, ids, topology
 
 from txstorm import Count, Duration, SinkTable, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt, run
 from txstorm.api.composite import CompositeSpout
-from txstorm.errors import TopologyError, TxstormError
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.testing import FeedSpout
 
 SECONDS = Duration.seconds
 EVENTS = [(f"e{n}", n) for n in range(1, 41)]
@@ -95,73 +93,6 @@ def test_windows_of_real_time_lose_nothing_and_repeat_nothing(make_engine, tmp_p
     assert found == [name for name, _ in EVENTS]
 
 
-def test_idle_partitions_and_inputs_are_left_out_until_they_have_data_again():
-    """U1: those with the latest data are never left out, so that the watermark does not run ahead of all data."""
-    bolt = Report().with_tumbling_window(SECONDS(1)).with_timestamp_field("ts").with_partition_field("p")
-    bolt.with_idle_timeout(SECONDS(5))
-    with driver(topology(bolt, fields=("id", "ts", "p"))) as running:
-        committed(running, [("a", 1500, "x"), ("b", 500, "y")], 0)
-        committed(running, [("a", 2500, "x")], 4.999)
-        assert running.watermark("w") == at(0.5)
-        committed(running, [], 5)
-        assert running.watermark("w") == at(2.5)
-        committed(running, [("b", 2600, "y")], 6)
-        committed(running, [("a", 9000, "x")], 7)
-        assert running.watermark("w") == at(2.6)
-        committed(running, [], 60)
-        assert running.watermark("w") == at(9)
-
-
-def test_the_policy_is_stored_and_another_one_refused(tmp_path):
-    """U2."""
-    streams = ("s1", "s2")
-    bolt = Report().with_tumbling_window(SECONDS(1)).with_timestamp_field("ts")
-    spout = FeedSpout(dict.fromkeys(streams, ("id", "ts")))
-
-    def made(policy):
-        builder = TransactionalTopologyBuilder("t", "feed", spout)
-        declared = builder.set_bolt("w", bolt.with_watermark_policy(policy))
-        for name in streams:
-            declared.global_grouping("feed", name)
-        return builder.build_topology()
-
-    with driver(made("max"), data_dir=tmp_path / "data") as running:
-        running.commit(running.feed({"s1": [("a", 1500)], "s2": [("b", 300)]}))
-        assert running.watermark("w") == at(1.5)
-        running.commit(running.feed({"s1": [("c", 2500)], "s2": [("d", 300)]}))
-        assert [row[4] for row in running.late("w")] == [("d", 300)]
-    with pytest.raises(TxstormError, match="policy"):
-        with driver(made("min"), data_dir=tmp_path / "data") as running:
-            running.commit(running.feed({"s1": [("e", 4000)], "s2": []}))
-
-
-def test_early_results_of_windows_that_got_tuples():
-    """U4: at most every second of stamps, by a timer if nothing comes; what is new and expired stays the same."""
-
-    class Finals(Report):
-        fields = ("content", "new", "expired", "final")
-
-        def execute(self, window):
-            parts = (ids(window.get()), ids(window.get_new()), ids(window.get_expired()))
-            self.collector.emit(*parts, window.final)
-
-    bolt = Finals().with_window(SECONDS(20), SECONDS(10)).with_timestamp_field("ts").with_early_results(SECONDS(1))
-    with driver(topology(bolt)) as running:
-        assert committed(running, [("a", 5000)], 0) == []
-        assert committed(running, [("b", 12000)], 1) == [
-            (["a"], ["a"], [], True),
-            (["a", "b"], ["b"], [], False),
-            (["b"], ["b"], ["a"], False),
-        ]
-        running.advance(5)
-        assert running.active == {}
-        committed(running, [("c", 13000)])
-        assert running.emitted("w", 3) == [
-            (["a", "b", "c"], ["b", "c"], [], False),
-            (["b", "c"], ["b", "c"], ["a"], False),
-        ]
-
-
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_late_tuples_are_usable_counted_and_change_results_within_the_allowed_lateness(parallelism):
     """U5."""
@@ -180,22 +111,3 @@ def test_late_tuples_are_usable_counted_and_change_results_within_the_allowed_la
         assert running.emitted("w", 2, stream="retractions") == [("a", at(0), at(1), 1, 1)]
         committed(running, [("a", 3000, 1)])
         assert committed(running, [("a", 700, 4)]) == []
-
-
-def test_declarations_that_would_keep_everything_are_warned_about_and_contradictions_refused():
-    """U8."""
-
-    def counts(**ttl):
-        return WindowAggregate("id", table="counts", n="count", **ttl).with_timestamp_field("ts")
-
-    made = topology(counts().with_tumbling_window(SECONDS(1)))
-    assert any("ttl" in warning for warning in made.warnings)
-    assert not topology(counts(ttl=timedelta(days=1)).with_tumbling_window(SECONDS(1))).warnings
-    with pytest.raises(TopologyError, match="allowed lateness"):
-        topology(counts().with_tumbling_window(Count(2)).with_allowed_lateness(SECONDS(1)))
-    with pytest.raises(TopologyError, match=r"two tasks may get tuples of one key; use fields_grouping"):
-        topology(
-            Report().with_tumbling_window(SECONDS(1)).with_key("id").with_timestamp_field("ts"),
-            parallelism=2,
-            group="ts",
-        )

@@ -6,7 +6,7 @@ import importlib
 import json
 
 import pytest
-from window_cases import clock, shown
+from window_cases import WORKED_EXAMPLES, clock, shown
 
 from txstorm import Count, Duration, KeyedState, SinkTable, TransactionalTopologyBuilder, WindowedBolt, run
 from txstorm.cli.main import execute
@@ -18,10 +18,6 @@ ENGINES = ("local", "spark")
 ONE, TWO, EACH = 100, 6, 1
 """Tuples per batch: all in one, two batches (of the worked examples), one tuple in each."""
 
-WORKED_EXAMPLES = [
-    *(("e1", "6:00:03"), ("e2", "6:00:05"), ("e3", "6:00:07"), ("e4", "6:00:18"), ("e5", "6:00:26"), ("e6", "6:00:36")),
-    *(("e7", "8:00:25"), ("e8", "8:00:26"), ("e9", "8:00:27"), ("e10", "8:00:39")),
-]
 WORKED_WINDOWS = {
     "5:59:50 6:00:10": "e1 e2 e3",
     "6:00:00 6:00:20": "e1 e2 e3 e4",

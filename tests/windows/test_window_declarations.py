@@ -22,8 +22,16 @@ CALLS = {
         "the window's slide: expected a duration longer",
     ),
     "a negative length": (lambda: Report().with_window(Duration.seconds(-1)), "Duration.seconds.-1.: expected"),
+    "a negative timedelta": (
+        lambda: Report().with_window(timedelta(seconds=-1)),
+        "the window's length: expected a duration longer than 0",
+    ),
+    "a negative slide": (lambda: Report().with_window(SECOND, Count(-1)), "Count.-1.: expected a whole number"),
     "a count of 0": (lambda: Report().with_tumbling_window(Count(0)), "Count.0.: expected a whole number"),
-    "no length": (lambda: Report().with_window(None), "the window's length: expected a Duration"),
+    "no length": (
+        lambda: Report().with_window(None),
+        "the window's length: expected a Duration.*write for example",
+    ),
     "a number as length": (lambda: Report().with_window(10), "the window's length: expected a Duration.*got 10"),
     "a slide that is no extent": (lambda: Report().with_window(SECOND, "x"), "the window's slide: expected"),
     "a gap of 0": (lambda: Report().with_session_window(Duration(0)), "the gap between sessions"),
@@ -49,8 +57,9 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_argument_is_refused_at_the_call(name):
     call, message = CALLS[name]
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as refused:
         call()
+    assert "\n" not in str(refused.value)
 
 
 class NoExecute(WindowedBolt):
@@ -62,11 +71,11 @@ def tumbling(bolt=None):
 
 
 BUILDS = {
-    "no windows": (lambda: Report(), "it declares no windows"),
+    "no windows": (lambda: Report(), "'w': it declares no windows; call with_window"),
     "no execute": (lambda: tumbling(NoExecute()), "NoExecute does not override execute"),
     "a late stream without timestamp": (
         lambda: tumbling().with_late_tuple_stream("late"),
-        "with_late_tuple_stream needs",
+        "'w': with_late_tuple_stream needs timestamps; call with_timestamp_field",
     ),
     "a lag without timestamp": (lambda: tumbling().with_lag(SECOND), "with_lag needs timestamps"),
     "an unknown timestamp field": (
@@ -81,7 +90,14 @@ BUILDS = {
         lambda: tumbling().with_key("user"),
         "with_key: stream 's1' of 'feed' has no field 'user'",
     ),
-    "a key that two tasks may get": (lambda: tumbling().with_key("id"), "two tasks may get tuples of one key"),
+    "a key that two tasks may get": (
+        lambda: tumbling().with_key("id"),
+        "'w': with_key: its input 'feed' is grouped by .*, so two tasks may get tuples of one key; use fields_",
+    ),
+    "allowed lateness with counts": (
+        lambda: WindowAggregate("id", table="r", n="count").with_window(Count(2)).with_allowed_lateness(SECOND),
+        "'w': WindowAggregate needs a duration .*cannot have an allowed lateness.*use a WindowedBolt",
+    ),
     "early results of counts": (
         lambda: Report().with_window(Count(2)).with_early_results(SECOND),
         "early results need",

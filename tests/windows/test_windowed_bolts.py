@@ -4,22 +4,13 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from window_cases import EPOCH, Report, at, clock, committed, contents, driver, ids, shown, topology
+from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, contents, driver, ids, shown, topology
 
 from txstorm import BaseWindowedBolt, Count, Duration, KeyedState, TransactionalTopologyBuilder, WindowedBolt
 from txstorm.errors import EmitError, StateError, TopologyFailed
 from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout
 
-FIRST = [
-    ("e1", "6:00:03"),
-    ("e2", "6:00:05"),
-    ("e3", "6:00:07"),
-    ("e4", "6:00:18"),
-    ("e5", "6:00:26"),
-    ("e6", "6:00:36"),
-]
-SECOND = [("e7", "8:00:25"), ("e8", "8:00:26"), ("e9", "8:00:27"), ("e10", "8:00:39")]
 WINDOWS = [
     ("5:59:50", "6:00:10", ["e1", "e2", "e3"], ["e1", "e2", "e3"], []),
     ("6:00:00", "6:00:20", ["e1", "e2", "e3", "e4"], ["e4"], []),
@@ -43,7 +34,7 @@ def rows(given):
 @pytest.mark.parametrize("cut", ["one batch", "two batches", "one tuple per batch"])
 def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism):
     """W20, W21, W22."""
-    every = rows(FIRST + SECOND)
+    every = rows(WORKED_EXAMPLES)
     batches = {"one batch": [every], "two batches": [every[:6], every[6:]]}.get(cut, [[row] for row in every])
     with driver(topology(worked_example(), parallelism=parallelism)) as running:
         emitted = [one for batch in batches for one in committed(running, batch)]
@@ -434,13 +425,6 @@ def test_an_attribute_that_execute_rebinds_is_an_error():
         with pytest.raises(StateError, match=r"execute has set self.sum at .*KeyedState") as error:
             running.ack(txid)
         assert "self.allowed" not in str(error.value)
-
-
-def test_another_form_than_at_the_last_start_is_refused():
-    with driver(topology(Report().with_tumbling_window(Count(3)))) as running:
-        committed(running, [("a", 1)])
-        with pytest.raises(StateError, match=r"'w'.*length Count\(3\).*length Count\(4\).*another id"):
-            running.restart(topology(Report().with_tumbling_window(Count(4))))
 
 
 class Fragile(Report):

@@ -6,6 +6,11 @@ from txstorm import TransactionalTopologyBuilder, WindowedBolt
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WORKED_EXAMPLES = [
+    *(("e1", "6:00:03"), ("e2", "6:00:05"), ("e3", "6:00:07"), ("e4", "6:00:18"), ("e5", "6:00:26"), ("e6", "6:00:36")),
+    *(("e7", "8:00:25"), ("e8", "8:00:26"), ("e9", "8:00:27"), ("e10", "8:00:39")),
+]
+"""The tuples of the source document's worked examples of windows."""
 
 
 def at(seconds):
