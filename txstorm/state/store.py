@@ -386,6 +386,9 @@ def _opened(
     place: Directory, owner: TopologyIdentity, one: DeclaredTable, recorded: RecordedTables
 ) -> dict[TableRef, DeltaTableState]:
     """Open the existing tables of a declaration and check them against it."""
+    for ref in one.refs:
+        if not recorded.has(ref):
+            place.discard_torn(ref)
     found = {ref: place.table(owner, ref) for ref in one.refs if place.has(ref)}
     tables = list(found.values())
     one.check_fit(tables, recorded=not recorded.lacks(one.refs[0]))

@@ -7,6 +7,7 @@ adds a checksum to each entry that it writes. Entries of foreign writers have no
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,19 @@ def last_checkpoint(table: Path) -> int:
 def check_log(table: Path) -> None:
     """Raise `OSError` if anything that libraries would read as the log of `table` is not a regular file."""
     check_files(table / LOG, (".json", ".parquet", HINT))
+
+
+def torn_creation(log: Path) -> Path | None:
+    """Return the only entry of a log if it is the first one and not complete; None for any other log."""
+    names = sorted(os.listdir(log)) if log.is_dir() else []
+    if [name for name in names if not name.startswith("_")] != [entry_name(0)]:
+        return None
+    entry = log / entry_name(0)
+    try:
+        kinds = {kind for line in read_whole(entry).splitlines() for kind in json.loads(line)}
+    except ValueError:
+        return entry
+    return None if {"protocol", "metaData", "txn"} <= kinds else entry
 
 
 def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:

@@ -302,6 +302,9 @@ class SimPlace(TableDirectory):
         if kind == LOST:
             raise TableCorrupt("the answer to the creation is lost")
 
+    def discard_torn(self, ref: TableRef) -> None:
+        """Do nothing: tables are created at once in simulated worlds of this kind."""
+
     def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
         """Do nothing: the names of simulated directories are durable."""
 

@@ -1,7 +1,8 @@
 """The files of a world: every change of one is a step of a process, and a power cut loses what was not synced.
 
-Python reports changes of files to audit hooks before it makes them, so no code that changes files has to know of worlds:
-a step may pass control to another lane, raise an error in place of the change, or refuse it because the process is dead.
+Python reports changes of files to audit hooks before it makes them, so no code that changes files has to know of
+worlds. A step may pass control to another lane, raise an error in place of the change, or refuse it because the process
+is dead.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -63,7 +63,7 @@ class WorldKind(ABC):
         self.variant = rng.randrange(VARIANTS)
         self.declare(Random(self.variant))  # noqa: S311 - not for secrets
 
-    def declare(self, rng: Random) -> None:
+    def declare(self, rng: Random) -> None:  # noqa: B027 - a kind may declare nothing
         """Draw what the code of the topology declares; `rng` is the same for all worlds of a variant."""
 
     @abstractmethod
@@ -113,12 +113,12 @@ class WorldSpout(TransactionalSpout):
     """Spout of a world: plans ranges of offsets, drawn anew when an undecided batch of an opaque spout is replanned."""
 
     def __init__(self, source: Source, streams: Mapping[str, Sequence[str]]) -> None:
-        self.source, self.streams = source, streams
+        self.source, self.fields_of = source, streams
         self.opaque = source.opaque  # type: ignore[misc]
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the streams of the kind of world."""
-        for name, fields in self.streams.items():
+        for name, fields in self.fields_of.items():
             declarer.declare_stream(name, fields)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:

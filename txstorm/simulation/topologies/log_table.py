@@ -29,11 +29,12 @@ _ACTIONS = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("num_r
 @contextmanager
 def logs_in_python() -> Iterator[None]:
     """Within it, tables are read with `LogTable`."""
-    before, handle.DeltaTable = handle.DeltaTable, LogTable  # type: ignore[misc]
+    before = vars(handle)["DeltaTable"]
+    vars(handle)["DeltaTable"] = LogTable
     try:
         yield
     finally:
-        handle.DeltaTable = before  # type: ignore[misc]
+        vars(handle)["DeltaTable"] = before
 
 
 class LogTable:
@@ -65,7 +66,7 @@ class LogTable:
         raise_if_key_not_exists: bool,
     ) -> None:
         """Write the first entry of a log, as delta-rs does."""
-        meta = {
+        meta: dict[str, Any] = {
             "id": str(uuid.uuid4()),
             "name": None,
             "description": None,

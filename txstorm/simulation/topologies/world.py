@@ -8,18 +8,18 @@ stand-bys, stops, rewinds. A kind of world (`kind.WorldKind`) brings the bolts a
 
 from __future__ import annotations
 
+import errno
 import json
-import shutil
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from txstorm import faults
 from txstorm.api.context import EPOCH
@@ -50,8 +50,8 @@ NEVER = 1 << 60
 STRIKES = (kinds.CRASH, kinds.CRASH, kinds.POWER, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
 """Faults at a step; a kind listed twice is drawn twice as often."""
 STRIKE_STEPS = 600
-_STARTED: dict[tuple[object, ...], tuple[Mapping[Path, bytes | None], dict[str, Entry]]] = {}
-"""Topologies that have been started: their files, and the entries of their ledger."""
+Begun = tuple[Sequence[tuple[Path, bytes | None]], dict[str, Entry]]
+"""What a start has written: files (None: a directory), parents first, and the entries of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,17 @@ class Setting:
             flaky=rng.choice((0, 0, 10)),
             strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),
         )
+
+
+_begun: dict[tuple[object, ...], Begun] = {}
+
+
+def _opened(setting: Setting, variant: int) -> Begun:
+    """Return what a start of this topology writes: to create tables costs more than to open them."""
+    key = setting.kind, variant, setting.opaque
+    if key not in _begun:
+        _begun[key] = TopologyWorld(replace(setting, strikes=())).opened()
+    return _begun[key]
 
 
 def _micros(stamp: datetime) -> int:
@@ -191,7 +202,7 @@ class TopologyWorld:
             written = what.endswith("written")
             self.count(kinds.LOST if written else kind, f"{process} fails at {what}")
             process.struck = True
-            raise OSError(f"injected at {what}")
+            raise OSError(errno.EIO, f"injected at {what}")
 
     def reads_batch(self, attempt: object) -> None:
         """Let a batch fail now and then."""
@@ -249,60 +260,59 @@ class TopologyWorld:
 
     def run(self) -> None:
         """Run the world: first with faults, then healed; raise `Violation` if something is wrong."""
-        with tempfile.TemporaryDirectory(prefix="txstorm-world-") as place:
-            self.data_dir = Path(place) / "data"
-            self.data_dir.mkdir()
-            self.ledger = WorldLedger(self)
-            self.disk = Disk(self.data_dir, self.passes)
-            faults.watch(self.passes)
-            try:
-                with (
-                    ledger_in_memory(self.data_dir, self.ledger),
-                    self.disk.watched(),
-                    logs_in_python(),
-                    self._names_drawn(),
-                ):
-                    self._run()
-            finally:
-                faults.watch(None)
-                for process in [one for one in self._all if not one.dead]:
-                    self._gone(process, "is over")
-                    self.scheduler.kill(process)
-                shutil.rmtree(self.data_dir, ignore_errors=True)
+        begun = self.below(4) > 0 and not self.kind.outside
+        with self._there(_opened(self.setting, self.kind.variant) if begun else None):
+            for _ in range(self.setting.turns):
+                self.more()
+                if not self.processes:
+                    self.start()
+                self.lets_run(100 + self.below(600), jumps=self.below(6))
+                if self.below(5) < 2:
+                    events = (*EVENTS, *self.kind.events)
+                    events[self.below(len(events))](self)
+            self._heal()
 
-    def _begin(self) -> None:
-        """Begin with the tables of an earlier start of this topology: to create them costs more than to open them."""
-        key = self.setting.kind, self.kind.variant, self.setting.opaque
-        if key not in _STARTED:
-            self._healing = True
+    def opened(self) -> Begun:
+        """Start the topology, and return what that has written: later worlds begin with it."""
+        self._healing = True
+        with self._there(None):
             process = self.start()
             self.lets_run(PATIENCE, lambda: process.handle is not None, jumps=100)
             self.ended(process, "has opened")
-            found = [one for one in sorted(self.data_dir.rglob("*"))]
-            files = {one.relative_to(self.data_dir): one.read_bytes() if one.is_file() else None for one in found}
-            _STARTED[key] = files, self.ledger.entries
-            self._healing = False
-            return
-        files, self.ledger.entries = _STARTED[key]
-        for path, data in files.items():
-            if data is None:
-                (self.data_dir / path).mkdir()
-            else:
-                (self.data_dir / path).write_bytes(data)
+            found = sorted(self.data_dir.rglob("*"))
+            files = [(one.relative_to(self.data_dir), one.read_bytes() if one.is_file() else None) for one in found]
+            return files, self.ledger.entries
 
-    def _run(self) -> None:
-        if self.below(4) and not self.kind.outside:
-            self._begin()
-            self.disk.settle()
-        for _ in range(self.setting.turns):
-            self.more()
-            if not self.processes:
-                self.start()
-            self.lets_run(100 + self.below(600), jumps=self.below(6))
-            if self.below(5) < 2 and EVENTS:
-                events = (*EVENTS, *self.kind.events)
-                events[self.below(len(events))](self)
-        self._heal()
+    @contextmanager
+    def _there(self, begun: Begun | None) -> Iterator[None]:
+        """Within it, the world has its directory and its ledger, and sees what its processes do."""
+        with tempfile.TemporaryDirectory(prefix="txstorm-world-") as place:
+            self.data_dir = Path(place) / "data"
+            self.data_dir.mkdir()
+            self.ledger, self.disk = WorldLedger(self), Disk(self.data_dir, self.passes)
+            if begun is not None:
+                files, self.ledger.entries = begun
+                for path, data in files:
+                    there = self.data_dir / path
+                    there.mkdir() if data is None else there.write_bytes(data)
+                self.disk.settle()
+            watched = (
+                self.disk.watched(),
+                logs_in_python(),
+                self._names_drawn(),
+                ledger_in_memory(self.data_dir, self.ledger),
+            )
+            with ExitStack() as stack:
+                for one in watched:
+                    stack.enter_context(one)
+                faults.watch(self.passes)
+                try:
+                    yield
+                finally:
+                    faults.watch(None)
+                    for process in [one for one in self._all if not one.dead]:
+                        self._gone(process, "is over")
+                        self.scheduler.kill(process)
 
     def lets_run(self, picks: int, until: Callable[[], bool] = lambda: False, jumps: int = 1) -> bool:
         """Let all processes run for a while; return whether `until` holds."""
@@ -391,12 +401,11 @@ class TopologyWorld:
         for process in self.processes:
             process.frozen = 0
         self.lets_run(3000, jumps=3)
-        process = self.leader()
-        for other in [one for one in self.processes if one is not process]:
+        leader = self.leader()
+        for other in [one for one in self.processes if one is not leader]:
             self.ended(other, "is ended")
         for _ in range(3):
-            if process is None or process not in self.processes:
-                process = self.start()
+            process = leader if leader in self.processes and leader is not None else self.start()
             if self._commits_all(process):
                 break
         else:
@@ -440,7 +449,7 @@ class TopologyWorld:
     def batches(self) -> list[CommittedBatch]:
         """Return the committed transactions; raise `Violation` unless they hold every row of the source once."""
         rows = read_directory_history(self.data_dir).to_pylist()
-        kept: dict[int, dict[str, object]] = {}
+        kept: dict[int, dict[str, Any]] = {}
         for row in rows:  # a later timeline replaces what it has rewound
             kept = {txid: one for txid, one in kept.items() if txid < row["txid"]}
             kept[row["txid"]] = row
@@ -485,4 +494,4 @@ class TopologyWorld:
     def say(self, what: str) -> None:
         """Record what happens in the trace."""
         if self.trace is not None:
-            self.trace.append(f"-- {what}")
+            self.trace.append(f"-- {what.replace(str(self.data_dir), '')}")

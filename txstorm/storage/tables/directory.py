@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.clients.delta.handle import is_table
+from txstorm.clients.delta.log import LOG, torn_creation
+from txstorm.clients.files import sync_file
 from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.history import append_history, check_history, describe_history
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STATE, Staged
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STAGED, STATE, Staged
 from txstorm.storage.tables.staging import checked_bytes
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import TransactionalTable
+
+log = logging.getLogger("txstorm.open")
 
 
 def unshared() -> None:
@@ -92,6 +97,16 @@ class TableDirectory(ABC):
         """Create the table `ref`; raise `TableCorrupt` if it exists. Called by `create` only."""
 
     @abstractmethod
+    def discard_torn(self, ref: TableRef) -> None:
+        """Remove what a power failure may have left of the creation of a table that the ledger does not record.
+
+        That is a log with a first entry that is not complete, and nothing else; the table is then created anew.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+        """
+
+    @abstractmethod
     def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
         """Make durable the directory names of a table that another coordinator has created."""
 
@@ -142,6 +157,16 @@ class Directory(TableDirectory):
     ) -> None:
         """Create the table `ref`; raise `TableCorrupt` if it exists."""
         self._opened[ref] = DeltaTableState.create(self.path, owner, ref, schema, txid, about)
+
+    def discard_torn(self, ref: TableRef) -> None:
+        """Remove the first entry of a log if it is not complete, and nothing else belongs to the table."""
+        path = self.path / ref.uri
+        if (entry := torn_creation(path / LOG)) is None or any((path / STAGED).glob("*")):
+            return
+        self._check_leads()
+        log.warning("table %s: its creation was interrupted by a power failure; it is created again", ref.uri)
+        entry.unlink()
+        sync_file(entry.parent)
 
     def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
         """Make durable the directory names of a table that another coordinator has created."""
