@@ -4,11 +4,12 @@ Rows are (key, time, partition, id, side), with times in microseconds; the side 
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from join_model import JoinRules, JoinSide
 from window_schedules import duration, time
 
-from txstorm.joins import Side
+from txstorm.joins import IntervalJoin, Side
 
 LEFT, RIGHT = 0, 1
 FIELDS = ("key", "ts", "part", "id", "note")
@@ -114,6 +115,18 @@ def sides_of(rules, component="feed"):
             )
         )
     return made
+
+
+def join_of(rules):
+    left, right = sides_of(rules)
+    return IntervalJoin(
+        left,
+        right,
+        before=timedelta(microseconds=rules.before),
+        after=timedelta(microseconds=rules.after),
+        how=rules.how,
+        select=["l:id"] if rules.how in ("semi", "anti") else ["l:id", "r:id"],
+    )
 
 
 def streams_of(rows):

@@ -7,31 +7,27 @@ them. Rows A2, A5, A6, A20, U6, U9.
 import os
 import random
 from copy import deepcopy
-from datetime import timedelta
 
 import pytest
 from join_model import JoinModel
-from join_schedules import FIELDS, NAMES, cut, join_rules, join_schedule, of_side, ordered_rows, sides_of, streams_of
+from join_schedules import (
+    FIELDS,
+    NAMES,
+    cut,
+    join_of,
+    join_rules,
+    join_schedule,
+    of_side,
+    ordered_rows,
+    streams_of,
+)
 from window_schedules import FedSchedule, run_seeds, time
 
 from txstorm import TransactionalTopologyBuilder, rewind
-from txstorm.joins import IntervalJoin
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "64"))
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
-
-
-def join_of(rules):
-    left, right = sides_of(rules)
-    return IntervalJoin(
-        left,
-        right,
-        before=timedelta(microseconds=rules.before),
-        after=timedelta(microseconds=rules.after),
-        how=rules.how,
-        select=["l:id"] if rules.how in ("semi", "anti") else ["l:id", "r:id"],
-    )
 
 
 def topology_of(rules, *, opaque=False, parallelism=1):

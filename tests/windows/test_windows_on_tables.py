@@ -6,71 +6,17 @@ them.
 
 import os
 import random
-from datetime import datetime
 
 import pytest
-from window_schedules import FedSchedule, duration, extent, micros, run_seeds, time, window_rules, window_schedule
+from window_schedules import FedSchedule, run_seeds, time, window_rules, window_schedule
 from windows_model import INF, Fired, Model
+from windows_world import FIELDS, ByUnit, bolt_of
 
-from txstorm import TransactionalTopologyBuilder, WindowedBolt
+from txstorm import TransactionalTopologyBuilder
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "64"))
-FIELDS = ("unit", "part", "at", "id")
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
-
-
-class ByUnit:
-    def prepare(self, component, stream, targets):
-        self.targets = targets
-
-    def choose_tasks(self, source_task, values):
-        return [values[0]]
-
-
-class Report(WindowedBolt):
-    fields = ("unit", "start", "end", "content", "new", "expired", "first", "final")
-
-    def prepare(self, context, collector):
-        self.context, self.collector = context, collector
-
-    def execute(self, window):
-        unit = self.context.task if window.key is None else window.key
-        ids = [[one["id"] for one in some] for some in (window.get(), window.get_new(), window.get_expired())]
-        assert [one["id"] for one in window] == ids[0]
-        assert window.table.column("id").to_pylist() == ids[0]
-        assert window.new_table.column("id").to_pylist() == ids[1]
-        assert window.expired_table.column("id").to_pylist() == ids[2]
-        assert all(one.source_component == "feed" and one["unit"] == unit for one in window)
-        self.collector.emit(unit, micros(window.start), micros(window.end), *ids, window.first, window.final)
-
-
-def bolt_of(rules, rng):
-    bolt = Report()
-    if rules.gap is not None:
-        gap = rules.gap
-        bolt.with_session_window(lambda one: duration(gap(one["id"])))
-    elif rules.trigger is not None:
-        trigger = rules.trigger
-        bolt.with_window(extent(rules.length), lambda one: trigger(one["id"]))
-    else:
-        bolt.with_window(extent(rules.length), extent(rules.slide))
-    if not rules.processing_time:
-        if rng.random() < 0.7:
-            bolt.with_timestamp_field("at")
-        else:
-            bolt.with_timestamp_extractor(lambda one: one["at"])
-        bolt.with_lag(duration(rules.lag)).with_watermark_interval(duration(rules.interval))
-        bolt.with_watermark_policy(rules.policy).with_partition_field("part").with_late_tuple_stream("late")
-        if rules.idle is not None:
-            bolt.with_idle_timeout(duration(rules.idle))
-    if rules.keyed:
-        bolt.with_key("unit", ttl=None if rules.ttl is None else duration(rules.ttl))
-    if rules.early is not None:
-        bolt.with_early_results(duration(rules.early))
-    if rng.random() < 0.5:
-        bolt.with_columns({"unit": str if rules.keyed else int, "part": str, "at": datetime, "id": int})
-    return bolt
 
 
 def topology_of(rules, seed, parallelism):

@@ -1,8 +1,7 @@
 """Worlds with an interval join: each transaction emits the pairs and unmatched rows of the model, once."""
 
 from join_model import JoinModel
-from join_schedules import KEYS, NAMES, join_rules
-from test_joins_on_tables import FIELDS, join_of
+from join_schedules import FIELDS, KEYS, NAMES, join_of, join_rules
 from window_schedules import micros, time
 from world_bolts import Record, recorded
 

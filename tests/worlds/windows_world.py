@@ -1,13 +1,70 @@
 """Worlds with a windowed bolt: the sink holds each window that the model fires once, in the model's order of txids."""
 
 import json
+import random
+from datetime import datetime
 
-from test_windows_on_tables import FIELDS, ByUnit, bolt_of
-from window_schedules import micros, time, window_rules
+from window_schedules import duration, extent, micros, time, window_rules
 from windows_model import Model
 from world_bolts import Record, recorded
 
+from txstorm import WindowedBolt
 from txstorm.simulation.topologies.kind import WorldKind
+
+FIELDS = ("unit", "part", "at", "id")
+
+
+class ByUnit:
+    def prepare(self, component, stream, targets):
+        self.targets = targets
+
+    def choose_tasks(self, source_task, values):
+        return [values[0]]
+
+
+class Report(WindowedBolt):
+    fields = ("unit", "start", "end", "content", "new", "expired", "first", "final")
+
+    def prepare(self, context, collector):
+        self.context, self.collector = context, collector
+
+    def execute(self, window):
+        unit = self.context.task if window.key is None else window.key
+        ids = [[one["id"] for one in some] for some in (window.get(), window.get_new(), window.get_expired())]
+        assert [one["id"] for one in window] == ids[0]
+        assert window.table.column("id").to_pylist() == ids[0]
+        assert window.new_table.column("id").to_pylist() == ids[1]
+        assert window.expired_table.column("id").to_pylist() == ids[2]
+        assert all(one.source_component == "feed" and one["unit"] == unit for one in window)
+        self.collector.emit(unit, micros(window.start), micros(window.end), *ids, window.first, window.final)
+
+
+def bolt_of(rules, rng):
+    bolt = Report()
+    if rules.gap is not None:
+        gap = rules.gap
+        bolt.with_session_window(lambda one: duration(gap(one["id"])))
+    elif rules.trigger is not None:
+        trigger = rules.trigger
+        bolt.with_window(extent(rules.length), lambda one: trigger(one["id"]))
+    else:
+        bolt.with_window(extent(rules.length), extent(rules.slide))
+    if not rules.processing_time:
+        if rng.random() < 0.7:
+            bolt.with_timestamp_field("at")
+        else:
+            bolt.with_timestamp_extractor(lambda one: one["at"])
+        bolt.with_lag(duration(rules.lag)).with_watermark_interval(duration(rules.interval))
+        bolt.with_watermark_policy(rules.policy).with_partition_field("part").with_late_tuple_stream("late")
+        if rules.idle is not None:
+            bolt.with_idle_timeout(duration(rules.idle))
+    if rules.keyed:
+        bolt.with_key("unit", ttl=None if rules.ttl is None else duration(rules.ttl))
+    if rules.early is not None:
+        bolt.with_early_results(duration(rules.early))
+    if rng.random() < 0.5:
+        bolt.with_columns({"unit": str if rules.keyed else int, "part": str, "at": datetime, "id": int})
+    return bolt
 
 
 class WindowsWorld(WorldKind):
@@ -29,8 +86,6 @@ class WindowsWorld(WorldKind):
         return {f"s{i}": FIELDS for i in range(self.rules.inputs)}
 
     def build(self, builder, world):
-        import random
-
         declarer = builder.set_bolt("w", bolt_of(self.rules, random.Random(self.bolt_seed)), self.tasks)
         for name in self.streams:
             if self.rules.keyed:

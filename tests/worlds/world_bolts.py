@@ -2,7 +2,6 @@
 
 import json
 from collections import defaultdict
-from datetime import datetime
 
 from window_schedules import micros
 

@@ -179,7 +179,7 @@ def make_directories(directory: Path, mode: int = 0o777) -> None:
 
 
 def secure_directories(directory: Path, below: Path, mode: int = 0o777) -> None:
-    """Create `directory`, somewhere below `below`, and make its name and those of its parents durable even if it exists.
+    """Create `directory`, somewhere below `below`; make its name, and those of its parents, durable even if it exists.
 
     For the start of a process: one that was killed may have created a directory and not synced its name, and then a
     power failure would take everything in it, however often that is synced.

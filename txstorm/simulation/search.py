@@ -76,7 +76,7 @@ def simulate(
         processes: number of parallel processes.
         first: number of the first schedule, to continue an earlier call.
         stop_at: each process stops after this many violations.
-        kind: kind of worlds of whole topologies, ``counts`` or ``MODULE:CLASS`` with a `WorldKind`; empty: plain worlds.
+        kind: kind of worlds of topologies: ``counts``, or ``MODULE:CLASS`` with a `WorldKind`; empty: plain worlds.
 
     Raises:
         InputError: a number is out of range, or `kind` is none.

@@ -1,20 +1,25 @@
 """Worlds of whole topologies: shipped code on files, under faults, against models of what it must commit."""
 
+import gc
 import os
 import random
 import re
 from collections import Counter
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
-from txstorm import BatchBolt, Committer, InputError
+from txstorm import BatchBolt, Committer
 from txstorm.api.state import SinkTable
-from txstorm.simulation import simulate, story
+from txstorm.clients.files import sync_file, write_synced
+from txstorm.errors import InputError
 from txstorm.simulation import schedule as kinds
-from txstorm.simulation.search import trace, violation
+from txstorm.simulation import simulate, story, trace
+from txstorm.simulation.search import violation
 from txstorm.simulation.topologies.counts import CountsWorld
 from txstorm.simulation.topologies.disk import Disk
-from txstorm.simulation.topologies.events import crash
 from txstorm.simulation.topologies.kind import WorldKind
 from txstorm.simulation.topologies.named import kind_named
 from txstorm.simulation.topologies.world import Setting, TopologyWorld
@@ -43,6 +48,16 @@ def test_a_schedule_has_the_same_trace_each_time():
     assert trace(setting) == trace(setting)
 
 
+EVERY = [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_first_start_survives_a_power_cut_at_any_step(every):
+    for step in range(1 + SEED % every, 220, every):
+        setting = replace(Setting.drawn("counts", SEED, step), strikes=((step, kinds.POWER),), turns=1)
+        assert violation(TopologyWorld(setting)) is None, setting
+
+
 class Miscounted(CountsWorld):
     def check(self, batches, data_dir):
         return super().check(batches[:-1], data_dir)
@@ -61,38 +76,87 @@ def test_an_unknown_kind_is_refused(name):
 
 
 class WritesLate(BatchBolt, Committer):
-    """Committer that is killed in `finish_batch`, and tries to write in every way that Python has when it ends."""
+    """Committer that is killed the first time it finishes a batch, and then tries to write in every way."""
 
     table = SinkTable("out", {"n": int})
-    place = None
 
     def prepare(self, context, collector, attempt):
-        self.attempts = 0
+        self.sink = context.sink("out")
 
     def execute(self, tuple):
-        pass
+        self.sink_row = tuple["n"]
 
     def finish_batch(self):
-        late = Late()
-        try:
-            KilledWorld.now.dies()
-        except BaseException:
-            write("except")
-            raise
-        finally:
-            write("finally")
-            late.call()
+        world = LateWorld.now
+        if not world.counts[kinds.CRASH]:
+            world.counts[kinds.CRASH] += 1
+            self.late, future = Late(), Future()
+            future.add_done_callback(lambda done: write("callback"))
+            try:
+                world.killed(world.current())
+            except BaseException:
+                future.set_result(None)
+                write("except")
+                raise
+            finally:
+                write("finally")
+        self.sink.append(self.sink_row)
 
 
 class Late:
-    def call(self):
-        future = Future()
-        future.add_done_callback(lambda done: write("callback"))
-        future.set_result(None)
-
     def __del__(self):
         write("del")
 
 
 def write(name):
-    (KilledWorld.now.data_dir / name).write_text("too late")
+    LateWorld.tried.append(name)
+    (LateWorld.now.data_dir / name).write_text("too late")
+
+
+class LateWorld(WorldKind):
+    name, outside = "late", True
+    streams: ClassVar = {"default": ("n",)}
+    tried: ClassVar = []
+
+    def build(self, builder, world):
+        LateWorld.now = world
+        builder.set_committer_bolt("late", WritesLate()).global_grouping("feed")
+
+    def rows(self, partition):
+        return [("default", (1,))]
+
+    def check(self, batches, data_dir):
+        arrived = {name for name in ("except", "finally", "callback", "del") if (data_dir / name).exists()}
+        return f"{arrived} of a dead process arrived" if arrived else None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nothing_that_a_dead_process_does_arrives():
+    counts = Counter()
+    world = TopologyWorld(replace(Setting.drawn(f"{__name__}:LateWorld", 0, 0), strikes=(), flaky=0), counts)
+    assert violation(world) is None
+    gc.collect()
+    assert {"except", "finally", "callback", "del"} <= set(LateWorld.tried)
+    assert counts[kinds.REFUSED] >= 4
+
+
+def test_a_power_cut_takes_any_names_and_contents_that_were_not_synced(tmp_path):
+    lost = Counter()
+    for seed in range(40):
+        place = tmp_path / str(seed)
+        place.mkdir()
+        disk = Disk(place, lambda what: None)
+        with disk.watched():
+            write_synced(place / "synced", b"content")
+            (place / "torn").write_bytes(b"content")
+            sync_file(place)
+            (place / "synced").rename(place / "renamed")
+            write_synced(place / "new", b"content")
+            disk.cut(random.Random(seed).randrange)
+            names = {one.name for one in place.iterdir()}
+            lost.update({"rename": "synced" in names, "new": "new" not in names})
+            lost["torn"] += (place / "torn").read_bytes() != b"content"
+            assert ("synced" in names) != ("renamed" in names)
+            assert all((place / name).read_bytes() == b"content" for name in names - {"torn"})
+    assert all(0 < lost[what] < 40 for what in ("rename", "new")), lost
+    assert lost["torn"] > 20
