@@ -71,6 +71,7 @@ class Fiber(Task):
     def throw(self) -> None:
         """Unwind the stack of the lane of a dead process."""
         if self._greenlet:  # otherwise it never ran
+            self._greenlet.parent = getcurrent()  # when it ends, the lane that kills it goes on
             self._greenlet.throw(Killed)
 
 
