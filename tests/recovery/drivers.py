@@ -14,6 +14,7 @@ from table_ranges import table_ranges
 from watched import Diary
 
 from txstorm.errors import DataDirectoryError
+from txstorm.operations.lifecycle import kill
 from txstorm.operations.status import read_status
 from txstorm.results.read import read_state
 
@@ -38,6 +39,12 @@ class Drive:
         program = loaded().start("-m", "txstorm", *command, env=environment())
         self._started.append(Driver(program, data_dir))
         return self._started[-1]
+
+    def leader(self, *options: str) -> Driver:
+        """Start a driver; return it once it has committed a transaction."""
+        made = self(*options)
+        made.leads()
+        return made
 
     def close(self) -> None:
         """Kill the drivers that are still running."""
@@ -97,6 +104,13 @@ class Driver:
         lines = self._program.printed.splitlines()
         assert lines, self.said
         return code, json.loads(lines[-1])
+
+    def ends_killed(self) -> None:
+        """End it by the command ``kill``; check that all is as undisturbed."""
+        told = kill(self._data_dir)
+        assert told["ended"]
+        assert self.ends()[0] == 0
+        assert_as_undisturbed(self._data_dir, told["committed_txid"])
 
     def interrupt(self) -> tuple[int, dict[str, Any]]:
         """Interrupt it with SIGINT (Ctrl-C); return its exit code and the last line of its output."""

@@ -10,23 +10,27 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from programs import Program, loaded
 from table_ranges import table_ranges
 
+from txstorm import faults, run
 from txstorm.books.books import Books
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Ledger
 from txstorm.results.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
+from txstorm.runtime.handle import RunHandle
 from txstorm.storage.tables.history import read_history
 from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.upkeep.sweep import kept_by
+from txstorm.topology.graph import Topology
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -46,7 +50,7 @@ def start(scenario: str, *argv: Any, fault: str = "", **more: str) -> Program:
     return loaded().start("-m", "scenarios", scenario, *argv, env=environment(TXSTORM_FAULT=fault, **more), merged=True)
 
 
-def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
+def finish(child: Program, timeout: float = 600) -> tuple[int, str]:
     """Wait until a child process ends; return its exit status (negative for a signal) and output."""
     try:
         output, _ = child.communicate(timeout=timeout)
@@ -130,6 +134,29 @@ def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str
         killed(armed, *argv, scenario=scenario)
     else:
         assert "injected" in fails(*argv, fault=armed, scenario=scenario)
+
+
+def ended(topology: Topology, data_dir: Path, engine: Any = "local", **options: Any) -> RunHandle:
+    """Run a topology in this process to the end of its source, or to `until_txid`; raises what ended it."""
+    limit = {} if "until_txid" in options else {"available_now": True}
+    handle = run(topology, engine=engine, data_dir=data_dir, **limit, **options)
+    assert handle.awaitTermination(600)
+    return handle
+
+
+@contextmanager
+def struck(fault: str) -> Iterator[None]:
+    """Arm a fault point in this process; what runs in this context has to end with its error."""
+    faults.arm(fault)
+    with pytest.raises(faults.InjectedFault):
+        yield
+    faults.arm("")
+
+
+def long_if(condition: Callable[..., bool], cells: Iterable[Any]) -> list[Any]:
+    """Return the cells of a grid as parameters of a test; those that meet the condition are tested in long runs only."""
+    values = [cell if isinstance(cell, tuple) else (cell,) for cell in cells]
+    return [pytest.param(*value, marks=pytest.mark.long if condition(*value) else ()) for value in values]
 
 
 def one_published(group: int) -> str:
@@ -232,6 +259,21 @@ def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
     ledger = open_ledger(data_dir, create=False, read_only=not write)
     try:
         yield Books(ledger, data_dir / "intents")
+    finally:
+        ledger.close()
+
+
+def last_decided(data_dir: Path) -> int:
+    """Return the last decided txid of a directory: it is committed, or rolled forward by the next start."""
+    with open_books(data_dir) as books:
+        return max([books.currtx() - 1, *(intent.last for intent in books.intents())])
+
+
+def wait_free(data_dir: Path, seconds: float = 600) -> None:
+    """Wait until the lease can be acquired: after a kill, a lease in ZooKeeper lasts until its session expires."""
+    ledger = open_ledger(data_dir, create=False, read_only=True)
+    try:
+        assert ledger.wait_free(seconds)
     finally:
         ledger.close()
 

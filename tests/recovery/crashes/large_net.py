@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from scenarios.endless import Total
-from watched import Diary, Trouble
+from watched import Diary, Gathering, Trouble
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.api.state import SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.results.read import read_changes, read_sink, read_state, rows_json
+from txstorm.sinks import DeltaSink
 from txstorm.storage.rows.ttl import moment
 
 TTL = timedelta(milliseconds=40)
@@ -90,36 +91,14 @@ class Telling(Keep):
                 self.collector.emit(n, None if n % 4 == 0 else name)
 
 
-class Pass(BatchBolt):
+class Pass(Gathering):
     """A bolt downstream of a committer that passes its tuples on, each with its position in the task's input."""
 
     fields = ("n", "place")
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.numbers = context, collector, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        for place, n in enumerate(self.numbers):
+        for place, n in enumerate(self.taken):
             self.collector.emit(n, f"{self.context.task}/{place}")
-
-
-class Heard(BatchBolt, Committer):
-    """The last committer, which stores its input in order of arrival."""
-
-    heard = SinkTable("heard", {"n": int, "place": str})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.rows = context, []
-
-    def execute(self, tuple):
-        self.rows.append((tuple["n"], tuple["place"]))
-
-    def finish_batch(self):
-        for row in self.rows:
-            self.context.sink("heard").append(*row)
 
 
 class SparkWritten(Keep):
@@ -134,7 +113,7 @@ def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **se
     if isinstance(keep, Telling):
         behind = builder.set_bolt("pass", Pass(), 2).shuffle_grouping("key").shuffle_grouping("keep")
         behind.all_grouping("keep", "first")
-        builder.set_committer_bolt("heard", Heard()).global_grouping("pass")
+        builder.set_committer_bolt("heard", DeltaSink("heard", {"n": int, "place": str})).global_grouping("pass")
     wanted = {"max_spout_pending": 6, "max_pack_txids": 3, "retry_backoff": 0.01, **settings}
     return builder.build_topology().with_settings(wanted)
 

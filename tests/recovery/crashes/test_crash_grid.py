@@ -12,7 +12,7 @@ from itertools import cycle, islice
 
 import pytest
 from crash_cells import POINTS
-from recovery_cases import KILLED, fails, finish, killed, power_off, ran, stands, start
+from recovery_cases import KILLED, fails, finish, killed, long_if, power_off, ran, stands, start
 from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import faults
@@ -87,20 +87,12 @@ def chosen() -> list[tuple[int, str, str]]:
 CHOSEN = chosen()
 
 
-@pytest.mark.parametrize(("tables", "fault", "spout"), CHOSEN)
+@pytest.mark.parametrize(("tables", "fault", "spout"), long_if(lambda *cell: cell not in CHOSEN, GRID))
 def test_killed_and_restarted(ends_as_undisturbed, place, tables, fault, spout):
-    """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19)."""
-    kill_and_restart(ends_as_undisturbed, place, tables, fault, spout)
+    """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19).
 
-
-@pytest.mark.long
-@pytest.mark.parametrize(("tables", "fault", "spout"), [cell for cell in GRID if cell not in CHOSEN])
-def test_killed_and_restarted_with_other_tables_and_later(ends_as_undisturbed, place, tables, fault, spout):
-    """The rest of the grid: each point with the other number of tables, or at another passage (60 processor seconds)."""
-    kill_and_restart(ends_as_undisturbed, place, tables, fault, spout)
-
-
-def kill_and_restart(ends_as_undisturbed, place, tables, fault, spout):
+    The long cells are those with the other number of tables, or at another passage (60 processor seconds).
+    """
     argv = [place / "data", "--spout", spout, "--tables", tables]
     killed(fault, *argv)
     # A compaction runs beside commits: if the last group was then decided but not complete, the restart completes it,
@@ -116,17 +108,11 @@ ALIKE = {
 """Points of the recovery that differ from others in the number of the table only."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "spout"),
-    [
-        pytest.param(f"{point}:kill:1", spout, marks=pytest.mark.long if point in ALIKE else ())
-        for point, spout in zip(RECOVERY, cycle(SPOUTS))
-    ],
-)
-def test_killed_again_while_it_rolls_a_decided_group_forward(ends_as_undisturbed, place, fault, spout):
+@pytest.mark.parametrize(("point", "spout"), long_if(lambda point, _: point in ALIKE, zip(RECOVERY, cycle(SPOUTS))))
+def test_killed_again_while_it_rolls_a_decided_group_forward(ends_as_undisturbed, place, point, spout):
     argv = [place / "data", "--spout", spout]
     killed("p6.after:kill:2", *argv)
-    killed(fault, *argv)
+    killed(f"{point}:kill:1", *argv)
     ends_as_undisturbed(*argv)
 
 
@@ -211,10 +197,7 @@ LEFT_OUT = (
 
 @pytest.mark.parametrize(
     ("fault", "spout"),
-    [
-        pytest.param(fault, spout, marks=pytest.mark.long if fault in ("p4.after:1", "p6.before:1") else ())
-        for fault, spout in zip(LEFT_OUT, cycle(SPOUTS))
-    ],
+    long_if(lambda fault, _: fault in ("p4.after:1", "p6.before:1"), zip(LEFT_OUT, cycle(SPOUTS))),
 )
 def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed, place, fault, spout):
     """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""
@@ -224,9 +207,7 @@ def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed,
     assert set(undisturbed(*options).letters.values()) == {1}
 
 
-@pytest.mark.parametrize(
-    "spout", ["opaque", *(pytest.param(one, marks=pytest.mark.long) for one in ("memory", "file"))]
-)
+@pytest.mark.parametrize("spout", long_if(lambda spout: spout != "opaque", SPOUTS))
 def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

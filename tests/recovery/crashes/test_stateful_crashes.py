@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from scenarios.stateful import TXIDS, SqliteStateProvider
 from scenarios.words import lines
-from stateful_cases import STORES, cells
+from stateful_cases import CELL, STORES, cells
 
 from txstorm.results.views import StateView
 from txstorm.stateful import RedisStateProvider
@@ -48,31 +48,16 @@ def words(txids=TXIDS) -> Counter[str]:
     return Counter(" ".join(lines(TXIDS)[: 4 * txids]).split())
 
 
-CHOSEN, OTHERS = cells(POINTS)
-
-
-@pytest.mark.parametrize(("point", "fault", "store", "spout"), CHOSEN)
+@pytest.mark.parametrize(CELL, cells(POINTS))
 def test_killed_at_any_step_and_in_hooks_and_started_again(runs, point, fault, store, spout):
-    strike_and_run_again(runs(store), point, fault, store, spout)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("point", "fault", "store", "spout"), OTHERS)
-def test_killed_with_other_stores_and_spouts(runs, point, fault, store, spout):
-    """The rest of the cells (25 processor seconds)."""
-    strike_and_run_again(runs(store), point, fault, store, spout)
-
-
-def strike_and_run_again(some, point, fault, store, spout):
+    """In long runs with the other stores and spouts, too (25 processor seconds)."""
+    some = runs(store)
     some.strike(spout, point, fault)
-    last, live = some.decided()
+    last, _ = some.decided()
     assert set(some.hooks()["pre_commit"]) <= set(range(1, last + 1))
     some.again(spout)
     assert counts(some, store) == words()
-    called = Counter(some.hooks()["pre_commit"])
-    last, _ = some.decided()
-    assert set(called) == set(range(1, last + 1))
-    assert {called[txid] for txid in called if txid not in live} <= {2}  # once in each task
+    some.check_commits()
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -9,31 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey, FlatMap
 from txstorm.clients.spark import make_session
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 
 
-class Keep(BatchBolt, Committer):
-    def __init__(self, writer: str) -> None:
-        self.table = KeyedState("counts", key={"word": str}, value={"n": int}, writer=writer)
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.words = context.state("counts"), []
-
-    def execute(self, tuple):
-        self.words += tuple["words"].split("-")
-
-    def finish_batch(self):
-        for word in self.words:
-            self.counts.update(word, lambda old: (old or 0) + 1)
-
-
 def topology(writer: str, parts: list[str]) -> Any:
     spout = OpaqueMemoryTransactionalSpout({0: parts}, ["words"], take=1)
     builder = TransactionalTopologyBuilder("spark-writer", "words", spout)
-    builder.set_bolt("counts", Keep(writer)).global_grouping("words")
+    builder.set_bolt("split", FlatMap(lambda row: row["words"].split("-"), "word")).global_grouping("words")
+    builder.set_bolt("counts", CountByKey("word", "counts", writer=writer)).global_grouping("split")
     builder.set_bolt("all", DeltaSink("all", {"words": str}, writer=writer)).global_grouping("words")
     return builder.build_topology()
 

@@ -12,15 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    KeyedState,
-    MapState,
-    TransactionalTopologyBuilder,
-    run,
-)
+from watched import Gathering
+
+from txstorm import BasicBolt, Committer, KeyedState, MapState, TransactionalTopologyBuilder, run
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.operations.rewind import rewind
 from txstorm.sinks import DeltaSink, KafkaSink
@@ -52,74 +46,57 @@ class Split(BasicBolt):
             raise ValueError(msg)
 
 
-class Counts(BatchBolt, Committer):
+class Words(Gathering, Committer):
+    """Base of the committers."""
+
+    takes = "word"
+
+
+class Counts(Words):
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.counts, self.words = context.state("counts"), []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        for word in self.words:
-            self.counts.update(word, lambda old: (old or 0) + 1)
+        for word in self.taken:
+            self.context.state("counts").update(word, lambda old: (old or 0) + 1)
 
 
 class MergedCounts(Counts):
     state = replace(Counts.state, layout="merge")
 
 
-class Totals(BatchBolt, Committer):
+class Totals(Words):
     state = KeyedState("totals", key={}, value={"words": int, "letters": int, "txid": int})
 
-    def prepare(self, context, collector, attempt):
-        self.totals, self.attempt, self.words = context.state("totals"), attempt, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        old = self.totals.get((), {"words": 0, "letters": 0})
-        words, letters = old["words"] + len(self.words), old["letters"] + sum(map(len, self.words))
-        self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
+        totals = self.context.state("totals")
+        old = totals.get((), {"words": 0, "letters": 0})
+        words, letters = old["words"] + len(self.taken), old["letters"] + sum(map(len, self.taken))
+        totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
 
 
-class Lengths(BatchBolt, Committer):
+class Lengths(Words):
     """A committer with six states: counts of the words longer than 0 to 5 letters."""
 
     def __init__(self) -> None:
         self.states = [KeyedState(f"longer_{i}", key={"word": str}, value={"n": int}) for i in range(6)]
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.words = context, Counter()
-
-    def execute(self, tuple):
-        self.words[tuple["word"]] += 1
-
     def finish_batch(self):
         for i in range(6):
-            longer = {word: n for word, n in self.words.items() if len(word) > i}
+            longer = Counter(word for word in self.taken if len(word) > i)
             self.context.state(f"longer_{i}").update_many(longer, lambda old, n: (old or 0) + n)
 
 
-class Maps(BatchBolt, Committer):
+class Maps(Words):
     """A committer that counts in two maps of a database; even txids remove words that begin with z from one of them."""
 
     def __init__(self, url: str) -> None:
         words, lengths = SqlAlchemyBackend(url, "words"), SqlAlchemyBackend(url, "lengths")
         self.maps = [MapState("words", words), MapState("lengths", lengths, "transactional", allow_opaque_spout=True)]
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.attempt, self.words = context, attempt, Counter()
-
-    def execute(self, tuple):
-        self.words[tuple["word"]] += 1
-
     def finish_batch(self):
-        words, lengths = self.context.state("words"), self.context.state("lengths")
-        words.update_many(self.words, lambda old, n: (old or 0) + n)
-        for word, n in self.words.items():
+        words, lengths, counts = self.context.state("words"), self.context.state("lengths"), Counter(self.taken)
+        words.update_many(counts, lambda old, n: (old or 0) + n)
+        for word, n in counts.items():
             lengths.update(len(word), lambda old, n=n: (old or 0) + n)
             if word.startswith("z") and self.attempt.txid % 2 == 0:
                 words.remove(word)
