@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_cells import SHORT, summary
 from drivers import Drive
 from recovery_cases import Content, check, content, ends
 from scenarios.endless import life
@@ -21,7 +20,6 @@ from txstorm import run
 from txstorm.runtime.handle import RunHandle
 
 MEMORY = Path("/dev/shm")
-GRIDS = ("test_grid", "test_grid_on_zookeeper", "test_grid_with_spark_and_kafka")
 
 
 @pytest.fixture
@@ -38,6 +36,12 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def data_dir(place: Path) -> Path:
     """Return the path of the data directory in `place`."""
     return place / "data"
+
+
+@pytest.fixture
+def maps(place: Path) -> str:
+    """Return the URL of a database for the maps of the scenario "words"."""
+    return f"sqlite:///{place / 'own.db'}"
 
 
 @pytest.fixture
@@ -136,15 +140,3 @@ def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
         ledger = f"zookeeper:{request.getfixturevalue('zookeeper_server').new_chroot()}"
         drive.options = ["--ledger", ledger, "--set", "zookeeper_session_timeout=2"]
     return drive
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the passed cells after a full run of the crash grid, with any number of pytest workers."""
-    reports = [(report, kind) for kind in ("passed", "failed", "error") for report in terminalreporter.getreports(kind)]
-    for grid in GRIDS:
-        outcomes = {
-            report.nodeid.rpartition("[")[2][:-1]: kind for report, kind in reports if f"::{grid}[" in report.nodeid
-        }
-        if len(outcomes) > len(SHORT):
-            terminalreporter.section(grid)
-            terminalreporter.write("\n".join(summary({id: kind == "passed" for id, kind in outcomes.items()})) + "\n")

@@ -12,14 +12,13 @@ A cell is a fault point, a kind of fault, a change of the source, and a number o
 from __future__ import annotations
 
 import signal
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, SHORT, Cell, expected, word
-from grid_tables import check_extents, verify
+from grid_tables import check_extents, check_sent, produce, verify
 from programs import Program
 from recovery_cases import (
     check_ledger,
@@ -34,7 +33,6 @@ from recovery_cases import (
     strike,
     wait_free,
 )
-from servers.kafka_reading import committed_records
 from servers.running import Kafka, ZooKeeper
 
 pytestmark = pytest.mark.integration
@@ -136,23 +134,7 @@ def test_grid_with_spark_and_kafka(data_dir: Path, kafka_broker: Kafka, cell: Ce
     produce(kafka_broker, topic, range(BEFORE.size, after.size))
     ends(*again, scenario="grid")
     rows = verify(data_dir).rows
-    check_records(kafka_broker, target, rows, after.size)
-    check_ledger(data_dir, len(rows), intents=1)
-
-
-def produce(kafka: Kafka, topic: str, offsets: range) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
-    for partition in PARTITIONS:
-        for offset in offsets:
-            producer.produce(topic, word(partition, offset, 0), partition=partition)
-    assert producer.flush(30) == 0
-
-
-def check_records(kafka: Kafka, target: str, rows: Mapping[int, list[Any]], size: int) -> None:
-    """Check that each record is once in the table and, for read-committed consumers, in the topic, with its txid."""
     kept = sorted((*place, kept) for some in rows.values() for *place, kept in some)
-    assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(size))
-    sent = Counter((record.txid, record.value["word"]) for record in committed_records(kafka.bootstrap, target))
-    assert sent == Counter((txid, kept) for txid, some in rows.items() for *_, kept in some)
+    assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(after.size))
+    check_sent(kafka_broker.bootstrap, target, rows)
+    check_ledger(data_dir, len(rows), intents=1)

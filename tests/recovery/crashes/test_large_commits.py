@@ -12,12 +12,12 @@ from itertools import cycle
 import large_net
 import pytest
 from large_net import Keep, Key, Merged, SparkWritten, Telling, over, tables, topology
-from recovery_cases import check, check_tiling, eventually, killed, lose, one_published
+from recovery_cases import check, check_tiling, ended, eventually, killed, lose, one_published
 from scenarios.words import SPOUTS
 from table_ranges import table_ranges
-from watched import Diary, Shelf, ShelfSpout
+from watched import Shelf, ShelfSpout
 
-from txstorm import FailedException, faults, run
+from txstorm import FailedException, faults
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import StateError, TxstormError
@@ -35,11 +35,6 @@ SMALL = ("--set", "large_commit_rows=8")
 POINTS = ("p5.staged.after", "p6.before", "p6.after", "p7.1.written")
 
 
-@pytest.fixture
-def diary(place) -> Diary:
-    return Diary(place / "diary")
-
-
 def sizes(seed: int) -> tuple[list[int], list[int]]:
     """Return random numbers, and the batch size of each transaction: none, a few or many of them."""
     draw = random.Random(seed)
@@ -53,11 +48,28 @@ def shelf(place, numbers, takes) -> Shelf:
     )
 
 
+def thirties(size=60):
+    """Build a spout of the numbers below `size`, thirty per transaction."""
+    return MemoryTransactionalSpout([list(range(size))], ["n"], take=30)
+
+
+def check_like_driver(place, source, txids, name="data", keep=None):
+    """Check that the tables in `name` are those of a run that commits in the driver, as are the rows downstream."""
+    ran(source, place / "driver", keep=keep, until=txids, **DRIVER)
+    assert tables(place / name, txids) == tables(place / "driver", txids)
+    if isinstance(keep, Telling):
+        assert read_sink(place / name, "heard").equals(read_sink(place / "driver", "heard"))
+    check(place / name, txids)
+
+
+def at_once(diary, txid, task, act):
+    """Return the trouble that calls `act` in the first attempt of a task at a txid."""
+    return lambda *at: act() if at == (txid, task) and diary.of("keep").count([txid, task]) == 1 else None
+
+
 def ran(source, data_dir, engine="local", keep=None, key=None, until=None, **settings):
-    until = {"available_now": True} if until is None else {"until_txid": until}
-    handle = run(topology(source, keep, key, **settings), engine=engine, data_dir=data_dir, **until)
-    handle.awaitTermination()
-    return handle
+    until = {} if until is None else {"until_txid": until}
+    return ended(topology(source, keep, key, **settings), data_dir, engine, **until)
 
 
 @pytest.mark.parametrize(("seed", "keep"), [(None, Keep), (2, Merged)])
@@ -66,10 +78,8 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
     progress(f"seed {seed}")
     numbers, takes = sizes(seed)
     source = ShelfSpout(shelf(place, numbers, takes))
-    ran(source, place / "driver", keep=keep(), until=len(takes), **DRIVER)
     ran(source, place / "large", keep=keep(), until=len(takes), **LARGE)
-    assert tables(place / "large", len(takes)) == tables(place / "driver", len(takes))
-    check(place / "large", len(takes))
+    check_like_driver(place, source, len(takes), "large", keep())
     alone = {one.last for one in table_ranges(place / "large")["changes/total"] if len(one.txids) == 1}
     assert {txid for txid, take in enumerate(takes, 1) if take > 3 * LARGE["large_commit_rows"]} <= alone
     if keep is Merged:
@@ -82,12 +92,10 @@ def test_downstream_bolts_get_the_same_rows_as_from_the_driver(place, progress):
     progress(f"seed {seed}")
     numbers, takes = sizes(seed)
     source = ShelfSpout(shelf(place, numbers, takes))
-    for name, settings in (("driver", DRIVER), ("large", LARGE)):
-        ran(source, place / name, keep=Telling(), until=len(takes), **settings)
-    assert tables(place / "large", len(takes)) == tables(place / "driver", len(takes))
-    heard = {name: read_sink(place / name, "heard").to_pylist() for name in ("driver", "large")}
-    assert heard["large"] == heard["driver"]
-    assert {row["_txid"] for row in heard["large"]} == {txid for txid, take in enumerate(takes, 1) if take}
+    ran(source, place / "large", keep=Telling(), until=len(takes), **LARGE)
+    check_like_driver(place, source, len(takes), "large", Telling())
+    heard = read_sink(place / "large", "heard")["_txid"].to_pylist()
+    assert set(heard) == {txid for txid, take in enumerate(takes, 1) if take}
     if max(takes) >= 30:
         assert {task for by_task in staged_by(place / "large").values() for task in by_task} >= {"0", "1", "2"}
     assert not list((place / "large").rglob("*.arrow"))
@@ -99,9 +107,7 @@ def test_a_bolt_behind_it_that_fails_takes_the_large_commit_back(place):
         patch.setattr(large_net.Pass, "finish_batch", failing_once(place / "failed", large_net.Pass.finish_batch))
         handle = ran(source, place / "large", keep=Telling(), until=2, on_error="retry(3)", **LARGE)
     assert handle.progress.replays >= 1
-    ran(source, place / "driver", keep=Telling(), until=2, **DRIVER)
-    assert tables(place / "large", 2) == tables(place / "driver", 2)
-    assert read_sink(place / "large", "heard").equals(read_sink(place / "driver", "heard"))
+    check_like_driver(place, source, 2, "large", Telling())
 
 
 def failing_once(note, finish):
@@ -154,30 +160,24 @@ def test_its_ledger_is_lost_while_one_table_holds_it(ends_as_undisturbed, place,
 @pytest.mark.parametrize("keep", [Telling, pytest.param(SparkWritten, marks=pytest.mark.long)])
 def test_on_spark(spark, place, keep):
     """Large commits on Spark, with downstream bolts, or a table that Spark publishes from files of several tasks."""
-    numbers, takes = [n * 7 for n in range(90)], [40, 2, 48]
-    source = ShelfSpout(shelf(place, numbers, takes))
-    ran(source, place / "driver", keep=keep() if keep is Telling else None, until=3, **DRIVER)
+    source = ShelfSpout(shelf(place, [n * 7 for n in range(90)], [40, 2, 48]))
     ran(source, place / "large", engine=SparkEngine(spark), keep=keep(), until=3, **LARGE)
-    assert tables(place / "large", 3) == tables(place / "driver", 3)
-    if keep is Telling:
-        assert read_sink(place / "large", "heard").equals(read_sink(place / "driver", "heard"))
     assert {txid: len(tasks) for txid, tasks in staged_by(place / "large").items()} == {1: 3, 2: 1, 3: 3}
-    check_tiling(place / "large", 3)
+    if keep is Telling:
+        check_like_driver(place, source, 3, "large", Telling())
+    else:  # Spark's writer names its files by itself
+        ran(source, place / "driver", until=3, **DRIVER)
+        assert tables(place / "large", 3) == tables(place / "driver", 3)
+        check_tiling(place / "large", 3)
 
 
 @pytest.mark.spark
 def test_a_worker_that_dies_costs_a_replay(spark, place, diary):
-    def dies(txid, task):
-        if (txid, task) == (2, 1) and diary.of("keep").count([2, 1]) == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    source = MemoryTransactionalSpout([list(range(60))], ["n"], take=30)
-    handle = ran(source, place / "data", engine=SparkEngine(spark), keep=Keep(diary, dies), **LARGE)
+    dies = at_once(diary, 2, 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    handle = ran(thirties(), place / "data", engine=SparkEngine(spark), keep=Keep(diary, dies), **LARGE)
     assert handle.progress.replays >= 1
     assert sum(row["times"] for row in handle.state("lately").changes(1, 2).to_pylist()) > 0
-    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "driver", **DRIVER)
-    assert tables(place / "data", 2) == tables(place / "driver", 2)
-    check(place / "data", 2)
+    check_like_driver(place, thirties(), 2)
 
 
 class Nosy(Keep):
@@ -199,48 +199,39 @@ class Nosy(Keep):
 
 @pytest.mark.parametrize("what", ["read", "write"])
 def test_a_key_that_is_not_in_the_input_fails_the_batch(place, what):
-    source = MemoryTransactionalSpout([list(range(60))], ["n"], take=30)
     message = r"txid 2 .*keep\[0\].*key \('gouda', None\) is not in the task's input.*large_commit_rows=none"
     with pytest.raises(StateError, match=message):
-        ran(source, place / "data", keep=Nosy(what), **LARGE)
+        ran(thirties(), place / "data", keep=Nosy(what), **LARGE)
     assert [one.last for one in table_ranges(place / "data")["changes/seen"]] == [1]  # whatever other tasks had staged
-    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "data", keep=Nosy(what), **DRIVER)
+    ran(thirties(), place / "data", keep=Nosy(what), **DRIVER)
     check(place / "data", 2)
 
 
 def test_an_opaque_replay_that_loses_keys_leaves_no_trace_of_them(place, diary):
     """Rows staged by a failed large attempt are discarded when its replay is a small batch without those keys."""
+    takes, others = [30, 60, 1], [*range(30), 100, 101, 102]
 
-    def trouble(txid, task):
-        if (txid, task) == (2, 2) and diary.of("keep").count([2, 2]) == 1:
-            shelf(place, [*range(30), 100, 101, 102], takes)
-            raise FailedException("again")
+    def change():
+        shelf(place, others, takes)
+        raise FailedException("again")
 
-    takes = [30, 60, 1]
     source = ShelfSpout(shelf(place, list(range(90)), takes))
-    ran(source, place / "data", keep=Keep(diary, trouble), until=2, **LARGE)
-    staged = diary.of("keep").count([2, 0])
-    shelf(place, [*range(30), 100, 101, 102], takes)
-    ran(source, place / "driver", until=2, **DRIVER)
-    assert tables(place / "data", 2) == tables(place / "driver", 2)
-    assert (staged, staged_by(place / "data")[2]) == (2, {"all"})
-    check(place / "data", 2)
+    ran(source, place / "data", keep=Keep(diary, at_once(diary, 2, 2, change)), until=2, **LARGE)
+    assert diary.of("keep").count([2, 0]) == 2
+    shelf(place, others, takes)
+    check_like_driver(place, source, 2)
+    assert staged_by(place / "data")[2] == {"all"}
 
 
 def test_a_task_that_does_not_come_to_an_end_is_given_up(place, diary):
-    def trouble(txid, task):
-        if (txid, task) == (2, 1) and diary.of("keep").count([2, 1]) == 1:
-            eventually(lambda: diary.of("over"))
-
-    source = MemoryTransactionalSpout([list(range(90))], ["n"], take=30)
+    trouble = at_once(diary, 2, 1, lambda: eventually(lambda: diary.of("over")))
     settings = {**LARGE, "batch_timeout": 2, "on_error": "retry(20)"}
     try:
-        handle = ran(source, place / "data", keep=Keep(diary, trouble), **settings)
+        handle = ran(thirties(90), place / "data", keep=Keep(diary, trouble), **settings)
     finally:
         diary.note("over")
     assert handle.progress.replays >= 1
-    ran(MemoryTransactionalSpout([list(range(90))], ["n"], take=30), place / "driver", **DRIVER)
-    assert tables(place / "data", 3) == tables(place / "driver", 3)
+    check_like_driver(place, thirties(90), 3)
 
 
 def test_a_full_disk_in_a_task_ends_the_run_and_the_next_one_goes_on(place, monkeypatch):
@@ -248,14 +239,11 @@ def test_a_full_disk_in_a_task_ends_the_run_and_the_next_one_goes_on(place, monk
         if name == "p5.staged.before" and threading.current_thread().name.startswith("txstorm-local-commit-2"):
             raise OSError(errno.ENOSPC, "No space left on device", "changes/seen")
 
-    source = MemoryTransactionalSpout([list(range(60))], ["n"], take=30)
     with monkeypatch.context() as patched, pytest.raises(TxstormError, match="changes/seen: No space left on device"):
         patched.setattr(faults, "point", full)
-        ran(source, place / "data", **LARGE)
-    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "data", **LARGE)
-    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "driver", **DRIVER)
-    assert tables(place / "data", 2) == tables(place / "driver", 2)
-    check(place / "data", 2)
+        ran(thirties(), place / "data", **LARGE)
+    ran(thirties(), place / "data", **LARGE)
+    check_like_driver(place, thirties(), 2)
 
 
 class Mixed(Key):
@@ -272,8 +260,7 @@ class Texts(Keep):
 
 
 def test_keys_that_are_not_in_the_input_as_in_the_state_are_committed_in_the_driver(place, caplog):
-    source = MemoryTransactionalSpout([list(range(30))], ["n"], take=30)
-    ran(source, place / "data", keep=Texts(), key=Mixed(), **LARGE)
+    ran(thirties(30), place / "data", keep=Texts(), key=Mixed(), **LARGE)
     assert "commits in the driver, large as it is: the input of keep: field 'name' has values of" in caplog.text
     assert staged_by(place / "data") == {1: {"all"}}
     assert len(read_state(place / "data", "lately")) + len(read_state(place / "data", "seen")) > 30

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from recovery_cases import check, content, ends, killed, open_books
-from scenarios.words import TXIDS, lines
+from recovery_cases import check, ends, killed, open_books
+from scenarios.words import TXIDS, batches
 from table_ranges import table_ranges
 
 from txstorm import snapshot
@@ -19,24 +19,10 @@ KILLED_BETWEEN = [
 ]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Return the content of an undisturbed run."""
-    made = tmp_path_factory.mktemp("whole") / "data"
-    ends(made, "--tables", TABLES)
-    return content(made)
-
-
-def words_until(txid: int) -> list[str]:
-    """Return the words of all transactions up to `txid`; each has two lines from either half of the input."""
-    rows = lines(TXIDS)
-    return [word for half in (rows[::2], rows[1::2]) for line in half[: 2 * txid] for word in line.split()]
-
-
 def check_cuts(data_dir, txids) -> None:
     """Check that all ten tables, as of each of `txids`, contain exactly the transactions up to that txid."""
     for txid in txids:
-        cut, words = snapshot(data_dir, txid), words_until(txid)
+        cut, words = snapshot(data_dir, txid), [word for batch in batches("memory")[:txid] for word in batch]
         assert len(cut.states) + len(cut.sinks) == TABLES
         counted = {row["word"]: row["n"] for row in cut.state("counts").to_arrow().to_pylist()}
         assert counted == {word: words.count(word) for word in set(words)}
@@ -57,7 +43,7 @@ def test_ten_tables_under_one_txid(place):
 
 
 @pytest.mark.parametrize("fault", KILLED_BETWEEN)
-def test_killed_with_some_of_ten_tables_published(whole, place, fault):
+def test_killed_with_some_of_ten_tables_published(ends_as_undisturbed, place, fault):
     argv = [place / "data", "--tables", TABLES]
     killed(fault, *argv)
     with open_books(place / "data") as books:
@@ -66,7 +52,5 @@ def test_killed_with_some_of_ten_tables_published(whole, place, fault):
     there = {table.uri: lasts[table.uri] == live.last for table in live.tables}
     assert set(there.values()) == {True, False}, there  # some are, some are not
 
-    ends(*argv)
-    assert content(place / "data") == whole
-    check(place / "data", TXIDS)
+    ends_as_undisturbed(*argv)
     check_cuts(place / "data", [live.first - 1, live.first, live.last])

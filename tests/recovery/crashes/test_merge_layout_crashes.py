@@ -4,11 +4,10 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable
-from recovery_cases import check, content, ends, killed
+from recovery_cases import check, content, ended, ends, killed
 from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
-from txstorm import run
 from txstorm.cli.main import execute
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
@@ -56,15 +55,13 @@ def test_killed_and_restarted(undisturbed, place, point, kind):
 def go_on(data_dir, **options):
     made = topology(spout("memory", TXIDS, data_dir), 3, layout="merge")
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
-    handle = run(made.with_settings(settings), engine="local", data_dir=data_dir, **options)
-    assert handle.awaitTermination(60)
-    return handle
+    return ended(made.with_settings(settings), data_dir, **options)
 
 
 def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, capsys):
     data_dir = place / "data"
     go_on(data_dir, until_txid=5)
-    handle = go_on(data_dir, available_now=True)
+    handle = go_on(data_dir)
     after, known = undisturbed[1], last_txids(data_dir)
     inside = next(txid for txid in range(1, TXIDS) if txid not in known)
     end = next(txid for txid in known if 1 < txid < TXIDS)
@@ -86,5 +83,5 @@ def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, c
     (data_dir / "ledger.db").unlink()
     recover(data_dir)
     for directory in (data_dir, place / "copy"):
-        go_on(directory, available_now=True)
+        go_on(directory)
         assert plain(directory) == words(directory) == after[TXIDS]

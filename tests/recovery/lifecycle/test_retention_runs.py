@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from recovery_cases import content, ends, eventually, killed, open_books
+from recovery_cases import content, ended, ends, eventually, killed, open_books
 from scenarios.words import TXIDS, lines, spout, topology
 
 import txstorm
@@ -31,9 +31,7 @@ def test_killed_during_removal_and_restarted(undisturbed, place, point):
 
 def go_on(data_dir, until, **settings):
     made = topology(spout("memory", TXIDS, data_dir), 3).with_settings({**SETTINGS, **settings})
-    handle = run(made, engine="local", data_dir=data_dir, until_txid=until)
-    assert handle.awaitTermination(60)
-    return handle
+    return ended(made, data_dir, until_txid=until)
 
 
 def test_what_is_before_the_kept_history_is_refused_by_name(place):

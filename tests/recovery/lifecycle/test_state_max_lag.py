@@ -5,7 +5,7 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from recovery_cases import KILLED, eventually, start
+from recovery_cases import KILLED, ended, eventually, start
 from scenarios.endless import as_of, kinds, seen
 
 import txstorm
@@ -52,9 +52,8 @@ def test_polars_sees_both_keys_of_a_busy_run(place):
 @pytest.mark.spark
 def test_spark_sees_both_keys_of_a_busy_run(place, spark):
     def read():
-        return as_of(
-            [row.asDict() for row in spark.read.format("delta").load(str(place / "data/state/counts")).collect()]
-        )
+        found = spark.read.format("delta").load(str(place / "data/state/counts")).collect()
+        return as_of([row.asDict() for row in found])
 
     with running(place / "data", **SOON) as handle:
         follows(read, handle, times=1)
@@ -89,8 +88,7 @@ def as_of_state(data_dir):
 
 
 def test_an_available_now_run_leaves_the_state_table_exact(place):
-    handle = run(kinds(), engine="local", data_dir=place / "data", until_txid=30)
-    assert handle.awaitTermination(60)
+    ended(kinds(), place / "data", until_txid=30)
     assert seen(place / "data") == 30
 
 

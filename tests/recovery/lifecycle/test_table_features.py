@@ -1,10 +1,8 @@
 """A Delta feature enabled during a run: reported with table and remedy; the run continues when it is disabled."""
 
-import time
-
 import pytest
 from deltalake import DeltaTable
-from recovery_cases import check_tiling
+from recovery_cases import check_tiling, eventually
 
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
@@ -12,15 +10,6 @@ from txstorm.errors import InputError
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-
-DEADLINE = 120
-
-
-def until(what):
-    end = time.monotonic() + DEADLINE
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def topology(spout):
@@ -39,16 +28,18 @@ def test_a_constraint_blocks_a_run_until_it_is_dropped(tmp_path, uri):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("txstorm.runtime.commit.publisher.Publisher.TRIES", 10_000)
         handle = run(topology(spout), engine="local", data_dir=data_dir)
-        until(lambda: handle.progress.committed > 0)
+        eventually(lambda: handle.progress.committed > 0)
         DeltaTable(str(data_dir / uri)).alter.add_constraint({"little": "_txid < 100000"})
         taken["most"] = 3
-        until(lambda: "BLOCKED" in handle.status["message"])
+        eventually(lambda: "BLOCKED" in handle.status["message"])
         message = handle.status["message"]
         assert uri in message
         assert "CHECK constraint little (_txid < 100000)" in message
         assert "DROP CONSTRAINT little" in message
         DeltaTable(str(data_dir / uri)).alter.drop_constraint("little")
-        until(lambda: "BLOCKED" not in handle.status["message"] and read_sink(data_dir, "out").num_rows == len(words))
+        eventually(
+            lambda: "BLOCKED" not in handle.status["message"] and read_sink(data_dir, "out").num_rows == len(words)
+        )
         handle.stop()
     check_tiling(data_dir, handle.progress.committed)
     assert sum(read_state(data_dir, "counts")["n"].to_pylist()) == 60

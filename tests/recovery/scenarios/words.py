@@ -30,6 +30,17 @@ def lines(txids: int) -> list[str]:
     return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(4 * txids)]
 
 
+def batches(spout: str) -> list[list[str]]:
+    """Return the words of each of `TXIDS` transactions."""
+    rows = lines(TXIDS)
+    halves = rows[::2], rows[1::2]
+    if spout == "file":
+        taken = [rows[i : i + 4] for i in range(0, len(rows), 4)]
+    else:
+        taken = [[line for half in halves for line in half[i : i + 2]] for i in range(0, len(halves[0]), 2)]
+    return [" ".join(batch).split() for batch in taken]
+
+
 class Split(BasicBolt):
     """A bolt that splits lines into words; raises for lines that begin with the word `poison`, if given."""
 

@@ -9,7 +9,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from map_cases import counted, of_spout
+from map_cases import counted, expected
 from recovery_cases import check, ends, fails, killed, lose, one_published, open_books
 from scenarios.words import SPOUTS, TXIDS, lines
 from servers.kafka_reading import committed_records
@@ -94,14 +94,9 @@ MAP_FAULTS = (
 )
 
 
-@pytest.fixture
-def maps(place: Path) -> str:
-    return f"sqlite:///{place / 'own.db'}"
-
-
 def ends_with_maps(data_dir: Path, spout: str, maps: str) -> None:
     ends(data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
-    assert counted(maps) == of_spout(spout)
+    assert counted(maps) == expected(spout)
     check(data_dir, TXIDS)
 
 

@@ -13,7 +13,6 @@ import os
 import random
 import re
 import signal
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +20,13 @@ from typing import Any
 
 import pytest
 from crash_cells import AFTER, BEFORE, PARTITIONS, expected, word
-from grid_tables import Tables, check_extents, verify
-from programs import Program, loaded
-from recovery_cases import (
-    check_ledger,
-    environment,
-    eventually,
-    is_frozen,
-    ledger_entries,
-    logs,
-    open_books,
-)
+from grid_tables import Tables, check_extents, check_sent, produce, start_grid, verify
+from programs import Program
+from recovery_cases import check_ledger, eventually, is_frozen, last_decided, ledger_entries, logs, wait_free
 from scenarios.grid import TASKS, TOPICS, write_lines
 from servers.kafka_reading import committed_records
 from servers.running import Kafka
 from zombies import BLOCK, OUTSIDE, TXIDS, Zombie, drawn
-
-from txstorm.ledger.open import open_ledger
 
 # Most worlds need both servers.
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("kafka_broker", "zookeeper_server")]
@@ -66,11 +55,9 @@ class World:
 
     def start(self, zombie: Zombie, when: str, *more: str, **environ: str) -> Program:
         arguments = [zombie.source, when, zombie.depth, str(self.place), *self.topics]
-        target = f"scenarios.grid:from_source({', '.join(map(repr, arguments))})"
         # Nothing asks Storm's spouts how much there is.
         until = ["--until-txid", str(TXIDS)] if zombie.source in TASKS else ["--available-now"]
-        command = ["run", target, "--engine", "local", "--data-dir", str(self.data_dir), "--json", *until]
-        return loaded().start("-m", "txstorm", *command, *self.options, *more, env=environment(**environ))
+        return start_grid(self.place, arguments, *until, *self.options, *more, **environ)
 
     def sent(self) -> list[Any]:
         """Return the committed records of the target topic."""
@@ -99,14 +86,8 @@ def world(place: Path, request: pytest.FixtureRequest) -> Callable[[Zombie], Wor
 
 
 def _topics(kafka: Kafka) -> list[str]:
-    from confluent_kafka import Producer
-
     topic, target = kafka.make_topic(partitions=len(PARTITIONS)), kafka.make_topic(partitions=3)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
-    for partition in PARTITIONS:
-        for offset in range(BEFORE.size):
-            producer.produce(topic, word(partition, offset, 0), partition=partition)
-    assert producer.flush(30) == 0
+    produce(kafka, topic, range(BEFORE.size))
     return [kafka.bootstrap, topic, target]
 
 
@@ -135,7 +116,8 @@ def wakes_up_too_late(make: Callable[[Zombie], World], zombie: Zombie, say: Say)
     world = make(zombie)
     first = frozen(world, zombie)
     try:
-        known = decided(world.data_dir)
+        wait_free(world.data_dir, PATIENCE)
+        known = last_decided(world.data_dir)  # later transactions are planned again
         second = world.start(zombie, "after", "--standby")
         _, complained = second.communicate(PATIENCE)
         assert second.returncode == 0, complained
@@ -172,17 +154,6 @@ def frozen(world: World, zombie: Zombie) -> Program:
     return first
 
 
-def decided(data_dir: Path) -> int:
-    """Return the last decided txid, once the lease has expired; later transactions are replanned."""
-    watch = open_ledger(data_dir, create=False, read_only=True)
-    try:
-        assert watch.wait_free(PATIENCE)
-    finally:
-        watch.close()
-    with open_books(data_dir) as books:
-        return max([books.currtx() - 1, *(intent.last for intent in books.intents())])
-
-
 def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> None:
     """Check that each record exists once: with its old content if decided before the takeover, else the new one."""
     rows = [row for some in tables.rows.values() for row in some]
@@ -194,5 +165,4 @@ def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> N
     else:
         assert sorted(rows) == sorted((p, i, 0, word(p, i, 0)) for p in PARTITIONS for i in range(BEFORE.size))
     if world.topics:
-        sent = Counter((record.txid, record.value["word"]) for record in world.sent())
-        assert sent == Counter((txid, made) for txid, some in tables.rows.items() for *_, made in some)
+        check_sent(world.topics[0], world.topics[2], tables.rows)
