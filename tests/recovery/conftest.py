@@ -113,7 +113,7 @@ def stateful_runs(request: pytest.FixtureRequest, place: Path) -> Callable[[str,
     """Return a function from the names of a scenario and of a store to its runs in `place`; the store is empty."""
 
     def get(scenario: str, store: str) -> StatefulRuns:
-        conf = {"path": str(place / "states.db")} if store == "sqlite" else {}
+        conf = {"path": str(place / "states")} if store == "file" else {}
         if store == "redis":
             server = request.getfixturevalue("redis_server")
             server.flush()

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from recovery_cases import ends, killed, open_books, ran, strike
-from scenarios.stateful import SqliteStateProvider
+from scenarios.stateful import FileStateProvider
 
 from txstorm.stateful import RedisStateProvider
 
 FAULTS = ("kill", "exception", "hang")
-STORES = ("delta", "redis", "sqlite")
+STORES = ("delta", "redis", "file")
 SPOUTS = ("transactional", "opaque")
 CELL = ("point", "fault", "store", "spout")
 
@@ -91,7 +91,7 @@ class StatefulRuns:
 
     def stored(self, names: Iterable[str]) -> dict[Any, Any]:
         """Return the content of states that are not in tables."""
-        provider = RedisStateProvider() if self._store == "redis" else SqliteStateProvider()
+        provider = RedisStateProvider() if self._store == "redis" else FileStateProvider()
         found = {}
         for name in names:
             state = provider.new_state(name, self.conf, None)

@@ -58,8 +58,7 @@ def go_on(data_dir, **options):
     return ended(made.with_settings(settings), data_dir, **options)
 
 
-def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, capsys):
-    data_dir = place / "data"
+def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, data_dir, undisturbed, capsys):
     go_on(data_dir, until_txid=5)
     handle = go_on(data_dir)
     after, known = undisturbed[1], last_txids(data_dir)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from scenarios.stateful import TXIDS, SqliteStateProvider
+from scenarios.stateful import TXIDS, FileStateProvider
 from scenarios.words import lines
 from stateful_cases import CELL, STORES, cells
 
@@ -69,17 +69,17 @@ def test_a_hook_that_hangs_is_abandoned_and_its_transaction_replayed(runs, store
     assert counts(some, store) == words()
 
 
-@pytest.mark.parametrize("store", ["redis", "sqlite"])
+@pytest.mark.parametrize("store", ["redis", "file"])
 def test_what_is_prepared_and_not_decided_is_rolled_back_by_the_next_start(runs, store):
     some = runs(store)
     for fault in ("p6.before:kill:2", "p0.after:kill:1"):
         some.killed(fault, "transactional")
         assert counts(some, store) == words(1)
-    if store == "redis":  # the provider on SQLite does not say what is prepared
+    if store == "redis":  # the provider of files does not say what is prepared
         assert some.hooks()["pre_rollback"] == [0, 0]
 
 
-@pytest.mark.parametrize("store", ["redis", "sqlite"])
+@pytest.mark.parametrize("store", ["redis", "file"])
 def test_what_is_decided_is_committed_by_the_next_start_before_anything_is_planned(runs, store):
     some = runs(store)
     for fault, committed in (("p6.after:kill:2", 1), ("p1.before:kill:1", 2)):
@@ -88,8 +88,8 @@ def test_what_is_decided_is_committed_by_the_next_start_before_anything_is_plann
     assert some.hooks()["pre_commit"] == [1, 1, 2, 2]
 
 
-def test_a_provider_on_sqlite_keeps_all_rules(tmp_path):
-    check_state_provider(SqliteStateProvider, conf={"path": str(tmp_path / "states.db")})
+def test_a_provider_of_files_keeps_all_rules(tmp_path):
+    check_state_provider(FileStateProvider, conf={"path": str(tmp_path / "states")})
 
 
 def test_redis_keeps_all_rules(redis_server):

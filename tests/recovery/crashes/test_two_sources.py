@@ -51,9 +51,8 @@ def check(data_dir: Path, txid: int) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_no_table_is_ahead_after_a_kill_between_two_of_them(place, point):
+def test_no_table_is_ahead_after_a_kill_between_two_of_them(data_dir, point):
     """U13, A1, A3: tables and positions of both sides are one commit, also in what readers see before the restart."""
-    data_dir = place / "data"
     killed(f"{point}:kill:2", data_dir, scenario="sides")
     committed = txstorm.snapshot(data_dir).txid
     assert 0 < committed < END

@@ -60,9 +60,8 @@ def root_of(ledger: str) -> str:
 
 @pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
 def test_killed_and_restarted(
-    ends_as_undisturbed: Callable[..., None], place: Path, ledger: str, fault: str, spout: str
+    ends_as_undisturbed: Callable[..., None], data_dir: Path, ledger: str, fault: str, spout: str
 ) -> None:
-    data_dir = place / "data"
     argv = [data_dir, "--spout", spout]
     killed(fault, *argv, "--set", f"ledger={ledger}", "--set", f"zookeeper_session_timeout={SESSION}")
     wait_free(data_dir)  # nobody could tell ZooKeeper; its lease ends with the session

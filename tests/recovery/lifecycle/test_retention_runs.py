@@ -34,8 +34,7 @@ def go_on(data_dir, until, **settings):
     return ended(made, data_dir, until_txid=until)
 
 
-def test_what_is_before_the_kept_history_is_refused_by_name(place):
-    data_dir = place / "data"
+def test_what_is_before_the_kept_history_is_refused_by_name(place, data_dir):
     go_on(data_dir, 2).savepoint("two")
     go_on(data_dir, 4, history_retention=0.001)
     handle = go_on(data_dir, 5, history_retention=0.001)

@@ -128,9 +128,8 @@ def test_decided_groups_are_published_first(copied, place):
     ends_like(data_dir, "memory", expected)
 
 
-def test_a_rewind_includes_tables_created_by_a_killed_start(place):
+def test_a_rewind_includes_tables_created_by_a_killed_start(data_dir):
     """A rewind includes tables that a killed start has created but not yet recorded in the ledger."""
-    data_dir = place / "data"
     ends(data_dir, "--tables", 1)
     killed("p0.2.created:kill:1", data_dir, "--tables", 3)
     assert "changes/totals" in rewind(data_dir, to_txid=3)["tables"]

@@ -68,8 +68,7 @@ def exact(spark, data_dir):
     return [row.asDict() for row in spark.sql(query.replace("word", "kind")).collect()]
 
 
-def test_a_state_table_that_a_killed_run_left_behind_is_brought_up_to_date_by_the_next(place):
-    data_dir = place / "data"
+def test_a_state_table_that_a_killed_run_left_behind_is_brought_up_to_date_by_the_next(data_dir):
     child = start("lag", data_dir, "state_max_lag=0.2")
     try:
         eventually(lambda: (data_dir / "state/counts/_delta_log").exists() and seen(data_dir) > 5)
@@ -99,9 +98,8 @@ def test_without_a_bound_the_state_table_is_written_at_the_end_only(place):
     assert DeltaHandle.open(place / "data/state/counts").properties["txstorm.stateMaxLag"] == "none"
 
 
-def test_the_disk_does_not_grow_with_the_versions_and_every_txid_is_answered(place, monkeypatch):
+def test_the_disk_does_not_grow_with_the_versions_and_every_txid_is_answered(place, data_dir, monkeypatch):
     monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 200)
-    data_dir = place / "data"
     with running(data_dir, state_max_lag=0.01) as handle:
         eventually(lambda: len(made(data_dir)) > 6 and len(files(data_dir)) < len(made(data_dir)) / 2)
         saved = handle.savepoint("one")
@@ -125,10 +123,9 @@ def files(data_dir):
     return [*(data_dir / "state/counts/_txstorm/staged").glob("*.parquet")]
 
 
-def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(place, monkeypatch):
+def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(data_dir, monkeypatch):
     """A reader of a vacuumed version gets a missing-file error, as after any vacuum of a Delta table."""
     monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 0)
-    data_dir = place / "data"
     with running(data_dir, **SOON) as handle:
         first = eventually(lambda: next(iter(made(data_dir)), None))
         # Reads of the newest version can fail here, too: it may be superseded between the listing and the read.

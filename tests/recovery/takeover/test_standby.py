@@ -160,13 +160,13 @@ class Standby(threading.Thread):
         return self.handle
 
 
-def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held, place):
+def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held, place, data_dir):
     standby = Standby(place, until_txid=3)
     standby.waits()
     assert standby.engine.calls == ["start", "warm up"]
     assert standby.told[0].startswith("life: standing by for 'first' (pid ")
     assert held.children("") == []
-    assert not (place / "data" / "format.json").exists()
+    assert not (data_dir / "format.json").exists()
     assert standby.handle is None
 
     held.close()
@@ -175,13 +175,13 @@ def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held
     assert handle.committed == 3
     assert standby.told[-1].startswith("life: taking over from 'first'")
     assert standby.engine.calls == ["start", "warm up", "start", "close"]
-    assert_as_undisturbed(place / "data", 3)
+    assert_as_undisturbed(data_dir, 3)
 
 
-def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_back(held, place):
+def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_back(held, place, data_dir):
     standby = Standby(place)
     standby.waits()
-    Books(held, place / "data" / "intents").write_identity(Identity("other", "0" * 32), None)
+    Books(held, data_dir / "intents").write_identity(Identity("other", "0" * 32), None)
     held.release()
     standby.join(60)
     assert isinstance(standby.error, DataDirectoryError)
@@ -208,10 +208,10 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
     standby.returned().awaitTermination()
 
 
-def test_without_standby_a_held_lease_is_refused(held, place):
+def test_without_standby_a_held_lease_is_refused(held, place, data_dir):
     engine = Recorder()
     with pytest.raises(HeldError, match="'first'"):
-        run(life(Diary(place / "diary")), engine=engine, data_dir=place / "data")
+        run(life(Diary(place / "diary")), engine=engine, data_dir=data_dir)
     assert engine.calls == []
 
 
@@ -236,20 +236,20 @@ def next_txid(data_dir: Path) -> int:
         return books.currtx()
 
 
-def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, place, lock):
+def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, data_dir, lock):
     def lose(txid: int) -> None:
         if txid == 4:
-            eventually(lambda: next_txid(place / "data") == 4)  # the transaction before may still be on its way
+            eventually(lambda: next_txid(data_dir) == 4)  # the transaction before may still be on its way
             lock.unlink()
 
     handle = go(trouble=lose, settings=ALONE)
     assert "its lock file was removed; another run may lead" in fenced(handle)
-    assert published(place / "data") == {3}
-    with open_books(place / "data") as books:
+    assert published(data_dir) == {3}
+    with open_books(data_dir) as books:
         assert (books.currtx(), books.live_intents()) == (4, [])
 
 
-def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, place, lock, monkeypatch):
+def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, data_dir, lock, monkeypatch):
     real = Books.decide
 
     def decide(books: Books, intent: Any) -> None:
@@ -260,25 +260,25 @@ def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, place, lo
     with monkeypatch.context() as patch:
         patch.setattr(Books, "decide", decide)
         fenced(go(settings=ALONE))
-    assert published(place / "data") == {5}
-    with open_books(place / "data") as books:
+    assert published(data_dir) == {5}
+    with open_books(data_dir) as books:
         assert [intent.last for intent in books.live_intents()] == [6]
 
     go(until_txid=12, settings=ALONE).awaitTermination()  # behind all that was planned
-    assert_as_undisturbed(place / "data", 12)
+    assert_as_undisturbed(data_dir, 12)
 
 
-def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place, lock):
+def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place, data_dir, lock):
     handle = go(settings=ALONE)
     eventually(lambda: handle.committed > 1)
-    deactivate(place / "data")
+    deactivate(data_dir)
     eventually(lambda: handle.phase == "inactive" and not handle.in_flight)
     before = handle.committed
     # Once that is told, there is nothing more to write.
     eventually(lambda: _told(place) == ("inactive", [], before))
     lock.unlink()
     fenced(handle)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         assert books.currtx() == before + 1
 
 
@@ -294,32 +294,28 @@ def _told(place: Path) -> tuple[str, list[Any], int]:
     [("before", "another coordinator has taken over: epoch 1 is"), ("after", "a coordinator with epoch 2 has taken")],
 )
 def test_without_a_lease_to_check_the_epochs_of_ledger_and_tables_fence_as_well(
-    go, drive, place, lock, monkeypatch, moment, message
+    go, drive, data_dir, lock, monkeypatch, moment, message
 ):
     """The stale coordinator is frozen around its decision while another process takes over and continues."""
     refusals: list[str] = []
+    real = Books.decide
 
     def take_over() -> None:
         lock.unlink()
         taker = drive("--until-txid", "9")
         assert taker.ends()[0] == 0, taker.said
 
-    def decide(real: Any, books: Books, intent: Any) -> None:
-        if intent.last != 4:
-            real(books, intent)
-            return
-        if moment == "before":
+    def decide(books: Books, intent: Any) -> None:
+        if intent.last == 4 and moment == "before":
             take_over()
         real(books, intent)
-        take_over()
+        if intent.last == 4:
+            take_over()
 
-    def publish(real: Any, store: StateStore, intent: Any, epoch: int) -> Any:
-        return real(store, intent, epoch)
-
-    def noted(real: Any, call: Any) -> Any:
+    def noted(call: Any) -> Any:
         def calling(*arguments: Any) -> Any:
             try:
-                return call(real, *arguments)
+                return call(*arguments)
             except FencedError as error:
                 refusals.append(str(error))
                 raise
@@ -327,12 +323,12 @@ def test_without_a_lease_to_check_the_epochs_of_ledger_and_tables_fence_as_well(
         return calling
 
     monkeypatch.setattr(FileLease, "check", lambda self: None)
-    monkeypatch.setattr(Books, "decide", noted(Books.decide, decide))
-    monkeypatch.setattr(StateStore, "publish", noted(StateStore.publish, publish))
+    monkeypatch.setattr(Books, "decide", noted(decide))
+    monkeypatch.setattr(StateStore, "publish", noted(StateStore.publish))
     fenced(go(settings=ALONE))
     assert len(refusals) == 1
     assert message in refusals[0]
-    assert_as_undisturbed(place / "data", 9)
+    assert_as_undisturbed(data_dir, 9)
 
 
 def test_whatever_a_run_dies_of_that_has_lost_its_lease_it_says_so(go, lock, monkeypatch):
