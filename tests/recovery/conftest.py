@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from drivers import Drive
-from recovery_cases import Content, check, content, ends
+from recovery_cases import Content, check, content, ends, eventually
 from scenarios.endless import life
 from scenarios.words import TXIDS
 from stateful_cases import StatefulRuns
@@ -64,11 +64,16 @@ def shelf(place: Path) -> Shelf:
 
 @pytest.fixture
 def go(data_dir: Path, diary: Diary) -> Iterator[Callable[..., RunHandle]]:
-    """Yield a function that starts the topology `life` in this process; its runs are stopped at the end of the test."""
+    """Yield a function that starts the topology `life` in this process; its runs are stopped at the end of the test.
+
+    It returns once the run has committed `more` transactions.
+    """
     started: list[RunHandle] = []
 
-    def go(engine: Any = "local", *, tasks: int = 1, trouble: Any = None, **options: Any) -> RunHandle:
+    def go(engine: Any = "local", *, tasks: int = 1, trouble: Any = None, more: int = 0, **options: Any) -> RunHandle:
         started.append(run(life(diary, 0.002, tasks, trouble), engine=engine, data_dir=data_dir, **options))
+        until = started[-1].committed + more
+        eventually(lambda: started[-1].committed >= until)
         return started[-1]
 
     yield go

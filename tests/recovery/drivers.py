@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,12 @@ def committed(data_dir: Path) -> int:
         return int(read_status(data_dir)["committed_txid"])
     except DataDirectoryError:
         return 0
+
+
+def goes_on(committed: Callable[[], int], more: int) -> None:
+    """Wait until more than `more` transactions are committed from now on."""
+    before = committed()
+    eventually(lambda: committed() > before + more)
 
 
 def assert_as_undisturbed(data_dir: Path, txids: int) -> None:

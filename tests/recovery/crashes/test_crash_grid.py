@@ -88,12 +88,12 @@ CHOSEN = chosen()
 
 
 @pytest.mark.parametrize(("tables", "fault", "spout"), long_if(lambda *cell: cell not in CHOSEN, GRID))
-def test_killed_and_restarted(ends_as_undisturbed, place, tables, fault, spout):
+def test_killed_and_restarted(ends_as_undisturbed, data_dir, tables, fault, spout):
     """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19).
 
     The long cells are those with the other number of tables, or at another passage (60 processor seconds).
     """
-    argv = [place / "data", "--spout", spout, "--tables", tables]
+    argv = [data_dir, "--spout", spout, "--tables", tables]
     killed(fault, *argv)
     # A compaction runs beside commits: if the last group was then decided but not complete, the restart completes it,
     # and its intent is removed with the next group only.
@@ -109,24 +109,24 @@ ALIKE = {
 
 
 @pytest.mark.parametrize(("point", "spout"), long_if(lambda point, _: point in ALIKE, zip(RECOVERY, cycle(SPOUTS))))
-def test_killed_again_while_it_rolls_a_decided_group_forward(ends_as_undisturbed, place, point, spout):
-    argv = [place / "data", "--spout", spout]
+def test_killed_again_while_it_rolls_a_decided_group_forward(ends_as_undisturbed, data_dir, point, spout):
+    argv = [data_dir, "--spout", spout]
     killed("p6.after:kill:2", *argv)
     killed(f"{point}:kill:1", *argv)
     ends_as_undisturbed(*argv)
 
 
-def test_a_run_that_is_killed_at_every_start_still_finishes(ends_as_undisturbed, place):
+def test_a_run_that_is_killed_at_every_start_still_finishes(ends_as_undisturbed, data_dir):
     """A run that is killed after every start still finishes, as each start publishes at least one more group."""
     alone = ["--set", "max_group_txids=1"]
     for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):
-        killed(fault, place / "data", *alone)
-    ends_as_undisturbed(place / "data", extra=alone, intents=TXIDS)  # only a commit drops old ones
+        killed(fault, data_dir, *alone)
+    ends_as_undisturbed(data_dir, extra=alone, intents=TXIDS)  # only a commit drops old ones
 
 
 @pytest.mark.parametrize("point", CHECKPOINTS)
-def test_killed_while_a_log_is_shortened(ends_as_undisturbed, place, point):
-    argv, alone = [place / "data", "--txids", LONG], ["--set", "max_group_txids=1"]
+def test_killed_while_a_log_is_shortened(ends_as_undisturbed, data_dir, point):
+    argv, alone = [data_dir, "--txids", LONG], ["--set", "max_group_txids=1"]
     killed(f"{point}:kill:1", *argv, *alone)
     ends_as_undisturbed(*argv, extra=alone, txids=LONG)
 
@@ -171,15 +171,15 @@ def test_every_step_has_a_point_before_and_after():
         *("p0.before", "p0.raised", "p0.after", "history.written", "sweep.after"),
     ],
 )
-def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(ends_as_undisturbed, place, fault):
-    argv = [place / "data", "--spout", "opaque"]
+def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(ends_as_undisturbed, data_dir, fault):
+    argv = [data_dir, "--spout", "opaque"]
     fails(*argv, fault=f"{fault}:raise:1")
     ends_as_undisturbed(*argv)
 
 
 @pytest.mark.parametrize("point", ["p0.raised", "p5.staged.after"])
-def test_a_run_that_hangs_is_killed_from_outside(ends_as_undisturbed, place, point):
-    argv = [place / "data", "--spout", "file"]
+def test_a_run_that_hangs_is_killed_from_outside(ends_as_undisturbed, data_dir, point):
+    argv = [data_dir, "--spout", "file"]
     power_off(stands(f"{point}:hang:1", *argv))
     ends_as_undisturbed(*argv)
 
@@ -199,20 +199,20 @@ LEFT_OUT = (
     ("fault", "spout"),
     long_if(lambda fault, _: fault in ("p4.after:1", "p6.before:1"), zip(LEFT_OUT, cycle(SPOUTS))),
 )
-def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed, place, fault, spout):
+def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed, data_dir, fault, spout):
     """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""
     options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
-    killed(fault.replace(":", ":kill:"), place / "data", *options)
-    ends_as_undisturbed(place / "data", *options)
+    killed(fault.replace(":", ":kill:"), data_dir, *options)
+    ends_as_undisturbed(data_dir, *options)
     assert set(undisturbed(*options).letters.values()) == {1}
 
 
 @pytest.mark.parametrize("spout", long_if(lambda spout: spout != "opaque", SPOUTS))
-def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout):
+def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, data_dir, spout):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    argv = [place / "data", "--spout", spout, "--txids", 30]
+    argv = [data_dir, "--spout", spout, "--txids", 30]
     statuses, latest = [], 0.8
     for _ in range(15):
         status, output = ran(*argv, kill_after=chance.uniform(0, latest))
@@ -221,7 +221,7 @@ def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout)
         if status == 0 and KILLED in statuses:
             break
         if status == 0:  # it was over before it was killed
-            shutil.rmtree(place / "data")
+            shutil.rmtree(data_dir)
             latest /= 2
     assert KILLED in statuses
     ends_as_undisturbed(*argv, txids=30, intents=30)

@@ -143,8 +143,8 @@ def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, data_dir: 
     ends_as_undisturbed(data_dir)
 
 
-def test_moved_to_zookeeper_lost_there_and_rebuilt(ends_as_undisturbed, place, zookeeper_server):
-    data_dir, ledger = place / "data", f"zookeeper:{zookeeper_server.new_chroot()}/crash"
+def test_moved_to_zookeeper_lost_there_and_rebuilt(ends_as_undisturbed, data_dir, zookeeper_server):
+    data_dir, ledger = data_dir, f"zookeeper:{zookeeper_server.new_chroot()}/crash"
     killed("p6.after:kill:2", data_dir, "--spout", "file")
     assert copy_ledger(str(data_dir), ledger)["target"] == ledger
     lost = f"zookeeper:{zookeeper_server.new_chroot()}/other"

@@ -31,20 +31,20 @@ TXIDS = 12
         pytest.param("p7.5.written:kill:4", "planned", marks=pytest.mark.long),
     ],
 )
-def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
+def test_killed_and_replayed_with_other_numbers(data_dir, shelf, fault, kind):
     numbers = list(range(1, 2 * TXIDS + 1))
     others = [*numbers[:6], 66, 67, *numbers[8:]]
     shelf.write(others)
-    argv = [place / "data", shelf.path, kind, TXIDS]
+    argv = [data_dir, shelf.path, kind, TXIDS]
     killed(fault, *argv, scenario="keyed")
     decided = fault.startswith(("p6.after", "p7"))
 
     shelf.write(others if decided else numbers)
     ends(*argv, scenario="keyed")
-    check(place / "data", TXIDS)
-    found = batches(place / "data", TXIDS)
+    check(data_dir, TXIDS)
+    found = batches(data_dir, TXIDS)
     assert [n for _, _, part in found for n in part] == (others if decided else numbers)
-    assert made(place / "data") == expected(found)
+    assert made(data_dir) == expected(found)
 
 
 def ran(place, txids=TXIDS):

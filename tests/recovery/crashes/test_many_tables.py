@@ -35,22 +35,22 @@ def check_cuts(data_dir, txids) -> None:
         assert cut.sink("lines").to_arrow().num_rows == 4 * txid
 
 
-def test_ten_tables_under_one_txid(place):
-    argv = [place / "data", "--tables", TABLES, "--set", "max_group_txids=1"]
+def test_ten_tables_under_one_txid(data_dir):
+    argv = [data_dir, "--tables", TABLES, "--set", "max_group_txids=1"]
     ends(*argv)
-    check(place / "data", TXIDS)
-    check_cuts(place / "data", [1, TXIDS // 2, TXIDS])
+    check(data_dir, TXIDS)
+    check_cuts(data_dir, [1, TXIDS // 2, TXIDS])
 
 
 @pytest.mark.parametrize("fault", KILLED_BETWEEN)
-def test_killed_with_some_of_ten_tables_published(ends_as_undisturbed, place, fault):
-    argv = [place / "data", "--tables", TABLES]
+def test_killed_with_some_of_ten_tables_published(ends_as_undisturbed, data_dir, fault):
+    argv = [data_dir, "--tables", TABLES]
     killed(fault, *argv)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         (live,) = books.live_intents()
-    lasts = {uri: ranges[-1].last if ranges else 0 for uri, ranges in table_ranges(place / "data").items()}
+    lasts = {uri: ranges[-1].last if ranges else 0 for uri, ranges in table_ranges(data_dir).items()}
     there = {table.uri: lasts[table.uri] == live.last for table in live.tables}
     assert set(there.values()) == {True, False}, there  # some are, some are not
 
     ends_as_undisturbed(*argv)
-    check_cuts(place / "data", [live.first - 1, live.first, live.last])
+    check_cuts(data_dir, [live.first - 1, live.first, live.last])

@@ -59,14 +59,14 @@ def test_killed_around_the_puts_into_postgres(place, postgres, crashes):
     killed_and_started_again(place, "opaque", url, *crashes)
 
 
-def test_a_decided_group_is_rolled_forward_before_anything_is_planned(place, maps):
-    argv = [place / "data", "--tables", 1, "--maps", maps]
+def test_a_decided_group_is_rolled_forward_before_anything_is_planned(data_dir, maps):
+    argv = [data_dir, "--tables", 1, "--maps", maps]
     killed("p7.2.before:kill:1", *argv)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         (intent,) = books.live_intents()
     assert counted(maps) == {"words": {}, "lengths": {}}
     killed("p1.before:kill:1", *argv)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         assert books.live_intents() == []
         assert books.currtx() == intent.last + 1
         found = {name: last for name, last in books.tables().items() if name.startswith("maps/")}

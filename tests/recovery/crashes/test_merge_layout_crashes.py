@@ -43,13 +43,13 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("point", "kind"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_restarted(undisturbed, place, point, kind):
-    argv = [place / "data", "--spout", kind, *MERGE]
+def test_killed_and_restarted(undisturbed, data_dir, point, kind):
+    argv = [data_dir, "--spout", kind, *MERGE]
     killed(f"{point}:kill:2", *argv)
     ends(*argv)
-    check(place / "data", TXIDS)
-    assert content(place / "data").states == undisturbed[0].states
-    assert plain(place / "data") == undisturbed[1][TXIDS]
+    check(data_dir, TXIDS)
+    assert content(data_dir).states == undisturbed[0].states
+    assert plain(data_dir) == undisturbed[1][TXIDS]
 
 
 def go_on(data_dir, **options):

@@ -34,41 +34,41 @@ def staged(data_dir: Path) -> set[str]:
 @both_kinds
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", ["p6.before:kill:2", "p5.staged.after:kill:4", "p5.staged.after:kill:5"])
-def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, fault):
+def test_a_key_that_the_replay_loses_leaves_no_trace(data_dir, shelf, diary, kind, fault):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = [place / "data", shelf.path, diary.path, kind, 3]
+    argv = [data_dir, shelf.path, diary.path, kind, 3]
     killed(fault, *argv, scenario="shelf")
     assert [numbers for txid, numbers in diary.of("commit") if txid == 2] == [[2, 666]]
-    before = staged(place / "data")
+    before = staged(data_dir)
     assert any("-2-" in path for path in before)
 
     shelf.write([1, 2, 3, 4, 5, 6])
     ends(*argv, scenario="shelf")
 
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
-    assert sums(place / "data") == dict.fromkeys(range(1, 7), 1)
-    assert read_state(place / "data", "total")["n"].to_pylist() == [21]
-    assert 666 not in read_changes(place / "data", "seen", 1, 3)["n"].to_pylist()
+    assert rows_by_txid(data_dir) == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
+    assert sums(data_dir) == dict.fromkeys(range(1, 7), 1)
+    assert read_state(data_dir, "total")["n"].to_pylist() == [21]
+    assert 666 not in read_changes(data_dir, "seen", 1, 3)["n"].to_pylist()
     # The values before txid 2 are those of txid 1, not those of the first attempt at 2.
-    previous = {row["n"]: row["_prev"] for row in read_changes(place / "data", "total", 2, 2).to_pylist()}
+    previous = {row["n"]: row["_prev"] for row in read_changes(data_dir, "total", 2, 2).to_pylist()}
     assert previous == {10: {"n": 3}}
-    check(place / "data", 3)  # no file is left that a log does not name
+    check(data_dir, 3)  # no file is left that a log does not name
 
 
 @both_kinds
 @pytest.mark.integration
-def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(place, shelf, diary, kind):
+def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(data_dir, shelf, diary, kind):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = [place / "data", shelf.path, diary.path, kind, 3]
+    argv = [data_dir, shelf.path, diary.path, kind, 3]
     killed("p6.after:kill:2", *argv, scenario="shelf")
 
     shelf.write([1, 2, 3, 4, 5, 6])
     ends(*argv, scenario="shelf")
 
     # The third goes on where the decided second one ended.
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [2, 666], 3: [5, 6]}
-    assert sums(place / "data") == {1: 1, 2: 2, 666: 1, 5: 1, 6: 1}
-    check(place / "data", 3)
+    assert rows_by_txid(data_dir) == {1: [1, 2], 2: [2, 666], 3: [5, 6]}
+    assert sums(data_dir) == {1: 1, 2: 2, 666: 1, 5: 1, 6: 1}
+    check(data_dir, 3)
 
 
 @both_kinds
@@ -89,16 +89,16 @@ def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine
 
 @both_kinds
 @pytest.mark.integration
-def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_decided_txid(place, shelf, diary, kind):
+def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_decided_txid(data_dir, shelf, diary, kind):
     shelf.write(list(range(12)), take=3)
-    argv = [place / "data", shelf.path, diary.path, kind, 5]
+    argv = [data_dir, shelf.path, diary.path, kind, 5]
     killed("p5.before:kill:2", *argv, scenario="shelf")
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         assert max(books.metas()) > 2  # later ones were planned, with the old size
 
     shelf.write(list(range(12)), take=2)
     ends(*argv, scenario="shelf")
-    assert rows_by_txid(place / "data") == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
+    assert rows_by_txid(data_dir) == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
 
 
 # --- Storm's items ----------------------------------------------------------------------------------------------------

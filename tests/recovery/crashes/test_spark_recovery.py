@@ -43,17 +43,17 @@ CELLS = (
 
 
 @pytest.mark.parametrize(("fault", "spout", "again"), long_if(lambda *cell: cell != CELLS[5], CELLS))
-def test_killed_on_spark_and_started_again(ends_as_undisturbed, place, fault, spout, again):
-    argv = [place / "data", "--spout", spout]
+def test_killed_on_spark_and_started_again(ends_as_undisturbed, data_dir, fault, spout, again):
+    argv = [data_dir, "--spout", spout]
     killed(fault, *argv, "--engine", "spark")
 
     ends_as_undisturbed(*argv, extra=["--engine", again])
 
 
 @pytest.mark.long
-def test_repeated_worker_deaths_end_the_run_and_the_next_start_continues(ends_as_undisturbed, place):
+def test_repeated_worker_deaths_end_the_run_and_the_next_start_continues(ends_as_undisturbed, data_dir):
     """If every Python worker dies at the same fault point, the run ends; the next start recovers and continues."""
-    argv = [place / "data", "--spout", "file"]
+    argv = [data_dir, "--spout", "file"]
     output = fails(*argv, "--engine", "spark", fault="p3.after:kill:1")
     assert "txid 1" in output
     assert "worker" in output
@@ -101,12 +101,12 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(watch, child):
 
 
 @pytest.mark.long
-def test_files_written_by_workers_of_a_killed_driver_are_swept(place):
+def test_files_written_by_workers_of_a_killed_driver_are_swept(data_dir):
     """Committer input files written by workers after their driver was killed are removed as unreferenced."""
-    argv = [place / "data", "--set", "spill_bytes=0"]
+    argv = [data_dir, "--set", "spill_bytes=0"]
     killed("p5.before:kill:2", *argv, "--engine", "spark")
-    assert list((place / "data" / "spill").iterdir())
-    (place / "data" / "spill" / "late.arrow").write_bytes(b"half a file")
+    assert list((data_dir / "spill").iterdir())
+    (data_dir / "spill" / "late.arrow").write_bytes(b"half a file")
 
     ends(*argv)
-    check(place / "data", TXIDS)  # which says that nothing is left there
+    check(data_dir, TXIDS)  # which says that nothing is left there

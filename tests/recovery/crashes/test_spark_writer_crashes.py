@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from recovery_cases import KILLED, check_tiling, finish, start
+from recovery_cases import check_tiling, killed
 from scenarios.spark_writer import count
 
 from txstorm.clients.delta.handle import DeltaHandle
@@ -30,37 +30,33 @@ def check_content(data_dir, parts):
 
 
 @pytest.mark.long
-def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark, place):
+def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark, data_dir):
     parts, jars = ["a-b", "a-c", "d-a"], spark.conf.get("spark.jars")
-    child = start("spark-writer", place / "data", "spark", jars, *parts, fault="p7.1.written:kill:2")
-    status, output = finish(child, 280)
-    assert status == KILLED, output
-    assert by_spark(place / "data", "changes/counts") == [1, 2]
-    count(place / "data", "deltalake", parts)
-    check_tiling(place / "data", len(parts))
-    check_content(place / "data", parts)
-    assert by_spark(place / "data", "changes/counts") == [1, 2]
+    killed("p7.1.written:kill:2", data_dir, "spark", jars, *parts, scenario="spark-writer")
+    assert by_spark(data_dir, "changes/counts") == [1, 2]
+    count(data_dir, "deltalake", parts)
+    check_tiling(data_dir, len(parts))
+    check_content(data_dir, parts)
+    assert by_spark(data_dir, "changes/counts") == [1, 2]
 
 
-def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
+def test_an_opaque_replay_with_other_content_after_a_crash(spark, data_dir):
     """A staged but undecided txid is replayed after a crash with other rows: only the new rows are published."""
-    child = start("spark-writer", place / "data", "deltalake", "", "a-b", "a-c", "d-a", fault="p6.before:kill:2")
-    status, output = finish(child, 200)
-    assert status == KILLED, output
-    assert list((place / "data/changes/counts/_txstorm/staged").glob("*-2-*.parquet"))
+    killed("p6.before:kill:2", data_dir, "deltalake", "", "a-b", "a-c", "d-a", scenario="spark-writer")
+    assert list((data_dir / "changes/counts/_txstorm/staged").glob("*-2-*.parquet"))
     parts = ["a-b", "x-y-a", "d-a"]
-    count(place / "data", "spark", parts)
-    check_tiling(place / "data", len(parts))
-    check_content(place / "data", parts)
-    assert by_spark(place / "data", "changes/counts") == by_spark(place / "data", "sinks/all") == [2, 3]
-    assert DeltaHandle.open(place / "data/changes/counts").read()["_txid"].to_pylist().count(2) == 3
+    count(data_dir, "spark", parts)
+    check_tiling(data_dir, len(parts))
+    check_content(data_dir, parts)
+    assert by_spark(data_dir, "changes/counts") == by_spark(data_dir, "sinks/all") == [2, 3]
+    assert DeltaHandle.open(data_dir / "changes/counts").read()["_txid"].to_pylist().count(2) == 3
 
 
 @pytest.mark.long
-def test_a_rewind_of_what_spark_has_written(spark, place):
-    count(place / "data", "spark", ["a-b", "a-c"])
-    rewind(place / "data", 1)
+def test_a_rewind_of_what_spark_has_written(spark, data_dir):
+    count(data_dir, "spark", ["a-b", "a-c"])
+    rewind(data_dir, 1)
     parts = ["a-b", "d"]
-    count(place / "data", "spark", parts)
-    check_content(place / "data", parts)
-    assert by_spark(place / "data", "changes/counts") == [1, 2, 2]
+    count(data_dir, "spark", parts)
+    check_content(data_dir, parts)
+    assert by_spark(data_dir, "changes/counts") == [1, 2, 2]

@@ -57,16 +57,16 @@ class Zombie(Keep):
             eventually(lambda: self.diary.of("gone"))
 
 
-def test_an_abandoned_thread_that_wakes_up_can_write_nothing(place, diary):
+def test_an_abandoned_thread_that_wakes_up_can_write_nothing(data_dir, diary):
     before = set(threading.enumerate())
     builder = TransactionalTopologyBuilder("watched", "numbers", numbers())
     builder.set_bolt("commit", Zombie(diary, "commit")).global_grouping("numbers")
-    ended(builder.build_topology().with_settings({**SETTINGS, "batch_timeout": 1}), place / "data")
+    ended(builder.build_topology().with_settings({**SETTINGS, "batch_timeout": 1}), data_dir)
 
     assert len(diary.of("refused")) == 3
     assert len(diary.of("second")) == 1
-    assert sums(place / "data") == dict.fromkeys(NUMBERS, 1)
-    check(place / "data", 10)
+    assert sums(data_dir) == dict.fromkeys(NUMBERS, 1)
+    check(data_dir, 10)
     eventually(lambda: set(threading.enumerate()) <= before)
 
 

@@ -167,11 +167,11 @@ def test_late_results_of_a_discarded_attempt_are_ignored(watch, place):
 
 
 @pytest.mark.parametrize("phase", ["process", "commit"])
-def test_files_with_input_of_committers_do_not_outlive_their_txid(place, diary, phase):
+def test_files_with_input_of_committers_do_not_outlive_their_txid(data_dir, diary, phase):
     """Committer input files are deleted with their txid, including those of failed attempts and of discarded txids."""
 
     def trouble(txid, nth):
-        diary.note("files", len(list((place / "data" / "spill").iterdir())))
+        diary.note("files", len(list((data_dir / "spill").iterdir())))
         if txid % 3 == 0 and nth < 3:
             raise FailedException
 
@@ -182,12 +182,12 @@ def test_files_with_input_of_committers_do_not_outlive_their_txid(place, diary, 
     # Its input is ready before "process".
     builder.set_bolt("raw", DeltaSink("raw", {"n": int})).global_grouping("numbers")
     topology = builder.build_topology().with_settings({**SETTINGS, "spill_bytes": 0})
-    handle = run(topology, engine="local", data_dir=place / "data", available_now=True)
+    handle = run(topology, engine="local", data_dir=data_dir, available_now=True)
     handle.awaitTermination()
 
     assert handle.progress.replays >= 3  # some fail in packs that were given up already, and nobody counts those
     assert max(count for (count,) in diary.of("files")) >= 8
-    assert_everything_once(place / "data")  # which says that no file is left
+    assert_everything_once(data_dir)  # which says that no file is left
 
 
 # --- workers that die -------------------------------------------------------------------------------------------------

@@ -88,11 +88,11 @@ class Threads(Keep):
         super().finish_batch()
 
 
-def test_a_committer_is_on_one_thread_only(place, diary, publishing):
+def test_a_committer_is_on_one_thread_only(data_dir, diary, publishing):
     publishing(lambda n: n == 10 or eventually(lambda: finished(diary, n + 1)))
     builder = TransactionalTopologyBuilder("watched", "numbers", numbers())
     builder.set_bolt("commit", Threads(diary, "commit")).global_grouping("numbers")
-    ended(builder.build_topology().with_settings(ALONE), place / "data")
+    ended(builder.build_topology().with_settings(ALONE), data_dir)
     assert len({ident for one in diary.of("thread") for ident in one}) == 1
 
 

@@ -136,8 +136,7 @@ def test_a_refused_command_does_no_harm(handle, network, data_dir, command, argu
 
 
 def test_a_command_is_unknown_to_a_run_without_its_front_end(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    handle = go(more=1)
     error = from_another_process(data_dir, "network.hold", {"held": True, "reason": "repairs"})["error"]
     assert "'network.hold' is unknown to this run" in error
     assert handle.isActive

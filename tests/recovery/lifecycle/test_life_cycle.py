@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers import assert_as_undisturbed, committed
+from drivers import assert_as_undisturbed, committed, goes_on
 from programs import Program, loaded
 from recovery_cases import ended, environment, eventually, finish, open_books, start
 from scenarios.endless import life
@@ -53,8 +53,7 @@ def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
 
 
 def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 2)
+    handle = go(more=3)
     told = deactivate(data_dir)
     assert (told["topology"], told["active"], told["running"]) == ("life", False, True)
     status = eventually(lambda: (now := read_status(data_dir))["mode"] == "inactive" and not now["in_flight"] and now)
@@ -111,8 +110,7 @@ def test_a_topology_that_does_not_run_is_activated_and_deactivated_for_its_next_
 
 
 def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
-    handle = go(make_engine())
-    eventually(lambda: handle.committed > 2)
+    handle = go(make_engine(), more=3)
     told = rebalance(data_dir, {"pass": 3, "count": 2, "numbers": 1})
     assert told["parallelism"] == {"numbers": 1, "pass": 3, "last": 1, "count": 2, "total": 1}
     first = told["from_txid"]
@@ -141,16 +139,14 @@ def test_a_restart_keeps_it_until_the_code_changes_its_number(child, go, data_di
     handle.stop()
     handle = go(tasks=2)
     assert handle.topology.component("pass").parallelism == 2
-    before = handle.committed
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
     handle.stop(drain=True)
     assert {tasks for _, _, tasks in diary.of("pass")} == {1, 2, 3}
     assert_as_undisturbed(data_dir, handle.committed)
 
 
 def test_rebalanced_while_inactive_it_stays_inactive(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 2)
+    handle = go(more=3)
     deactivate(data_dir)
     rebalance(data_dir, {"pass": 2})
     eventually(lambda: handle.topology.component("pass").parallelism == 2)
@@ -175,8 +171,7 @@ def test_numbers_that_cannot_be_are_refused_and_change_nothing(go, data_dir):
     for numbers, text in BAD_NUMBERS.values():
         with pytest.raises(InputError, match=text):
             rebalance(data_dir, numbers)
-    before = handle.committed
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
     assert handle.phase == "running"
     with open_books(data_dir) as books:
         assert books.parallelism() == {}
@@ -230,22 +225,19 @@ def test_a_run_that_hangs_is_named_and_the_request_is_withdrawn(child, data_dir)
     text = f"no answer within 0.5 s; the lease is held by 'life' .pid {child.pid} on .* this one is withdrawn"
     with hanging(child, data_dir), pytest.raises(HeldError, match=text):
         deactivate(data_dir, SHORT)
-    before = committed(data_dir)
-    eventually(lambda: committed(data_dir) > before + 8)
+    goes_on(lambda: committed(data_dir), 8)
     assert read_status(data_dir)["active"]
 
 
 def test_a_run_that_hangs_in_the_middle_of_a_commit_is_named_too(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    handle = go(more=1)
     text = f"no answer within 0.5 s; the lease is held by 'life' .pid {os.getpid()} .* it is in the middle of a commit"
     with closing(sqlite3.connect(data_dir / "ledger.db", isolation_level=None)) as ledger:
         ledger.execute("BEGIN IMMEDIATE")
         with pytest.raises(HeldError, match=text):
             deactivate(data_dir, SHORT)
         assert read_status(data_dir)["running"]
-    before = handle.committed
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
 
 
 @contextmanager
@@ -300,8 +292,7 @@ def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(chil
             deactivate(data_dir, SHORT)
         books.ledger.commit([put_request(old, read_request(books.ledger)[1])])
     eventually(lambda: _open(data_dir) is None)
-    before = committed(data_dir)
-    eventually(lambda: committed(data_dir) > before + 4)
+    goes_on(lambda: committed(data_dir), 4)
     with open_books(data_dir) as books:
         assert books.ledger.scan(names.ANSWERS) == {}
 
@@ -310,8 +301,7 @@ def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(chil
     "value", [b"\xff", b"[]", b'{"format": 1, "value": {"format": "txstorm-request", "version": 2}}']
 )
 def test_a_request_that_cannot_be_read_ends_nothing(go, data_dir, value):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    handle = go(more=1)
     with open_books(data_dir, write=True) as books:
         books.ledger.commit([Put(names.REQUEST, value)])
         eventually(lambda: b'"request":null' in books.ledger.get(names.REQUEST).value)
@@ -319,8 +309,7 @@ def test_a_request_that_cannot_be_read_ends_nothing(go, data_dir, value):
 
 
 def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    handle = go(more=1)
     for command, arguments in (("dance", {}), ("kill", {"wait": "long"})):
         request = Request(command * 5, command, arguments, "pid 1", utc_now().isoformat())
         with open_books(data_dir, write=True) as books:
@@ -400,8 +389,7 @@ def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diar
 
 
 def test_inspection_of_a_live_run_and_after_its_end(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 2)
+    handle = go(more=3)
     live = eventually(lambda: (now := read_inspection(data_dir))["in_flight"] and now)
     assert (live["topology"], live["epoch"], live["running"]) == ("life", 1, True)
     assert live["incarnation"] == handle.id

@@ -138,7 +138,7 @@ def test_a_rewind_includes_tables_created_by_a_killed_start(data_dir):
     assert {row["_txid"] for row in cut(data_dir)["sinks/words"]} == set(range(4, TXIDS + 1))
 
 
-def test_random_rewinds_of_a_changing_opaque_source(place, watch, shelf):
+def test_random_rewinds_of_a_changing_opaque_source(data_dir, watch, shelf):
     """Random rewinds of an opaque source with changing rows give the content of a model in plain Python."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
@@ -147,11 +147,11 @@ def test_random_rewinds_of_a_changing_opaque_source(place, watch, shelf):
     for timeline_ in range(3):
         watch.ends(ShelfSpout(shelf.write(rows)))
         for txid in range(len(rows) // 2 + 1):
-            found = [row["n"] for row in cut(place / "data", txid)["sinks/numbers"]]
+            found = [row["n"] for row in cut(data_dir, txid)["sinks/numbers"]]
             assert sorted(found) == sorted(rows[: 2 * txid]), (seed, timeline_, txid)
-        assert cut(place / "data")["state/total"] == [{"n": sum(rows)}]
+        assert cut(data_dir)["state/total"] == [{"n": sum(rows)}]
         back = chance.randrange(len(rows) // 2)
-        rewind(place / "data", to_txid=back)
+        rewind(data_dir, to_txid=back)
         rows = rows[: 2 * back] + [chance.randrange(10) for _ in range(2 * chance.randrange(1, 5))]
 
 

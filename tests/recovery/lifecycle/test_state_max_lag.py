@@ -86,9 +86,9 @@ def as_of_state(data_dir):
     return max(row["n"] for row in read_state(data_dir, "counts").to_pylist())
 
 
-def test_an_available_now_run_leaves_the_state_table_exact(place):
-    ended(kinds(), place / "data", until_txid=30)
-    assert seen(place / "data") == 30
+def test_an_available_now_run_leaves_the_state_table_exact(data_dir):
+    ended(kinds(), data_dir, until_txid=30)
+    assert seen(data_dir) == 30
 
 
 def test_without_a_bound_the_state_table_is_written_at_the_end_only(place):

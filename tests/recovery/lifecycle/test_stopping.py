@@ -286,27 +286,18 @@ def test_a_run_whose_table_was_taken_over_stops_and_publishes_nothing_more(watch
     go_on(watch)
 
 
-@pytest.mark.integration
-def test_a_run_whose_ledger_was_taken_over_stops_and_decides_nothing_more(watch, child):
-    with open_books(watch.data_dir, write=True) as books:
-        assert books.raise_epoch() == 2
-        currtx, intents = books.currtx(), len(books.intents())
-    status, output = finish(child)
-    assert status == 1
-    assert "FencedError: another coordinator has taken over" in output
-    with open_books(watch.data_dir) as books:
-        assert books.currtx() == currtx
-        assert len(books.intents()) == intents
-    go_on(watch)
-
-
-def test_a_fenced_run_says_so_on_its_handle(watch):
+def test_a_run_whose_ledger_was_taken_over_stops_and_decides_nothing_more(watch):
+    """It says so on its handle."""
     handle = watch.start(Endless())
     eventually(lambda: handle.committed > 3)
     with open_books(watch.data_dir, write=True) as books:
-        books.raise_epoch()
-    with pytest.raises(FencedError, match="another coordinator"):
+        assert books.raise_epoch() == 2
+        currtx, intents = books.currtx(), len(books.intents())
+    with pytest.raises(FencedError, match="another coordinator has taken over"):
         handle.awaitTermination()
     assert isinstance(handle.exception(), FencedError)
     assert handle.status["phase"] == "failed"
+    with open_books(watch.data_dir) as books:
+        assert books.currtx() == currtx
+        assert len(books.intents()) == intents
     go_on(watch)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from txstorm import TransactionalTopologyBuilder, run
+from scenarios.words import run_to_end
+from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey, FlatMap
 from txstorm.clients.spark import make_session
 from txstorm.sinks import DeltaSink
@@ -37,5 +38,4 @@ def main(data_dir: str, writer: str, jars: str, *parts: str) -> None:
 def count(data_dir: Path, writer: str, parts: list[str]) -> None:
     """Run the topology to the end of `parts`."""
     settings = {"max_spout_pending": 1, "max_group_txids": 1}
-    handle = run(topology(writer, parts), engine="local", data_dir=data_dir, settings=settings, available_now=True)
-    handle.awaitTermination()
+    run_to_end(topology(writer, parts), data_dir, settings, "local")

@@ -132,8 +132,8 @@ def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(data_d
 
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.2.written:kill:2"])
-def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(place, kafka_broker, fault):
-    data_dir, topic = place / "data", kafka_broker.make_topic(partitions=2)
+def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(data_dir, kafka_broker, fault):
+    data_dir, topic = data_dir, kafka_broker.make_topic(partitions=2)
     options = ["--tables", 1, "--kafka", kafka_broker.bootstrap, topic]
     lost(fault, data_dir, *options)
     recover(data_dir)

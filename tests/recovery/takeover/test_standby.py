@@ -269,8 +269,7 @@ def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, data_dir,
 
 
 def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place, data_dir, lock):
-    handle = go(settings=ALONE)
-    eventually(lambda: handle.committed > 1)
+    handle = go(settings=ALONE, more=2)
     deactivate(data_dir)
     eventually(lambda: handle.phase == "inactive" and not handle.in_flight)
     before = handle.committed
