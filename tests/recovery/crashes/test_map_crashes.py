@@ -6,9 +6,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from map_cases import counted, expected
 from recovery_cases import check, ends, eventually, finish, killed, open_books, start
-from scenarios.words import SPOUTS, TXIDS
+from scenarios.words import SPOUTS, TXIDS, expected_map_rows, map_rows
 
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
@@ -30,7 +29,7 @@ def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -
     check(place / "data", TXIDS)
     for name in ("words", "lengths"):
         assert len(list((place / "data/maps" / name / STAGED).iterdir())) <= 3  # those of the kept intents
-    assert counted(url) == expected(spout)
+    assert map_rows(url) == expected_map_rows(spout)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +63,14 @@ def test_a_decided_group_is_rolled_forward_before_anything_is_planned(data_dir, 
     killed("p7.2.before:kill:1", *argv)
     with open_books(data_dir) as books:
         (intent,) = books.live_intents()
-    assert counted(maps) == {"words": {}, "lengths": {}}
+    assert map_rows(maps) == {"words": {}, "lengths": {}}
     killed("p1.before:kill:1", *argv)
     with open_books(data_dir) as books:
         assert books.live_intents() == []
         assert books.currtx() == intent.last + 1
         found = {name: last for name, last in books.tables().items() if name.startswith("maps/")}
     assert found == {"maps/words": intent.last, "maps/lengths": intent.last}
-    assert sum(counted(maps)["words"].values()) > 0
+    assert sum(map_rows(maps)["words"].values()) > 0
 
 
 def test_no_intent_and_no_staged_file_holds_the_url(place):

@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 import pytest
-from recovery_cases import check, committed_versions, content, ended, environment
+from recovery_cases import check, committed_versions, content, ended, environment, long_if
 from scenarios.disk import FEW, FROM, NUMBERS, topology
 
 from txstorm.errors import TxstormError
@@ -107,19 +107,16 @@ def counted(home: Path, library: Path, ledger: str) -> tuple[list[str], object]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("ledger", "number"), [("sqlite", 6), ("delta", 3)])
+@pytest.mark.parametrize(
+    ("ledger", "number"),
+    long_if(lambda _, number: number is None, [("sqlite", 6), ("sqlite", None), ("delta", 3), ("delta", None)]),
+)
 def test_a_call_that_fails_once_is_not_believed_later(tmp_path, library, ledger, number):
+    """Some calls, or in long runs all of them."""
     calls, expected = counted(tmp_path, library, ledger)
     print(f"TXSTORM_SEED={SEED}")
-    some = random.Random(SEED).sample(calls, number)
+    some = calls if number is None else random.Random(SEED).sample(calls, number)
     verified(tmp_path, swept(tmp_path, library, ledger, some), expected)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ledger", ["sqlite", "delta"])
-def test_every_call_that_fails_once(tmp_path, library, ledger):
-    calls, expected = counted(tmp_path, library, ledger)
-    verified(tmp_path, swept(tmp_path, library, ledger, calls), expected)
 
 
 POINTS = ["p1.before", "p5.before", "p6.before", "p7.2.before", "p8.before"]

@@ -235,7 +235,8 @@ class TopologyMachine(RuleBasedStateMachine):
         self.turns += [self.turn] * (until - len(self.turns))
 
 
-def machine(examples: int, steps: int) -> None:
+@pytest.mark.parametrize(("examples", "steps"), [(4, 9), pytest.param(60, 20, marks=pytest.mark.long)])
+def test_any_order_of_calls(examples, steps):
     run_state_machine_as_test(
         TopologyMachine,
         settings=settings(
@@ -247,12 +248,3 @@ def machine(examples: int, steps: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-def test_any_order_of_calls():
-    machine(examples=4, steps=9)
-
-
-@pytest.mark.long
-def test_any_order_of_many_calls():
-    machine(examples=60, steps=20)

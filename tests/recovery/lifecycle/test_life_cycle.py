@@ -301,7 +301,7 @@ def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(chil
     "value", [b"\xff", b"[]", b'{"format": 1, "value": {"format": "txstorm-request", "version": 2}}']
 )
 def test_a_request_that_cannot_be_read_ends_nothing(go, data_dir, value):
-    handle = go(more=1)
+    go(more=1)
     with open_books(data_dir, write=True) as books:
         books.ledger.commit([Put(names.REQUEST, value)])
         eventually(lambda: b'"request":null' in books.ledger.get(names.REQUEST).value)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from map_cases import counted, expected
 from recovery_cases import check, ends, fails, killed, lose, one_published, open_books
-from scenarios.words import SPOUTS, TXIDS, lines
+from scenarios.words import SPOUTS, TXIDS, expected_map_rows, lines, map_rows
 from servers.kafka_reading import committed_records
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
@@ -97,7 +96,7 @@ MAP_FAULTS = (
 
 def ends_with_maps(data_dir: Path, spout: str, maps: str) -> None:
     ends(data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
-    assert counted(maps) == expected(spout)
+    assert map_rows(maps) == expected_map_rows(spout)
     check(data_dir, TXIDS)
 
 

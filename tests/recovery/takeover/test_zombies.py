@@ -23,7 +23,7 @@ import pytest
 from crash_cells import AFTER, BEFORE, PARTITIONS, expected, word
 from grid_tables import Tables, check_extents, check_sent, produce, start_grid, verify
 from programs import Program
-from recovery_cases import check_ledger, eventually, is_frozen, last_decided, ledger_entries, logs, wait_free
+from recovery_cases import check_ledger, eventually, is_frozen, last_decided, ledger_entries, logs, long_if, wait_free
 from scenarios.grid import SOURCES, TASKS, TOPICS, write_lines
 from servers.kafka_reading import committed_records
 from servers.running import Kafka
@@ -173,24 +173,15 @@ def _topics(kafka: Kafka) -> list[str]:
     return [kafka.bootstrap, topic, target]
 
 
-@pytest.mark.parametrize("number", range(BLOCK))
-def test_a_coordinator_frozen_at_any_step_changes_nothing_when_it_wakes_up(
-    world: Callable[[Zombie], World], progress: Say, number: int
-) -> None:
-    wakes_up_too_late(world, drawn(seed(), BLOCK)[number], progress)
+@pytest.mark.parametrize("number", long_if(lambda number: number >= BLOCK, range(200)))
+def test_a_coordinator_frozen_at_any_step_changes_nothing_when_it_wakes_up(world, progress, number):
+    """One coordinator for each step; in long runs two hundred."""
+    wakes_up_too_late(world, drawn(seed(), number + 1)[number], progress)
 
 
 @pytest.mark.parametrize("point", ["p0.3.created", "history.before"])
-def test_a_frozen_coordinator_finds_the_table_that_it_was_about_to_create(
-    world: Callable[[Zombie], World], progress: Say, point: str
-) -> None:
+def test_a_frozen_coordinator_finds_the_table_that_it_was_about_to_create(world, progress, point):
     wakes_up_too_late(world, Zombie("transactional", 1, "zookeeper", point, 1), progress)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(200))
-def test_two_hundred_frozen_coordinators(world: Callable[[Zombie], World], progress: Say, number: int) -> None:
-    wakes_up_too_late(world, drawn(seed(), 200)[number], progress)
 
 
 def wakes_up_too_late(make: Callable[[Zombie], World], zombie: Zombie, say: Say) -> None:
