@@ -12,7 +12,7 @@ from itertools import cycle, islice
 
 import pytest
 from crash_cells import POINTS
-from recovery_cases import KILLED, fails, finish, killed, long_if, power_off, ran, stands, start
+from recovery_cases import KILLED, finish, killed, long_if, ran, start, strike
 from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import faults
@@ -163,24 +163,21 @@ def test_every_step_has_a_point_before_and_after():
         assert {f"{step}.before", f"{step}.after"} <= set(faults.POINTS)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        *("p2.after", "p3.before", "p5.staged.after"),
-        # No point of a compaction: one that falls due during the run ends with it, and its error is not reported.
-        *("p0.before", "p0.raised", "p0.after", "history.written", "sweep.after"),
-    ],
-)
-def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(ends_as_undisturbed, data_dir, fault):
-    argv = [data_dir, "--spout", "opaque"]
-    fails(*argv, fault=f"{fault}:raise:1")
-    ends_as_undisturbed(*argv)
+ENDS = [
+    # No point of a compaction: one that falls due during the run ends with it, and its error is not reported.
+    *(
+        (point, "exception")
+        for point in ("p2.after", "p3.before", "p5.staged.after", "p0.before", "p0.raised", "p0.after")
+    ),
+    *((point, "exception") for point in ("history.written", "sweep.after")),
+    *((point, "hang") for point in ("p0.raised", "p5.staged.after")),
+]
 
 
-@pytest.mark.parametrize("point", ["p0.raised", "p5.staged.after"])
-def test_a_run_that_hangs_is_killed_from_outside(ends_as_undisturbed, data_dir, point):
-    argv = [data_dir, "--spout", "file"]
-    power_off(stands(f"{point}:hang:1", *argv))
+@pytest.mark.parametrize(("point", "how"), ENDS)
+def test_an_error_or_a_hang_at_a_point_ends_the_run_and_the_next_start_goes_on(ends_as_undisturbed, place, point, how):
+    argv = [place / "data", "--spout", "opaque" if how == "exception" else "file"]
+    strike(f"{point}:1", how, *argv, again=argv, scenario="words")
     ends_as_undisturbed(*argv)
 
 

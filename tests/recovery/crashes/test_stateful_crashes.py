@@ -70,22 +70,21 @@ def test_a_hook_that_hangs_is_abandoned_and_its_transaction_replayed(runs, store
 
 
 @pytest.mark.parametrize("store", ["redis", "file"])
-def test_what_is_prepared_and_not_decided_is_rolled_back_by_the_next_start(runs, store):
+@pytest.mark.parametrize(
+    ("spout", "faults", "hooks"),
+    [
+        ("transactional", {"p6.before:kill:2": 1, "p0.after:kill:1": 1}, {"pre_rollback": [0, 0]}),
+        ("opaque", {"p6.after:kill:2": 1, "p1.before:kill:1": 2}, {"pre_commit": [1, 1, 2, 2]}),
+    ],
+    ids=["prepared and not decided, it is rolled back", "decided, it is committed"],
+)
+def test_the_next_start_decides_what_was_prepared_before_anything_is_planned(runs, store, spout, faults, hooks):
     some = runs(store)
-    for fault in ("p6.before:kill:2", "p0.after:kill:1"):
-        some.killed(fault, "transactional")
-        assert counts(some, store) == words(1)
-    if store == "redis":  # the provider of files does not say what is prepared
-        assert some.hooks()["pre_rollback"] == [0, 0]
-
-
-@pytest.mark.parametrize("store", ["redis", "file"])
-def test_what_is_decided_is_committed_by_the_next_start_before_anything_is_planned(runs, store):
-    some = runs(store)
-    for fault, committed in (("p6.after:kill:2", 1), ("p1.before:kill:1", 2)):
-        some.killed(fault, "opaque")
+    for fault, committed in faults.items():
+        some.killed(fault, spout)
         assert counts(some, store) == words(committed)
-    assert some.hooks()["pre_commit"] == [1, 1, 2, 2]
+    if store == "redis" or spout == "opaque":  # the provider of files does not say what is prepared
+        assert {name: some.hooks()[name] for name in hooks} == hooks
 
 
 def test_a_provider_of_files_keeps_all_rules(tmp_path):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -59,9 +58,7 @@ def root_of(ledger: str) -> str:
 
 
 @pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
-def test_killed_and_restarted(
-    ends_as_undisturbed: Callable[..., None], data_dir: Path, ledger: str, fault: str, spout: str
-) -> None:
+def test_killed_and_restarted(ends_as_undisturbed, data_dir, ledger, fault, spout):
     argv = [data_dir, "--spout", spout]
     killed(fault, *argv, "--set", f"ledger={ledger}", "--set", f"zookeeper_session_timeout={SESSION}")
     wait_free(data_dir)  # nobody could tell ZooKeeper; its lease ends with the session
@@ -93,7 +90,7 @@ def check_goes_on(handle: RunHandle) -> None:
     check_totals(handle, handle.committed)
 
 
-def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(watch: Watch, ledger: str) -> None:
+def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(watch, ledger):
     handle = watch.start(Endless(), ledger=ledger)
     wait_for(handle, 5)
     # As a second client with the number of the session ends it.
@@ -131,9 +128,7 @@ def lose_answer(handle: RunHandle, proxy: LossyProxy) -> None:
         assert not handle.awaitTermination(0.01)
 
 
-def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
-    watch: Watch, behind: str, proxy: LossyProxy
-) -> None:
+def test_answers_that_are_lost_and_connections_that_break_cost_pauses(watch, behind, proxy):
     handle = watch.start(Endless(), ledger=behind, **LASTING)
     for _ in range(5):
         lose_answer(handle, proxy)
@@ -143,7 +138,7 @@ def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
     assert handle.progress.replays == 0
 
 
-def test_servers_that_are_away_cost_a_pause(watch: Watch, behind: str, proxy: LossyProxy) -> None:
+def test_servers_that_are_away_cost_a_pause(watch, behind, proxy):
     handle = watch.start(Endless(), ledger=behind, until_txid=30, **LASTING)
     wait_for(handle, 4)
     proxy.cut()
@@ -154,9 +149,7 @@ def test_servers_that_are_away_cost_a_pause(watch: Watch, behind: str, proxy: Lo
 
 
 @pytest.mark.long
-def test_server_outages_of_1_to_20_seconds_only_pause_a_run(
-    watch: Watch, ledger: str, zookeeper_server: ZooKeeper
-) -> None:
+def test_server_outages_of_1_to_20_seconds_only_pause_a_run(watch, ledger, zookeeper_server):
     """Server outages of 1 to 20 seconds only pause a run, with the default settings (session timeout below 20 s)."""
     handle = watch.start(Endless(), ledger=ledger, min_interval=0.01)
     for outage in (1, 2, 5, 10, 20):
@@ -168,9 +161,7 @@ def test_server_outages_of_1_to_20_seconds_only_pause_a_run(
 
 
 @pytest.mark.long
-def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(
-    watch: Watch, behind: str, proxy: LossyProxy
-) -> None:
+def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(watch, behind, proxy):
     handle = watch.start(Endless(), ledger=behind, min_interval=0.01, **LASTING)
     for _ in range(100):
         lose_answer(handle, proxy)
@@ -232,9 +223,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 # The plan, the decision and the completion, with which goes what was read; where the tasks plan, that is written first.
 @pytest.mark.parametrize(("source", "writes"), [(memory, 3), (Numbers, 4)])
-def test_writes_per_transaction_do_not_grow_with_the_partitions(
-    place: Path, ledger: str, transactions: list[list[str]], source: Callable[[int], Any], writes: int
-) -> None:
+def test_writes_per_transaction_do_not_grow_with_the_partitions(place, ledger, transactions, source, writes):
     txids, counted = 6, []
     for partitions in (1, 12):
         transactions.clear()
@@ -246,9 +235,7 @@ def test_writes_per_transaction_do_not_grow_with_the_partitions(
     assert counted == [writes * txids, writes * txids]
 
 
-def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interface(
-    place: Path, ledger: str, seen: KazooClient
-) -> None:
+def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interface(place, ledger, seen):
     found = {}
     for name, source in {"numbers": Numbers(3), "memory": memory(3)}.items():
         Watch(place / name).ends(source, ledger=f"{ledger}/{name}", until_txid=4, max_spout_pending=1)
@@ -262,9 +249,7 @@ def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interfac
     assert decode_value(None, seen.get(f"{root}/user/1/4")[0]) == [6, 8]
 
 
-def test_storms_settings_choose_the_ledger(
-    place: Path, zookeeper_server: ZooKeeper, seen: KazooClient, ledger: str
-) -> None:
+def test_storms_settings_choose_the_ledger(place, zookeeper_server, seen, ledger):
     host, port = zookeeper_server.hosts.split(":")
     keys = {"servers": [host], "port": int(port), "root": root_of(ledger)}
     settings = {f"transactional.zookeeper.{key}": value for key, value in keys.items()}

@@ -14,7 +14,7 @@ from typing import Any
 from crash_cells import AFTER, BEFORE, PARTITIONS, Plan, word
 from watched import Gathering
 
-from scenarios.words import Counts, run_to_end
+from scenarios.words import Counts, memory_spout, run_to_end
 from txstorm import (
     Committer,
     KeyedState,
@@ -27,13 +27,7 @@ from txstorm import (
 )
 from txstorm.bolts import Map
 from txstorm.sinks import DeltaSink, KafkaSink
-from txstorm.spouts import (
-    FileSpout,
-    MemoryTransactionalSpout,
-    OpaqueMemoryTransactionalSpout,
-    OpaqueTransactionalKafkaSpout,
-    TransactionalKafkaSpout,
-)
+from txstorm.spouts import FileSpout, OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 
 COLUMNS = {"partition": int, "offset": int, "generation": int, "word": str}
 SETTINGS = {"max_group_txids": 2, "max_pack_txids": 2, "keep_intents": 1}
@@ -65,16 +59,9 @@ class Totals(Gathering, Committer):
         totals.put((), {"rows": before + len(self.taken), "txid": self.attempt.txid})
 
 
-def memory(opaque: bool, plan: Plan) -> Any:
-    made = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
-    rows = {
-        partition: [
-            (partition, offset, plan.generation, word(partition, offset, plan.generation))
-            for offset in range(plan.size)
-        ]
-        for partition in PARTITIONS
-    }
-    return made(rows, tuple(COLUMNS), take=plan.take)
+def rows(partition: int, plan: Plan) -> list[tuple[Any, ...]]:
+    made = plan.generation
+    return [(partition, offset, made, word(partition, offset, made)) for offset in range(plan.size)]
 
 
 def kafka(opaque: bool, plan: Plan, brokers: str, topic: str) -> Any:
@@ -197,5 +184,7 @@ def from_source(source: str, when: str, depth: int, place: str, *topics: str) ->
     elif source == "files":
         spout, row = FileSpout(f"{place}/lines-*.txt", max_batch_rows=plan.take * len(PARTITIONS)), row_of_line
     else:
-        spout, row = memory(opaque, plan), row_of_row
+        kind = "opaque" if opaque else "memory"
+        spout = memory_spout(kind, {number: rows(number, plan) for number in PARTITIONS}, tuple(COLUMNS), plan.take)
+        row = row_of_row
     return topology(spout, row, topics).with_settings({**SETTINGS, "max_spout_pending": depth})

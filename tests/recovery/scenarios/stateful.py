@@ -12,18 +12,18 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scenarios.words import Split, lines, run_to_end
+from scenarios.words import Split, lines, memory_spout, run_to_end
 from txstorm import StatefulBolt, TransactionalTopologyBuilder, faults
 from txstorm.errors import FencedError
-from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import KeyValueState, StateProvider
 
 TXIDS = 6
+PROVIDERS = {"delta": "delta", "redis": "redis", "file": "scenarios.stateful:FileStateProvider"}
 
 
 class Hooked:
@@ -157,24 +157,20 @@ class FileState(KeyValueState):
         pass
 
 
-PROVIDERS = {"delta": "delta", "redis": "redis", "file": "scenarios.stateful:FileStateProvider"}
-
-
 def topology(data_dir: Path, kind: str, take: int, hook: str | None) -> Any:
     rows = lines(TXIDS)
-    made = MemoryTransactionalSpout if kind == "transactional" else OpaqueMemoryTransactionalSpout
-    source = made({0: rows[::2], 1: rows[1::2]}, ["line"], take=take)
+    source = memory_spout(kind, {0: rows[::2], 1: rows[1::2]}, ["line"], take)
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("count", Count(data_dir.with_name("hooks"), hook), 2).fields_grouping("split", ["word"])
     return builder.build_topology()
 
 
-def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of a scenario with a stateful bolt."""
+def arguments(argv: Sequence[str], stores: Iterable[str] = PROVIDERS) -> argparse.Namespace:
+    """Parse the arguments of a scenario with state in one of `stores`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("provider", choices=list(PROVIDERS))
+    parser.add_argument("provider", choices=list(stores))
     parser.add_argument("--conf", default="{}")
     parser.add_argument("--spout", choices=("transactional", "opaque"), default="transactional")
     parser.add_argument("--take", type=int, default=2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,9 +144,13 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
         if not path.exists():
             path.write_text("\n".join(rows) + "\n")
         return FileSpout(path, max_batch_rows=4)
-    partitions = {0: rows[::2], 1: rows[1::2]}
-    made = MemoryTransactionalSpout if kind == "memory" else OpaqueMemoryTransactionalSpout
-    return made(partitions, ["line"], take=2)
+    return memory_spout(kind, {0: rows[::2], 1: rows[1::2]}, ["line"], 2)
+
+
+def memory_spout(kind: str, partitions: Mapping[int, Sequence[Any]], fields: Sequence[str], take: Any) -> Any:
+    """Build a spout over rows in memory: an opaque one, or one that replays the same rows."""
+    made = OpaqueMemoryTransactionalSpout if kind == "opaque" else MemoryTransactionalSpout
+    return made(partitions, fields, take=take)
 
 
 def topology(
