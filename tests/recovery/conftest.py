@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from drivers import Drive
-from recovery_cases import Content, check, content, ends, eventually
+from recovery_cases import Content, check, content, ends, eventually, killed
 from scenarios.endless import life
 from scenarios.words import TXIDS
 from stateful_cases import StatefulRuns
@@ -111,6 +111,18 @@ def ends_as_undisturbed(undisturbed: Callable[..., Content]) -> Callable[..., No
         check(data_dir, txids, intents)
 
     return end
+
+
+@pytest.fixture
+def crash(data_dir: Path, ends_as_undisturbed: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that runs "words" until each of the faults in turn kills it, then as `ends_as_undisturbed`."""
+
+    def crash(faults: Sequence[str], *options: object, extra: Sequence[object] = (), **expected: int) -> None:
+        for fault in faults:
+            killed(fault, data_dir, *options, *extra)
+        ends_as_undisturbed(data_dir, *options, extra=extra, **expected)
+
+    return crash
 
 
 @pytest.fixture

@@ -180,32 +180,6 @@ def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
     return value
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Return pid → command line of all live descendants of process `pid`."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found: dict[int, str] = {}
-    waiting = [pid]
-    while waiting:
-        for child in parents.get(waiting.pop(), ()):
-            found[child] = command(child)
-            waiting.append(child)
-    return {child: line for child, line in found.items() if line}
-
-
-def command(pid: int) -> str:
-    """Return the command line of a process; empty if there is none or it is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
 def is_frozen(pid: int) -> bool:
     """Return whether a process is stopped by a signal."""
     stat = Path(f"/proc/{pid}/stat").read_text()
@@ -345,18 +319,13 @@ def logs(data_dir: Path) -> dict[str, str]:
 
 def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
     """Return path → value and version of all entries of the ledger."""
-    ledger = open_ledger(data_dir, create=False, read_only=True)
-    try:
-        return dict(_below(ledger, ""))
-    finally:
-        ledger.close()
+    with open_books(data_dir) as books:
+        return dict(_below(books.ledger, ""))
 
 
-def _below(ledger: Ledger, path: str) -> list[tuple[str, tuple[bytes, int]]]:
-    found = []
+def _below(ledger: Ledger, path: str) -> Iterator[tuple[str, tuple[bytes, int]]]:
     for name in ledger.children(path):
         child = f"{path}/{name}" if path else name
-        entry = ledger.get(child)
-        found += [(child, (entry.value, entry.version))] if entry is not None else []
-        found += _below(ledger, child)
-    return found
+        if (entry := ledger.get(child)) is not None:
+            yield child, (entry.value, entry.version)
+        yield from _below(ledger, child)

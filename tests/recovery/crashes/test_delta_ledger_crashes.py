@@ -27,10 +27,8 @@ OTHERS = ["p0.raised:kill:1", "p6.after:kill:2"]
 
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip([*LEDGER, *OTHERS], cycle(SPOUTS))))
-def test_killed_and_restarted(ends_as_undisturbed, place, fault, spout):
-    argv, ledger = [place / "data", "--spout", spout], ["--set", f"ledger=delta:{place}/control"]
-    killed(fault, *argv, *ledger)
-    ends_as_undisturbed(*argv, extra=ledger)
+def test_killed_and_restarted(crash, place, fault, spout):
+    crash([fault], "--spout", spout, extra=["--set", f"ledger=delta:{place}/control"])
     assert not (place / "data/ledger.db").exists()
 
 

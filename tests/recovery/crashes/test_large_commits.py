@@ -280,10 +280,8 @@ def staged_by(data_dir, name="seen"):
 
 
 @pytest.mark.parametrize(("point", "spout"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_restarted(ends_as_undisturbed, data_dir, point, spout):
-    argv = [data_dir, "--spout", spout]
-    killed(f"{point}:kill:4", *argv, *SMALL)
-    ends_as_undisturbed(*argv, extra=SMALL)
+def test_killed_and_restarted(crash, data_dir, point, spout):
+    crash([f"{point}:kill:4"], "--spout", spout, extra=SMALL)
     assert set().union(*staged_by(data_dir, "counts").values()) == {"0", "1"}
     assert set().union(*staged_by(data_dir, "totals").values()) == {"all"}  # not grouped by its key
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections import Counter
 
 import pytest
+from programs import loaded
 from recovery_cases import (
     check,
     check_tiling,
-    command,
-    descendants,
     ends,
+    environment,
     eventually,
     fails,
     finish,
@@ -21,11 +20,11 @@ from recovery_cases import (
     last_decided,
     long_if,
     open_books,
-    start,
     sums,
 )
 from scenarios.spark_writer import count
 from scenarios.words import TXIDS
+from servers.family import members
 from watched import Endless
 
 from txstorm.clients.delta.handle import DeltaHandle
@@ -69,8 +68,9 @@ def test_repeated_worker_deaths_end_the_run_and_the_next_start_continues(ends_as
 
 @pytest.fixture
 def child(watch):
-    """Return a driver script on Spark, which has committed a few transactions."""
-    made = start("endless", watch.data_dir, watch.diary.path, "spark")
+    """Return a driver script on Spark in a session of its own, which has committed a few transactions."""
+    arguments = ["endless", watch.data_dir, watch.diary.path, "spark"]
+    made = loaded().start("-m", "scenarios", *arguments, env=environment(), merged=True, session=True)
     eventually(lambda: len(watch.diary.of("commit")) > 5 or made.poll() is not None)
     assert made.poll() is None, made.printed
     return made
@@ -87,20 +87,20 @@ def go_on(watch):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_jvm_and_its_workers_end_with_their_driver(watch, child, how):
-    below = descendants(child.pid)
-    assert any("java" in line for line in below.values())
-    assert any("spark_daemon" in line or "pyspark.daemon" in line for line in below.values())
+    commands = [one.command for one in members(child.pid)]
+    assert any("java" in line for line in commands)
+    assert any("spark_daemon" in line or "pyspark.daemon" in line for line in commands)
 
     child.send_signal(how)
     status, output = finish(child)
     assert status == -how, output
-    eventually(lambda: {pid: line for pid, line in below.items() if command(pid) == line} == {})
+    eventually(lambda: members(child.pid) == [])
     go_on(watch)
 
 
 def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(watch, child):
-    (java,) = [pid for pid, line in descendants(child.pid).items() if "/java " in line]
-    os.kill(java, signal.SIGKILL)
+    (java,) = [one for one in members(child.pid) if "/java " in one.command]
+    assert java.kill()
     status, output = finish(child)
     assert status == 1, output
     assert "txstorm.errors.SessionLost: the Spark session has ended" in output
