@@ -49,15 +49,13 @@ class Network:
     @staticmethod
     def parse(arguments: Mapping[str, Any]) -> tuple[bool, str]:
         if not isinstance(arguments["held"], bool):
-            msg = f"held: expected true or false, got {arguments['held']!r}"
-            raise InputError(msg)
+            raise InputError(f"held: expected true or false, got {arguments['held']!r}")
         return arguments["held"], str(arguments["reason"])
 
     def hold(self, control: Control, payload: tuple[bool, str], request: Request) -> Decision:
         held, reason = payload
         if reason == "none":
-            msg = "a reason is needed"
-            raise InputError(msg)
+            raise InputError("a reason is needed")
 
         def act() -> None:
             self.held.append((reason, threading.current_thread().name))

@@ -57,8 +57,7 @@ class Hooked:
                 os.kill(os.getpid(), signal.SIGKILL)
             if action == "hang":
                 time.sleep(3600)
-            msg = f"injected in {method}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"injected in {method}")
 
 
 class Count(Hooked, StatefulBolt):
@@ -99,8 +98,7 @@ class FileState(KeyValueState):
             fcntl.flock(lock, fcntl.LOCK_EX)
             file = self.read()
             if file["epoch"] > self.epoch:
-                msg = f"state {self.path.name!r}: epoch {file['epoch']} has taken over from {self.epoch}"
-                raise FencedError(msg)
+                raise FencedError(f"state {self.path.name!r}: epoch {file['epoch']} has taken over from {self.epoch}")
             yield file
             new = Path(f"{self.path}.new")
             new.write_text(json.dumps(file))

@@ -53,8 +53,7 @@ class Split(BasicBolt):
         for word in tuple["line"].split():
             collector.emit(word)
         if self.poison is not None and tuple["line"].startswith(self.poison):
-            msg = f"a line with {self.poison!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a line with {self.poison!r}")
 
 
 class Words(Gathering, Committer):

@@ -196,8 +196,7 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
     def away(self: SqliteLedger, seconds: float) -> bool:
         asked.append(seconds)
         if len(asked) < 3:
-            msg = "no answer"
-            raise TxstormError(msg)
+            raise TxstormError("no answer")
         return real(self, seconds)
 
     monkeypatch.setattr(SqliteLedger, "wait_free", away)
