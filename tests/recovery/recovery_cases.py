@@ -90,6 +90,13 @@ def fails(*argv: Any, fault: str = "", scenario: str = "words") -> str:
     return output
 
 
+def reaches(child: Program, condition: Callable[[], Any]) -> Program:
+    """Wait until a condition is true; fails if the child process, which is returned, ends before."""
+    eventually(lambda: child.poll() is not None or condition())
+    assert child.poll() is None, f"{child.args} has ended: {child.printed}{child.complained}"
+    return child
+
+
 def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> Program:
     """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there.
 
@@ -103,9 +110,7 @@ def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> P
     def there() -> bool:
         return is_frozen(child.pid) if action == "freeze" else trace.read_text().split("\n").count(point) >= int(nth)
 
-    eventually(lambda: child.poll() is not None or there())
-    assert child.poll() is None, f"{point}:{action}:{nth} was not reached: {child.printed}"
-    return child
+    return reaches(child, there)
 
 
 def power_off(child: Program) -> None:

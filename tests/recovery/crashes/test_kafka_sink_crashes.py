@@ -8,7 +8,7 @@ from itertools import cycle, groupby
 import pytest
 from grid_tables import check_sent, start_grid, verify
 from programs import Program
-from recovery_cases import check, ends, eventually, is_frozen, killed, long_if
+from recovery_cases import check, ends, is_frozen, killed, long_if, reaches
 from scenarios.words import SPOUTS, TXIDS, batches
 from servers.kafka_reading import committed_records
 
@@ -78,8 +78,7 @@ def test_killed_again_while_it_is_rolled_forward(kafka_broker, place, fault):
 
 
 def says(program: Program, text: str) -> None:
-    eventually(lambda: text in program.complained or program.poll() is not None)
-    assert program.poll() is None, program.complained
+    reaches(program, lambda: text in program.complained)
 
 
 def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
@@ -88,7 +87,7 @@ def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
     target = kafka_broker.make_topic(partitions=3)
     arguments = ["transactional", "before", 1, str(place), proxy.address, "", target]
     first = start_grid(place, arguments, "--available-now", TXSTORM_FAULT="p6.after:freeze:3")
-    eventually(lambda: first.poll() is not None or is_frozen(first.pid))
+    reaches(first, lambda: is_frozen(first.pid))
     second = start_grid(place, arguments, "--available-now", "--standby")
     try:
         says(second, "standing by for")

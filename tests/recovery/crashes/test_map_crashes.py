@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from recovery_cases import check, ends, eventually, finish, killed, open_books, start
+from recovery_cases import check, ends, finish, killed, open_books, reaches, start
 from scenarios.words import SPOUTS, TXIDS, expected_map_rows, map_rows
 
 from txstorm import MapState
@@ -87,8 +87,7 @@ def test_a_late_put_of_a_fenced_coordinator_overwrites_nothing(request, place, m
     url = request.getfixturevalue("postgres").url if store == "postgres" else maps
     child = start("late-put", place, url)
     try:
-        eventually(lambda: (place / "asleep").exists() or child.poll() is not None)
-        assert (place / "asleep").exists(), finish(child)
+        reaches(child, (place / "asleep").exists)
         backend = SqlAlchemyBackend(url, "late")
         maps = ExternalStores(place, TopologyIdentity("late", "incarnation"), {"count": [MapState("late", backend)]})
         two, three = (decode((place / f"intent-{txid}").read_bytes()) for txid in (2, 3))

@@ -20,6 +20,7 @@ from recovery_cases import (
     last_decided,
     long_if,
     open_books,
+    reaches,
     sums,
 )
 from scenarios.spark_writer import count
@@ -71,9 +72,7 @@ def child(watch):
     """Return a driver script on Spark in a session of its own, which has committed a few transactions."""
     arguments = ["endless", watch.data_dir, watch.diary.path, "spark"]
     made = loaded().start("-m", "scenarios", *arguments, env=environment(), merged=True, session=True)
-    eventually(lambda: len(watch.diary.of("commit")) > 5 or made.poll() is not None)
-    assert made.poll() is None, made.printed
-    return made
+    return reaches(made, lambda: len(watch.diary.of("commit")) > 5)
 
 
 def go_on(watch):

@@ -1,4 +1,7 @@
-"""Redefined columns: the first commit fixes them; until then, a table gets the columns of the current code."""
+"""Redefined columns: the first commit fixes them; until then, a table gets the columns of the current code.
+
+A Delta feature enabled during a run is reported with table and remedy; the run continues when it is disabled.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import json
 
 import deltalake
 import pytest
-from recovery_cases import ended, killed, lose
+from recovery_cases import check_tiling, ended, eventually, killed, lose
 from scenarios.redefined import Keep, tables, topology
 
-from txstorm import KeyedState, TransactionalTopologyBuilder
-from txstorm.errors import FencedError, StateError, TxstormError
+from txstorm import KeyedState, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
+from txstorm.errors import FencedError, InputError, StateError, TxstormError
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.rewind import rewind
+from txstorm.results.read import read_sink, read_state
 from txstorm.results.snapshot import snapshot
 from txstorm.results.views import SinkView, StateView
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.rows.schema import sink_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -180,3 +186,43 @@ def test_a_table_with_features_of_others_keeps_its_columns(tmp_path):
     table.alter.add_constraint({"some": "n > 0"})
     with pytest.raises(TxstormError):
         go(tmp_path, topology("new"))
+
+
+# --- Delta features that others enable --------------------------------------------------------------------------------
+
+
+def featured(spout):
+    builder = TransactionalTopologyBuilder("featured", "words", spout)
+    builder.set_committer_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
+    builder.set_committer_bolt("out", DeltaSink("out", {"word": str})).shuffle_grouping("words")
+    return builder.build_topology().with_settings({"min_interval": 0.05})
+
+
+@pytest.mark.parametrize("uri", ["sinks/out", "changes/counts"])
+def test_a_constraint_blocks_a_run_until_it_is_dropped(tmp_path, uri):
+    words = [f"w{n % 7}" for n in range(60)]
+    taken = {"most": 0}
+    spout = MemoryTransactionalSpout({0: words}, ["word"], take=lambda _: taken["most"])
+    data_dir = tmp_path / "data"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txstorm.runtime.commit.publisher.Publisher.TRIES", 10_000)
+        handle = run(featured(spout), engine="local", data_dir=data_dir)
+        eventually(lambda: handle.progress.committed > 0)
+        deltalake.DeltaTable(str(data_dir / uri)).alter.add_constraint({"little": "_txid < 100000"})
+        taken["most"] = 3
+        eventually(lambda: "BLOCKED" in handle.status["message"])
+        message = handle.status["message"]
+        assert uri in message
+        assert "CHECK constraint little (_txid < 100000)" in message
+        assert "DROP CONSTRAINT little" in message
+        deltalake.DeltaTable(str(data_dir / uri)).alter.drop_constraint("little")
+        eventually(
+            lambda: "BLOCKED" not in handle.status["message"] and read_sink(data_dir, "out").num_rows == len(words)
+        )
+        handle.stop()
+    check_tiling(data_dir, handle.progress.committed)
+    assert sum(read_state(data_dir, "counts")["n"].to_pylist()) == 60
+    assert sorted(read_sink(data_dir, "out")["word"].to_pylist()) == sorted(words)
+    deltalake.DeltaTable(str(data_dir / uri)).alter.add_constraint({"little": "_txid < 100000"})
+    with pytest.raises(InputError, match="CHECK constraint little"):
+        run(featured(spout), engine="local", data_dir=data_dir)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from programs import Program, loaded
-from recovery_cases import check_tiling, environment, eventually, finish, last_decided, open_books, start
+from recovery_cases import check_tiling, environment, eventually, finish, last_decided, open_books, reaches, start
 from watched import Endless, Watch, at
 
 from txstorm.errors import FencedError, HeldError, StoppedError
@@ -157,9 +157,7 @@ def test_process_all_available_returns_when_the_run_is_stopped(watch, place):
 def child(watch: Watch) -> Program:
     """Return a driver script in a separate process, which has committed a few transactions."""
     made = start("endless", watch.data_dir, watch.diary.path, "local")
-    eventually(lambda: len(watch.diary.of("commit")) > 6 or made.poll() is not None)
-    assert made.poll() is None, made.printed
-    return made
+    return reaches(made, lambda: len(watch.diary.of("commit")) > 6)
 
 
 @pytest.mark.integration

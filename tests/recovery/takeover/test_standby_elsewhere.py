@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from drivers import assert_as_undisturbed, published
 from kazoo.client import KazooClient
-from recovery_cases import eventually, finish, is_frozen, open_books, start
+from recovery_cases import eventually, finish, is_frozen, open_books, reaches, start
 from scenarios.fencing import LONG, lead
 from servers.proxy import LossyProxy
 
@@ -55,8 +55,7 @@ def test_a_coordinator_frozen_in_its_sweep_removes_no_file_of_the_next(place, zo
     ledger = f"zookeeper:{zookeeper_server.new_chroot()}"
     child = start("ledger-sweep", place / "data", ledger)
     try:
-        eventually(lambda: child.poll() is not None or is_frozen(child.pid))
-        assert child.poll() is None, child.printed
+        reaches(child, lambda: is_frozen(child.pid))
         left = {path.name for path in (place / "data/intents").iterdir()}
         books = lead(place / "data", ledger)  # once the other one's session is over
         books.write_metas({1: LONG})  # the very value whose file the other one is about to remove

@@ -23,7 +23,7 @@ import pytest
 from crash_cells import AFTER, BEFORE, PARTITIONS, expected, word
 from grid_tables import Tables, check_extents, check_sent, produce, start_grid, verify
 from programs import Program
-from recovery_cases import check_ledger, eventually, is_frozen, last_decided, ledger_entries, logs, long_if, wait_free
+from recovery_cases import check_ledger, is_frozen, last_decided, ledger_entries, logs, long_if, reaches, wait_free
 from scenarios.grid import SOURCES, TASKS, TOPICS, write_lines
 from servers.kafka_reading import committed_records
 from servers.running import Kafka
@@ -220,11 +220,9 @@ def frozen(world: World, zombie: Zombie) -> Program:
         first = world.start(zombie, "before", *short, TXSTORM_FAULT=f"{zombie.point}:freeze:{zombie.nth}")
     else:
         first = world.start(zombie, "before", *short, TXSTORM_FAULT_TRACE=str(trace))
-        eventually(lambda: first.poll() is not None or (trace.exists() and trace.read_text().count("\n") >= zombie.nth))
+        reaches(first, lambda: trace.exists() and trace.read_text().count("\n") >= zombie.nth)
         first.send_signal(signal.SIGSTOP)
-    eventually(lambda: first.poll() is not None or is_frozen(first.pid))
-    assert first.poll() is None, f"{zombie} was not reached: {first.complained}"
-    return first
+    return reaches(first, lambda: is_frozen(first.pid))
 
 
 def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> None:
