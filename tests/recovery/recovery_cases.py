@@ -113,12 +113,6 @@ def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> P
     return reaches(child, there)
 
 
-def power_off(child: Program) -> None:
-    """Kill a standing run as in a power failure."""
-    child.kill()
-    assert finish(child)[0] == KILLED
-
-
 def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str, hook: str = "") -> None:
     """Run until a fault ends the run: ``kill``, ``exception``, or ``hang``, while which another start is refused.
 
@@ -134,7 +128,8 @@ def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str
     if how == "hang":
         standing = stands(armed, *argv, scenario=scenario, hook=hook)
         assert "HeldError" in fails(*again, scenario=scenario)
-        power_off(standing)
+        standing.kill()
+        assert finish(standing)[0] == KILLED
     elif how == "kill":
         killed(armed, *argv, scenario=scenario)
     else:

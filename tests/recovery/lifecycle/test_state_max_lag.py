@@ -75,15 +75,11 @@ def test_a_state_table_that_a_killed_run_left_behind_is_brought_up_to_date_by_th
     finally:
         child.kill()
     assert child.wait() == KILLED
-    before, last = seen(data_dir), as_of_state(data_dir)
+    before, last = seen(data_dir), max(read_state(data_dir, "counts")["n"].to_pylist())
     assert last >= before > 5
     with running(data_dir) as handle:  # at its first commit, although the bound is ten seconds
         eventually(lambda: seen(data_dir) > last)
         assert handle.isActive
-
-
-def as_of_state(data_dir):
-    return max(row["n"] for row in read_state(data_dir, "counts").to_pylist())
 
 
 def test_an_available_now_run_leaves_the_state_table_exact(data_dir):

@@ -173,11 +173,12 @@ def from_source(source: str, when: str, depth: int, place: str, *topics: str) ->
         when: ``before`` or ``after``.
         depth: maximum number of transactions in flight.
         place: directory of files.
-        topics: brokers, source topic and target topic; if given, the topology reads from and sends to Kafka.
+        topics: brokers, source topic and target topic; the topology reads from the first, unless it is empty, and sends
+            to the other.
     """
     plan = BEFORE if when == "before" else AFTER.get(source, BEFORE)
     opaque = source not in ("transactional", "topic")
-    if topics:
+    if topics and topics[1]:
         spout, row = kafka(opaque, plan, *topics[:2]), row_of_record
     elif source in TASKS:
         spout, row = TASKS[source](), row_of_row
