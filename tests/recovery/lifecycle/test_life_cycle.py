@@ -151,9 +151,8 @@ def test_rebalanced_while_inactive_it_stays_inactive(go, data_dir):
     rebalance(data_dir, {"pass": 2})
     eventually(lambda: handle.topology.component("pass").parallelism == 2)
     assert handle.phase == "inactive"
-    before = handle.committed
     activate(data_dir)
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
     handle.stop(drain=True)
     assert_as_undisturbed(data_dir, handle.committed)
 
@@ -324,8 +323,7 @@ def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
 
 @pytest.mark.integration
 def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
-    handle = go(until_txid=2)
-    handle.awaitTermination()
+    go(until_txid=2).awaitTermination()
     for ask in (lambda: kill(data_dir), lambda: rebalance(data_dir, {"pass": 2})):
         with pytest.raises(
             NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+"
