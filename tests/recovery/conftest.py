@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_cells import summary
 from drivers import Drive
-from recovery_cases import Content, check, content, ends
+from recovery_cases import Content, check, content, ends, eventually, killed
+from scenarios.endless import life
 from scenarios.words import TXIDS
 from stateful_cases import StatefulRuns
+from watched import Diary, Shelf, Watch
+
+from txstorm import run
+from txstorm.runtime.handle import RunHandle
 
 MEMORY = Path("/dev/shm")
-GRIDS = ("test_whole_grid", "test_grid_on_zookeeper", "test_grid_with_spark_and_kafka")
 
 
 @pytest.fixture
@@ -27,6 +30,55 @@ def place(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="txstorm-recovery-", dir=MEMORY) as made:
         yield Path(made)
+
+
+@pytest.fixture
+def data_dir(place: Path) -> Path:
+    """Return the path of the data directory in `place`."""
+    return place / "data"
+
+
+@pytest.fixture
+def maps(place: Path) -> str:
+    """Return the URL of a database for the maps of the scenario "words"."""
+    return f"sqlite:///{place / 'own.db'}"
+
+
+@pytest.fixture
+def watch(place: Path) -> Watch:
+    """Return the runs of the watched topology in `place`."""
+    return Watch(place)
+
+
+@pytest.fixture
+def diary(place: Path) -> Diary:
+    """Return the diary in `place`."""
+    return Diary(place / "diary")
+
+
+@pytest.fixture
+def shelf(place: Path) -> Shelf:
+    """Return the shelf in `place`."""
+    return Shelf(place / "shelf.json")
+
+
+@pytest.fixture
+def go(data_dir: Path, diary: Diary) -> Iterator[Callable[..., RunHandle]]:
+    """Yield a function that starts the topology `life` in this process; its runs are stopped at the end of the test.
+
+    It returns once the run has committed `more` transactions.
+    """
+    started: list[RunHandle] = []
+
+    def go(engine: Any = "local", *, tasks: int = 1, trouble: Any = None, more: int = 0, **options: Any) -> RunHandle:
+        started.append(run(life(diary, 0.002, tasks, trouble), engine=engine, data_dir=data_dir, **options))
+        until = started[-1].committed + more
+        eventually(lambda: started[-1].committed >= until)
+        return started[-1]
+
+    yield go
+    for handle in started:
+        handle.stop()
 
 
 @pytest.fixture(scope="session")
@@ -62,11 +114,23 @@ def ends_as_undisturbed(undisturbed: Callable[..., Content]) -> Callable[..., No
 
 
 @pytest.fixture
+def crash(data_dir: Path, ends_as_undisturbed: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that runs "words" until each of the faults in turn kills it, then as `ends_as_undisturbed`."""
+
+    def crash(faults: Sequence[str], *options: object, extra: Sequence[object] = (), **expected: int) -> None:
+        for fault in faults:
+            killed(fault, data_dir, *options, *extra)
+        ends_as_undisturbed(data_dir, *options, extra=extra, **expected)
+
+    return crash
+
+
+@pytest.fixture
 def stateful_runs(request: pytest.FixtureRequest, place: Path) -> Callable[[str, str], StatefulRuns]:
     """Return a function from the names of a scenario and of a store to its runs in `place`; the store is empty."""
 
     def get(scenario: str, store: str) -> StatefulRuns:
-        conf = {"path": str(place / "states.db")} if store == "sqlite" else {}
+        conf = {"path": str(place / "states")} if store == "file" else {}
         if store == "redis":
             server = request.getfixturevalue("redis_server")
             server.flush()
@@ -84,13 +148,12 @@ def drive(place: Path) -> Iterator[Drive]:
     made.close()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the passed cells after a full run of the crash grid, with any number of pytest workers."""
-    reports = [(report, kind) for kind in ("passed", "failed", "error") for report in terminalreporter.getreports(kind)]
-    for grid in GRIDS:
-        outcomes = {
-            report.nodeid.rpartition("[")[2][:-1]: kind for report, kind in reports if f"::{grid}[" in report.nodeid
-        }
-        if outcomes:
-            terminalreporter.section(grid)
-            terminalreporter.write("\n".join(summary({id: kind == "passed" for id, kind in outcomes.items()})) + "\n")
+@pytest.fixture
+def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
+    """Return the factory of drivers, with the ledger named by the parameter: sqlite, zookeeper or delta."""
+    if request.param == "delta":
+        drive.options = ["--ledger", f"delta:{place / 'ledger'}"]
+    elif request.param == "zookeeper":
+        ledger = f"zookeeper:{request.getfixturevalue('zookeeper_server').new_chroot()}"
+        drive.options = ["--ledger", ledger, "--set", "zookeeper_session_timeout=2"]
+    return drive

@@ -145,17 +145,3 @@ def expected(source: str, decided: int) -> Batches:
         batches[txid] = {p: (ends[p], count, plan.generation) for p, count in counts.items() if count}
         ends = {p: end + counts[p] for p, end in ends.items()}
     return batches
-
-
-def summary(outcomes: Mapping[str, bool]) -> list[str]:
-    """Format the number of passed and run cells per point and fault; `outcomes`: cell id → passed."""
-    counts: dict[tuple[str, str], list[bool]] = {}
-    for id, right in outcomes.items():
-        point, fault, *_ = id.rsplit("-", 3)
-        counts.setdefault((point, fault), []).append(right)
-    lines = [f"{'':<20}" + "".join(f"{fault:>12}" for fault in FAULTS)]
-    for point in POINTS:
-        row = [counts.get((point, fault), []) for fault in FAULTS]
-        lines.append(f"{point:<20}" + "".join(f"{f'{sum(right)}/{len(right)}':>12}" for right in row))
-    lines.append(f"{'':<20}{sum(outcomes.values())} of {len(outcomes)} cells")
-    return lines

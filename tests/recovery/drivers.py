@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from table_ranges import table_ranges
 from watched import Diary
 
 from txstorm.errors import DataDirectoryError
+from txstorm.operations.lifecycle import kill
 from txstorm.operations.status import read_status
 from txstorm.results.read import read_state
 
@@ -38,6 +40,12 @@ class Drive:
         program = loaded().start("-m", "txstorm", *command, env=environment())
         self._started.append(Driver(program, data_dir))
         return self._started[-1]
+
+    def leader(self, *options: str) -> Driver:
+        """Start a driver; return it once it has committed a transaction."""
+        made = self(*options)
+        made.leads()
+        return made
 
     def close(self) -> None:
         """Kill the drivers that are still running."""
@@ -98,6 +106,13 @@ class Driver:
         assert lines, self.said
         return code, json.loads(lines[-1])
 
+    def ends_killed(self) -> None:
+        """End it by the command ``kill``; check that all is as undisturbed."""
+        told = kill(self._data_dir)
+        assert told["ended"]
+        assert self.ends()[0] == 0
+        assert_as_undisturbed(self._data_dir, told["committed_txid"])
+
     def interrupt(self) -> tuple[int, dict[str, Any]]:
         """Interrupt it with SIGINT (Ctrl-C); return its exit code and the last line of its output."""
         self.signal(signal.SIGINT)
@@ -110,6 +125,12 @@ def committed(data_dir: Path) -> int:
         return int(read_status(data_dir)["committed_txid"])
     except DataDirectoryError:
         return 0
+
+
+def goes_on(committed: Callable[[], int], more: int) -> None:
+    """Wait until more than `more` transactions are committed from now on."""
+    before = committed()
+    eventually(lambda: committed() > before + more)
 
 
 def assert_as_undisturbed(data_dir: Path, txids: int) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    Emitter,
-    FailedException,
-    ReportedFailedException,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from watched import SETTINGS, Gathering, PlannedSpout
+
+from txstorm import BasicBolt, Committer, FailedException, ReportedFailedException, TransactionalTopologyBuilder
 from txstorm.api.state import KeyedState, SinkTable
+from txstorm.sinks import DeltaSink
 
 ERRORS = {
     "failed": FailedException,
@@ -50,12 +43,15 @@ class Trouble:
     """A plan of errors: raises at the given places and txids, once each or always.
 
     Args:
-        marks: an empty directory that stores, across processes, which errors have been raised.
-        plan: place → (txid, name of the error).
+        place: a directory, in which ``marks`` stores, across processes, which errors have been raised.
+        plan: place in the code → (txid, name of the error).
     """
 
-    def __init__(self, marks: Path, plan: Mapping[str, tuple[int, str]], *, always: bool = False) -> None:
-        self.marks, self.plan, self.always = os.fspath(marks), dict(plan), always
+    def __init__(
+        self, place: Path, plan: Mapping[str, tuple[int, str]] = MappingProxyType({}), *, always=False
+    ) -> None:
+        self.marks, self.plan, self.always = place / "marks", dict(plan), always
+        self.marks.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, place: str, txid: int) -> None:
         when, error = self.plan.get(place, (0, ""))
@@ -64,30 +60,25 @@ class Trouble:
 
     def _first(self, place: str) -> bool:
         try:
-            os.close(os.open(os.path.join(self.marks, place), os.O_CREAT | os.O_EXCL))
+            (self.marks / place).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
+    def raised(self) -> set[str]:
+        """Return the places that have raised an error."""
+        return {mark.name for mark in self.marks.iterdir()}
 
-class Numbers(TransactionalSpout):
+
+class Numbers(PlannedSpout):
     """A spout whose transaction N has the numbers 2N - 1 and 2N."""
 
-    fields = ("n",)
-
     def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+        self.trouble, self.asked = trouble, 0
 
     def coordinator(self, context):
-        return _Coordinator(self.trouble)
-
-    def emitter(self, context):
-        return _Emitter(self.trouble, context)
-
-
-class _Coordinator(SpoutCoordinator):
-    def __init__(self, trouble):
-        self.trouble, self.asked = trouble, 0
+        self.asked = 0
+        return self
 
     def is_ready(self):
         self.asked += 1
@@ -98,14 +89,9 @@ class _Coordinator(SpoutCoordinator):
         self.trouble("initialize", txid)
         return [2 * txid - 1, 2 * txid]
 
-
-class _Emitter(Emitter):
-    def __init__(self, trouble, context):
-        self.trouble, self.context = trouble, context
-
-    def emit_batch(self, attempt, metadata, collector):
+    def emit(self, context, attempt, metadata, collector):
         for n in metadata:
-            if n % self.context.parallelism == self.context.task:
+            if n % context.parallelism == context.task:
                 collector.emit(n)
                 self.trouble("emitter", attempt.txid)
 
@@ -151,7 +137,7 @@ class BasicRows(Basic):
                 self.trouble("basic.execute", (n + 1) // 2)
 
 
-class Batch(BatchBolt):
+class Batch(Gathering):
     """A batch bolt that emits its input at the end of the batch; raises for odd numbers."""
 
     fields = ("n",)
@@ -160,28 +146,22 @@ class Batch(BatchBolt):
         self.trouble, self.name = trouble, name
 
     def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.attempt, self.numbers = context, collector, attempt, []
+        super().prepare(context, collector, attempt)
         self.trouble(f"{self.name}.prepare", attempt.txid)
 
     def execute(self, tuple):
         self.take(tuple["n"])
 
     def take(self, n):
-        self.numbers.append(n)
+        self.taken.append(n)
         if n % 2:
             self.trouble(f"{self.name}.execute", (n + 1) // 2)
 
     def finish_batch(self):
-        for n in self.numbers:
+        for n in self.taken:
             self.collector.emit(n)
-        if self.numbers:
+        if self.taken:
             self.trouble(f"{self.name}.finish", self.attempt.txid)
-
-
-class BatchRows(Batch):
-    def execute_batch(self, batch):
-        for n in batch.column("n").to_pylist():
-            self.take(n)
 
 
 class Keep(Batch, Committer):
@@ -189,30 +169,26 @@ class Keep(Batch, Committer):
     kept = SinkTable("kept", {"n": int})
 
     def finish_batch(self):
-        for n in self.numbers:
+        for n in self.taken:
             self.context.state("seen").update(n, lambda old: (old or 0) + 1)
             self.context.sink("kept").append(n)
         super().finish_batch()
 
 
-class KeepRows(Keep):
+class Rows:
+    """Mixin of batch bolts that get their input as record batches."""
+
     def execute_batch(self, batch):
         for n in batch.column("n").to_pylist():
             self.take(n)
 
 
-class End(BatchBolt, Committer):
-    ended = SinkTable("ended", {"n": int})
+class BatchRows(Rows, Batch):
+    pass
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.numbers = context, []
 
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
-    def finish_batch(self):
-        for n in self.numbers:
-            self.context.sink("ended").append(n)
+class KeepRows(Rows, Keep):
+    pass
 
 
 def failing_net(trouble: Trouble, *, rows: bool = False, **settings: Any) -> Any:
@@ -224,6 +200,5 @@ def failing_net(trouble: Trouble, *, rows: bool = False, **settings: Any) -> Any
     builder.set_bolt("keep", keep(trouble, "keep"), 2).fields_grouping("batch", ["n"])
     behind = builder.set_bolt("behind", batch(trouble, "behind"), 2)
     behind.custom_grouping("keep", ByNumber(trouble, "behind.grouping"))
-    builder.set_bolt("end", End()).global_grouping("behind")
-    made = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
-    return builder.build_topology().with_settings({**made, **settings})
+    builder.set_bolt("end", DeltaSink("ended", {"n": int})).global_grouping("behind")
+    return builder.build_topology().with_settings({**SETTINGS, **settings})

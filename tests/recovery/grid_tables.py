@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from crash_cells import PARTITIONS, word
+from programs import Program, loaded
+from recovery_cases import environment
+from servers.kafka_reading import committed_records
+from servers.running import Kafka
 from verifier import Rows, Verifier
 
 CHANGED = ("changes/counts", "changes/totals", "sinks/rows")
@@ -71,6 +77,30 @@ def check_extents(data_dir: Path, batches: Mapping[int, Mapping[int, tuple[int, 
     for row in Verifier(data_dir).history:
         read = {int(p): (start, count) for p, (start, count) in json.loads(row["extents"])["meta"].items() if count}
         assert read == {p: (start, count) for p, (start, count, _) in batches[row["txid"]].items()}, row
+
+
+def produce(kafka: Kafka, topic: str, offsets: range) -> None:
+    """Write rows of both partitions of the source, of the first generation, to a topic."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    for partition in PARTITIONS:
+        for offset in offsets:
+            producer.produce(topic, word(partition, offset, 0), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def check_sent(brokers: str, target: str, rows: Mapping[int, list[Kept]]) -> None:
+    """Check that read-committed consumers of the topic find each row of the sink once, with its txid."""
+    sent = Counter((record.txid, record.value["word"]) for record in committed_records(brokers, target))
+    assert sent == Counter((txid, kept) for txid, some in rows.items() for *_, kept in some)
+
+
+def start_grid(place: Path, arguments: Sequence[Any], *options: str, **environ: str) -> Program:
+    """Start ``txstorm run`` of the topology, with arguments as of `scenarios.grid.from_source` and its data in `place`."""
+    target = f"scenarios.grid:from_source({', '.join(map(repr, arguments))})"
+    command = ["run", target, "--engine", "local", "--data-dir", str(place / "data"), "--json", *options]
+    return loaded().start("-m", "txstorm", *command, env=environment(**environ))
 
 
 def _batch(rows: list[tuple[int, int]]) -> tuple[int, int, int]:

@@ -10,23 +10,27 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from programs import Program, loaded
 from table_ranges import table_ranges
 
+from txstorm import faults, run
 from txstorm.books.books import Books
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Ledger
 from txstorm.results.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
+from txstorm.runtime.handle import RunHandle
 from txstorm.storage.tables.history import read_history
 from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.upkeep.sweep import kept_by
+from txstorm.topology.graph import Topology
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -46,7 +50,7 @@ def start(scenario: str, *argv: Any, fault: str = "", **more: str) -> Program:
     return loaded().start("-m", "scenarios", scenario, *argv, env=environment(TXSTORM_FAULT=fault, **more), merged=True)
 
 
-def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
+def finish(child: Program, timeout: float = 600) -> tuple[int, str]:
     """Wait until a child process ends; return its exit status (negative for a signal) and output."""
     try:
         output, _ = child.communicate(timeout=timeout)
@@ -86,6 +90,13 @@ def fails(*argv: Any, fault: str = "", scenario: str = "words") -> str:
     return output
 
 
+def reaches(child: Program, condition: Callable[[], Any]) -> Program:
+    """Wait until a condition is true; fails if the child process, which is returned, ends before."""
+    eventually(lambda: child.poll() is not None or condition())
+    assert child.poll() is None, f"{child.args} has ended: {child.printed}{child.complained}"
+    return child
+
+
 def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> Program:
     """Start a run that is frozen, or one of whose threads hangs, at a fault point; return it once it is there.
 
@@ -99,15 +110,7 @@ def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> P
     def there() -> bool:
         return is_frozen(child.pid) if action == "freeze" else trace.read_text().split("\n").count(point) >= int(nth)
 
-    eventually(lambda: child.poll() is not None or there())
-    assert child.poll() is None, f"{point}:{action}:{nth} was not reached: {child.printed}"
-    return child
-
-
-def power_off(child: Program) -> None:
-    """Kill a standing run as in a power failure."""
-    child.kill()
-    assert finish(child)[0] == KILLED
+    return reaches(child, there)
 
 
 def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str, hook: str = "") -> None:
@@ -125,11 +128,35 @@ def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str
     if how == "hang":
         standing = stands(armed, *argv, scenario=scenario, hook=hook)
         assert "HeldError" in fails(*again, scenario=scenario)
-        power_off(standing)
+        standing.kill()
+        assert finish(standing)[0] == KILLED
     elif how == "kill":
         killed(armed, *argv, scenario=scenario)
     else:
         assert "injected" in fails(*argv, fault=armed, scenario=scenario)
+
+
+def ended(topology: Topology, data_dir: Path, engine: Any = "local", **options: Any) -> RunHandle:
+    """Run a topology in this process to the end of its source, or to `until_txid`; raises what ended it."""
+    limit = {} if "until_txid" in options else {"available_now": True}
+    handle = run(topology, engine=engine, data_dir=data_dir, **limit, **options)
+    assert handle.awaitTermination(600)
+    return handle
+
+
+@contextmanager
+def struck(fault: str) -> Iterator[None]:
+    """Arm a fault point in this process; what runs in this context has to end with its error."""
+    faults.arm(fault)
+    with pytest.raises(faults.InjectedFault):
+        yield
+    faults.arm("")
+
+
+def long_if(condition: Callable[..., bool], cells: Iterable[Any]) -> list[Any]:
+    """Return the cells of a grid as parameters of a test; those that meet the condition are tested in long runs only."""
+    values = [cell if isinstance(cell, tuple) else (cell,) for cell in cells]
+    return [pytest.param(*value, marks=pytest.mark.long if condition(*value) else ()) for value in values]
 
 
 def one_published(group: int) -> str:
@@ -151,32 +178,6 @@ def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
         assert time.monotonic() < until, f"not true after {seconds} s"
         time.sleep(0.02)
     return value
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """Return pid → command line of all live descendants of process `pid`."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found: dict[int, str] = {}
-    waiting = [pid]
-    while waiting:
-        for child in parents.get(waiting.pop(), ()):
-            found[child] = command(child)
-            waiting.append(child)
-    return {child: line for child, line in found.items() if line}
-
-
-def command(pid: int) -> str:
-    """Return the command line of a process; empty if there is none or it is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 def is_frozen(pid: int) -> bool:
@@ -232,6 +233,21 @@ def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
     ledger = open_ledger(data_dir, create=False, read_only=not write)
     try:
         yield Books(ledger, data_dir / "intents")
+    finally:
+        ledger.close()
+
+
+def last_decided(data_dir: Path) -> int:
+    """Return the last decided txid of a directory: it is committed, or rolled forward by the next start."""
+    with open_books(data_dir) as books:
+        return max([books.currtx() - 1, *(intent.last for intent in books.intents())])
+
+
+def wait_free(data_dir: Path, seconds: float = 600) -> None:
+    """Wait until the lease can be acquired: after a kill, a lease in ZooKeeper lasts until its session expires."""
+    ledger = open_ledger(data_dir, create=False, read_only=True)
+    try:
+        assert ledger.wait_free(seconds)
     finally:
         ledger.close()
 
@@ -303,18 +319,13 @@ def logs(data_dir: Path) -> dict[str, str]:
 
 def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
     """Return path → value and version of all entries of the ledger."""
-    ledger = open_ledger(data_dir, create=False, read_only=True)
-    try:
-        return dict(_below(ledger, ""))
-    finally:
-        ledger.close()
+    with open_books(data_dir) as books:
+        return dict(_below(books.ledger, ""))
 
 
-def _below(ledger: Ledger, path: str) -> list[tuple[str, tuple[bytes, int]]]:
-    found = []
+def _below(ledger: Ledger, path: str) -> Iterator[tuple[str, tuple[bytes, int]]]:
     for name in ledger.children(path):
         child = f"{path}/{name}" if path else name
-        entry = ledger.get(child)
-        found += [(child, (entry.value, entry.version))] if entry is not None else []
-        found += _below(ledger, child)
-    return found
+        if (entry := ledger.get(child)) is not None:
+            yield child, (entry.value, entry.version)
+        yield from _below(ledger, child)

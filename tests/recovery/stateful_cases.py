@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from recovery_cases import ends, killed, open_books, ran, strike
-from scenarios.stateful import SqliteStateProvider
+from scenarios.stateful import FileStateProvider
 
 from txstorm.stateful import RedisStateProvider
 
 FAULTS = ("kill", "exception", "hang")
-STORES = ("delta", "redis", "sqlite")
+STORES = ("delta", "redis", "file")
 SPOUTS = ("transactional", "opaque")
+CELL = ("point", "fault", "store", "spout")
 
 
-Cell = tuple[str, str, str, str]
-"""Fault point or hook, kind of fault, store, spout."""
+def cells(points: Sequence[str]) -> list[Any]:
+    """Return cells as parameters: each point or hook and fault with both spouts, and with two of the stores.
 
-
-def cells(points: Sequence[str]) -> tuple[list[Cell], list[Cell]]:
-    """Return the chosen cells, and the rest: each point and fault with both spouts, and with two of the stores.
-
-    Chosen are each hook with each fault, and each fault point with one, by turns.
+    Long runs only test all of them; others each hook with each fault, and each fault point with one, by turns.
     """
-    found: tuple[list[Cell], list[Cell]] = ([], [])
+    found = []
     for i, point in enumerate(points):
         for j, fault in enumerate(FAULTS):
             for k in range(2):
                 chosen = k == (i + j) % 2 and (point.startswith("hook ") or j == i % 3)
-                found[not chosen].append((point, fault, STORES[(i + j + k) % 3], SPOUTS[(i + j + k) % 2]))
+                cell = point, fault, STORES[(i + j + k) % 3], SPOUTS[(i + j + k) % 2]
+                found.append(pytest.param(*cell, marks=() if chosen else pytest.mark.long))
     return found
 
 
@@ -41,11 +41,13 @@ class StatefulRuns:
     Attributes:
         data_dir: the data directory.
         conf: configuration of the provider.
+        struck: the txids that were decided and not complete when a fault struck.
     """
 
     def __init__(self, place: Path, scenario: str, store: str, conf: dict[str, Any]) -> None:
         self.data_dir, self.conf = place / "data", conf
         self._scenario, self._store = scenario, store
+        self.struck: set[int] = set()
 
     def argv(self, spout: str = "transactional", *more: Any, take: int = 2) -> list[Any]:
         """Return the arguments of a start."""
@@ -69,6 +71,7 @@ class StatefulRuns:
             name, txid = hook.split(":")
             argv = [*again, "--hook", f"{name}:{how}:{txid}"]
             strike("", how, *argv, again=again, scenario=self._scenario, hook=f"hook.{name}")
+        self.struck = self.decided()[1]
 
     def again(self, spout: str) -> None:
         """Run to the end of the input; transactions of an opaque spout are smaller than before."""
@@ -80,9 +83,15 @@ class StatefulRuns:
             live = {one.txid for intent in books.live_intents() for one in intent.txids}
             return max([books.currtx() - 1, *live]), live
 
+    def check_commits(self) -> None:
+        """Check that each decided txid was committed in both tasks: once, unless the fault struck its group."""
+        called = Counter(self.hooks()["pre_commit"])
+        assert set(called) == set(range(1, self.decided()[0] + 1))
+        assert {called[txid] for txid in called if txid not in self.struck} <= {2}
+
     def stored(self, names: Iterable[str]) -> dict[Any, Any]:
         """Return the content of states that are not in tables."""
-        provider = RedisStateProvider() if self._store == "redis" else SqliteStateProvider()
+        provider = RedisStateProvider() if self._store == "redis" else FileStateProvider()
         found = {}
         for name in names:
             state = provider.new_state(name, self.conf, None)

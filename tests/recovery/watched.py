@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,33 @@ from txstorm import (
     SpoutCoordinator,
     TransactionalSpout,
     TransactionalTopologyBuilder,
+    run,
 )
 from txstorm.api.state import SinkTable
+from txstorm.runtime.handle import RunHandle
+from txstorm.spouts import MemoryTransactionalSpout
+
+SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
+NUMBERS = list(range(1, 21))
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
 
 Trouble = Callable[[int, int], object]
 """Called with the txid and the number of its attempts so far, from 1; may raise, hang or kill."""
 
-SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
+
+def at(txid: int, act: Callable[[], object], times: int = 1_000_000) -> Trouble:
+    """Return the trouble that calls `act` in the first `times` attempts of `txid`."""
+    return lambda now, nth: act() if now == txid and nth <= times else None
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    """Return a function that raises `error`."""
+
+    def act() -> None:
+        raise error
+
+    return act
 
 
 class Diary:
@@ -47,8 +68,31 @@ class Diary:
         """Return the entries that begin with `what`, without it."""
         return [entry[1:] for entry in self.read() if entry[0] == what]
 
+    def txids(self, what: str) -> list[int]:
+        """Return the txids of the entries that begin with `what`."""
+        return [txid for txid, *_ in self.of(what)]
 
-class Watched(BatchBolt):
+    def calls(self, what: str) -> dict[int, int]:
+        """Return how often `what` is noted of each txid."""
+        return dict(sorted(Counter(self.txids(what)).items()))
+
+
+# --- bolts ------------------------------------------------------------------------------------------------------------
+
+
+class Gathering(BatchBolt):
+    """Base of batch bolts that do their work at the end of the batch: `taken` has the values of the field `takes`."""
+
+    takes = "n"
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.attempt, self.taken = context, collector, attempt, []
+
+    def execute(self, tuple):
+        self.taken.append(tuple[self.takes])
+
+
+class Watched(Gathering):
     """A batch bolt that calls its trouble, notes ``[name, txid, numbers]`` and emits, all in `finish_batch`."""
 
     fields = ("n",)
@@ -56,17 +100,11 @@ class Watched(BatchBolt):
     def __init__(self, diary: Diary, name: str = "process", trouble: Trouble | None = None) -> None:
         self.diary, self.name, self.trouble = diary, name, trouble
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.attempt, self.numbers = context, collector, attempt, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        self.diary.note(self.name, self.attempt.txid, self.numbers)
+        self.diary.note(self.name, self.attempt.txid, self.taken)
         if self.trouble is not None:
-            self.trouble(self.attempt.txid, [txid for txid, _ in self.diary.of(self.name)].count(self.attempt.txid))
-        for number in self.numbers:
+            self.trouble(self.attempt.txid, self.diary.txids(self.name).count(self.attempt.txid))
+        for number in self.taken:
             self.collector.emit(number)
 
 
@@ -78,8 +116,8 @@ class Keep(Watched, Committer):
     numbers_sink = SinkTable("numbers", {"n": int})
 
     def finish_batch(self):
-        self.context.state("total").update((), lambda old: (old or 0) + sum(self.numbers))
-        for number in self.numbers:
+        self.context.state("total").update((), lambda old: (old or 0) + sum(self.taken))
+        for number in self.taken:
             self.context.state("seen").update(number, lambda old: (old or 0) + 1)
             self.context.sink("numbers").append(number)
         super().finish_batch()
@@ -95,27 +133,81 @@ def watched_topology(
     return builder.build_topology().with_settings({**SETTINGS, **settings})
 
 
-class Endless(TransactionalSpout):
-    """An endless spout whose transaction N has the numbers 2N - 1 and 2N."""
+def numbers() -> MemoryTransactionalSpout:
+    """Build a spout of `NUMBERS`, two per transaction."""
+    return MemoryTransactionalSpout([NUMBERS], ["n"], take=2)
+
+
+class Watch:
+    """Runs of the watched topology in `place`: its tables are in ``data``, its notes in ``diary``.
+
+    Attributes:
+        data_dir: the data directory.
+        diary: the notes.
+    """
+
+    RUN = ("spark", "journal", "ledger", "listeners", "until_txid", "available_now")
+
+    def __init__(self, place: Path) -> None:
+        place.mkdir(exist_ok=True)
+        self.data_dir, self.diary = place / "data", Diary(place / "diary")
+
+    def start(self, source: Any = None, engine: Any = "local", **options: Any) -> RunHandle:
+        """Start a run.
+
+        Args:
+            source: the spout; default: `numbers`.
+            engine: the engine.
+            options: options of `run`; the rest is for `watched_topology`.
+        """
+        chosen = {name: options.pop(name) for name in self.RUN if name in options}
+        topology = watched_topology(numbers() if source is None else source, self.diary, **options)
+        return run(topology, engine=engine, data_dir=self.data_dir, **chosen)
+
+    def ends(self, source: Any = None, **options: Any) -> RunHandle:
+        """Run to the end of the source, or to `until_txid`."""
+        limit = {} if "until_txid" in options else {"available_now": True}
+        handle = self.start(source, **limit, **options)
+        handle.awaitTermination()
+        return handle
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+class PlannedSpout(TransactionalSpout, SpoutCoordinator):
+    """Base of spouts that are their own coordinators, and whose method `emit` is the emitter."""
 
     fields = ("n",)
 
     def coordinator(self, context):
-        return _EndlessCoordinator()
+        return self
 
     def emitter(self, context):
-        return _EndlessEmitter()
+        return _PlannedEmitter(self, context)
 
-
-class _EndlessCoordinator(SpoutCoordinator):
-    def initialize_transaction(self, txid, prev_metadata):
-        return [2 * txid - 1, 2 * txid + 1]
-
-
-class _EndlessEmitter(Emitter):
-    def emit_batch(self, attempt, metadata, collector):
-        for number in range(*metadata):
+    def emit(self, context, attempt, metadata, collector):
+        """Emit a task's share of the numbers of the half-open range `metadata`."""
+        for number in list(range(*metadata))[context.task :: context.parallelism]:
             collector.emit(number)
+
+
+class _PlannedEmitter(Emitter):
+    def __init__(self, spout, context):
+        self.spout, self.context = spout, context
+
+    def emit_batch(self, attempt, metadata, collector):
+        self.spout.emit(self.context, attempt, metadata, collector)
+
+
+class Endless(PlannedSpout):
+    """An endless spout of the numbers from 1 on, `size` in each transaction: with two, 2N - 1 and 2N in transaction N."""
+
+    def __init__(self, size: int = 2) -> None:
+        self.size = size
+
+    def initialize_transaction(self, txid, prev_metadata):
+        return [self.size * (txid - 1) + 1, self.size * txid + 1]
 
 
 class Shelf:
@@ -138,24 +230,12 @@ class Shelf:
         return take.get(str(txid), take["else"]) if isinstance(take, dict) else take
 
 
-class ShelfSpout(TransactionalSpout):
+class ShelfSpout(PlannedSpout):
     """An opaque spout over a shelf, planned in the driver: undecided transactions are planned from its new content."""
 
     opaque = True
-    fields = ("n",)
 
     def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
-
-    def coordinator(self, context):
-        return _ShelfCoordinator(self.shelf)
-
-    def emitter(self, context):
-        return _ShelfEmitter(context)
-
-
-class _ShelfCoordinator(SpoutCoordinator):
-    def __init__(self, shelf):
         self.shelf = shelf
 
     def initialize_transaction(self, txid, prev_metadata):
@@ -172,18 +252,13 @@ class _ShelfCoordinator(SpoutCoordinator):
     def reached(self, metadata, mark):
         return metadata is not None and all(end >= size for (_, end), size in zip(metadata, mark, strict=True))
 
-
-class _ShelfEmitter(Emitter):
-    def __init__(self, context):
-        self.context = context
-
-    def emit_batch(self, attempt, metadata, collector):
-        for rows in self.context.payload[self.context.task :: self.context.parallelism]:
+    def emit(self, context, attempt, metadata, collector):
+        for rows in context.payload[context.task :: context.parallelism]:
             for row in rows:
                 collector.emit(row)
 
 
-class PartitionedShelfSpout(OpaquePartitionedTransactionalSpout):
+class PartitionedShelfSpout(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
     """An opaque partitioned spout over a shelf, planned in the tasks."""
 
     fields = ("n",)
@@ -192,12 +267,7 @@ class PartitionedShelfSpout(OpaquePartitionedTransactionalSpout):
         self.shelf = shelf
 
     def emitter(self, context):
-        return _PartitionedShelfEmitter(self.shelf)
-
-
-class _PartitionedShelfEmitter(OpaquePartitionedEmitter):
-    def __init__(self, shelf):
-        self.shelf = shelf
+        return self
 
     def num_partitions(self):
         return len(self.shelf.rows())

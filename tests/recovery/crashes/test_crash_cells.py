@@ -12,57 +12,41 @@ A cell is a fault point, a kind of fault, a change of the source, and a number o
 from __future__ import annotations
 
 import signal
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, SHORT, Cell, expected, word
-from grid_tables import check_extents, verify
+from grid_tables import check_extents, check_sent, produce, verify
 from programs import Program
 from recovery_cases import (
-    KILLED,
     check_ledger,
     ends,
-    eventually,
     fails,
     finish,
+    last_decided,
     ledger_entries,
     logs,
-    open_books,
+    long_if,
     stands,
-    start,
     strike,
+    wait_free,
 )
-from servers.kafka_reading import committed_records
 from servers.running import Kafka, ZooKeeper
-
-from txstorm.ledger.open import open_ledger
 
 pytestmark = pytest.mark.integration
 
 SESSION = "zookeeper_session_timeout=1.5"
-PATIENCE = 600
 
 
-def cells(some: list[Cell]) -> Callable[..., Any]:
-    return pytest.mark.parametrize("cell", some, ids=[cell.id for cell in some])
+def cells(some: list[Any]) -> Callable[..., Any]:
+    return pytest.mark.parametrize("cell", some, ids=lambda cell: cell.id)
 
 
-@cells(SHORT)
-def test_quick_grid(place: Path, cell: Cell) -> None:
-    on_sqlite(place / "data", cell)
-
-
-@pytest.mark.long
-@cells([cell for cell in ALL if cell not in SHORT])
-def test_whole_grid(place: Path, cell: Cell) -> None:
-    """The rest of the grid (170 processor seconds)."""
-    on_sqlite(place / "data", cell)
-
-
-def on_sqlite(data_dir: Path, cell: Cell) -> None:
+@cells(long_if(lambda cell: cell not in SHORT, ALL))
+def test_grid(data_dir: Path, cell: Cell) -> None:
+    """The quick grid; in long runs the whole one (170 processor seconds)."""
     before, after = ([data_dir, cell.source, when, cell.depth] for when in ("before", "after"))
     leave_files(before, cell)
     strike(cell.passage, cell.fault, *before, again=after, scenario="grid")
@@ -73,8 +57,7 @@ def on_sqlite(data_dir: Path, cell: Cell) -> None:
 
 @pytest.mark.long
 @cells(FOURTH)
-def test_grid_on_zookeeper(place: Path, zookeeper_server: ZooKeeper, cell: Cell) -> None:
-    data_dir = place / "data"
+def test_grid_on_zookeeper(data_dir: Path, zookeeper_server: ZooKeeper, cell: Cell) -> None:
     ledger = ["--set", f"ledger=zookeeper:{zookeeper_server.new_chroot()}"]
     before, after = ([data_dir, cell.source, when, cell.depth, *ledger] for when in ("before", "after"))
     leave_files(before, cell)
@@ -101,17 +84,9 @@ def leave_files(argv: list[Any], cell: Cell) -> None:
         fails(*argv, fault="p6.before:raise:1", scenario="grid")
 
 
-def wait_free(data_dir: Path) -> None:
-    """Wait until the lease can be acquired: after a kill, a lease in ZooKeeper lasts until its session expires."""
-    watch = open_ledger(data_dir, create=False, read_only=True)
-    assert watch.wait_free(PATIENCE)
-    watch.close()
-
-
 def decided(data_dir: Path, cell: Cell) -> int:
     """Return the last decided txid, which recovery must keep; known exactly if transactions run one at a time."""
-    with open_books(data_dir) as books:
-        last = max([books.currtx() - 1, *(intent.last for intent in books.intents())])
+    last = last_decided(data_dir)
     assert cell.depth > 1 or last == cell.decided
     return last
 
@@ -147,55 +122,19 @@ def changes_nothing(hung: Program, data_dir: Path, cell: Cell) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @cells(END_TO_END)
-def test_grid_with_spark_and_kafka(place: Path, kafka_broker: Kafka, cell: Cell) -> None:
-    data_dir, after = place / "data", AFTER[cell.source]
+def test_grid_with_spark_and_kafka(data_dir: Path, kafka_broker: Kafka, cell: Cell) -> None:
+    after = AFTER[cell.source]
     topic, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic(partitions=3)
     produce(kafka_broker, topic, range(BEFORE.size))
     options = [cell.depth, "--kafka", kafka_broker.bootstrap, topic, target]
-    first, again = (["grid", data_dir, cell.source, when, *options] for when in ("before", "after"))
-    if cell.point == "amid-sweep":
-        status, output = finish(start(*first, "--engine", "local", fault="p6.before:raise:1"), PATIENCE)
-        assert status == 1, output
+    first, again = ([data_dir, cell.source, when, *options] for when in ("before", "after"))
+    leave_files([*first, "--engine", "local"], cell)
     # In a task it would strike a worker, again and again, and not the driver.
-    armed = cell.armed({"exception": "raise"}.get(cell.fault, cell.fault)).replace("p3.after:3", "p2.after:2")
-    if cell.fault == "hang":
-        hang_and_be_killed(first, again, armed, place / "trace")
-    else:
-        status, output = finish(start(*first, fault=armed), PATIENCE)
-        assert status == (KILLED if cell.fault == "kill" else 1), output
-        assert cell.fault == "kill" or f"injected at {armed.partition(':')[0]}" in output
+    strike(cell.passage.replace("p3.after:3", "p2.after:2"), cell.fault, *first, again=again, scenario="grid")
     produce(kafka_broker, topic, range(BEFORE.size, after.size))
-    status, output = finish(start(*again), PATIENCE)
-    assert status == 0, output
+    ends(*again, scenario="grid")
     rows = verify(data_dir).rows
-    check_records(kafka_broker, target, rows, after.size)
-    check_ledger(data_dir, len(rows), intents=1)
-
-
-def hang_and_be_killed(first: list[Any], again: list[Any], armed: str, trace: Path) -> None:
-    point, _, nth = armed.split(":")
-    child = start(*first, fault=armed, TXSTORM_FAULT_TRACE=str(trace))
-    eventually(lambda: trace.exists() and trace.read_text().split("\n").count(point) >= int(nth))
-    status, output = finish(start(*again), PATIENCE)
-    assert (status, "HeldError" in output) == (1, True), output
-    child.kill()
-    status, output = finish(child)
-    assert status == KILLED, output
-
-
-def produce(kafka: Kafka, topic: str, offsets: range) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
-    for partition in PARTITIONS:
-        for offset in offsets:
-            producer.produce(topic, word(partition, offset, 0), partition=partition)
-    assert producer.flush(30) == 0
-
-
-def check_records(kafka: Kafka, target: str, rows: Mapping[int, list[Any]], size: int) -> None:
-    """Check that each record is once in the table and, for read-committed consumers, in the topic, with its txid."""
     kept = sorted((*place, kept) for some in rows.values() for *place, kept in some)
-    assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(size))
-    sent = Counter((record.txid, record.value["word"]) for record in committed_records(kafka.bootstrap, target))
-    assert sent == Counter((txid, kept) for txid, some in rows.items() for *_, kept in some)
+    assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(after.size))
+    check_sent(kafka_broker.bootstrap, target, rows)
+    check_ledger(data_dir, len(rows), intents=1)

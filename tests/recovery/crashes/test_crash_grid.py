@@ -12,13 +12,14 @@ from itertools import cycle, islice
 
 import pytest
 from crash_cells import POINTS
-from recovery_cases import KILLED, fails, finish, killed, power_off, ran, stands, start
+from recovery_cases import KILLED, finish, long_if, ran, start, strike
 from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import faults
 
 pytestmark = pytest.mark.integration
 
+ALONE = ("--set", "max_group_txids=1")
 LONG = 40
 """Transactions after which the logs of tables were shortened."""
 # Passed once a start; a later passage of them is one of a later start, and tested as such below.
@@ -29,16 +30,9 @@ CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
 # layout merge (test_merge_layout.py), the kept history (test_retention.py, test_retention_runs.py), the middle of a
 # sweep (test_crash_cells.py), entries that move to the archive of a log (test_log_retention.py), tables that come and go
 # (test_dropped_tables.py, test_redefined_tables.py).
-LATE = {"p0.N.dropped", "p0.N.begun", "p0.N.redefined"}
-ELSEWHERE = (
-    {"sweep.removed", "thin.removed", "archive.moved"}
-    | LATE
-    | {
-        name
-        for name in faults.POINTS
-        if name.startswith(("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain."))
-    }
-)
+LATE = {"p0.N.dropped", "p0.N.begun", "p0.N.redefined", "sweep.removed", "thin.removed", "archive.moved"}
+OTHERS = ("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain.")
+ELSEWHERE = LATE | {name for name in faults.POINTS if name.startswith(OTHERS)}
 DELETED = {"ledger.meta", "ledger.intent"}  # of those the ones that a ledger in SQLite passes
 DELTA_TABLES = {1: 2, 3: 5}  # a state has two
 
@@ -65,13 +59,8 @@ def passages(point: str, tables: int) -> tuple[int, ...]:
 
 CELLS = {name for name, *_ in POINTS.values()}
 """Points at which test_crash_cells.py crashes runs with three tables."""
-GRID = [
-    (tables, f"{point}:kill:{nth}", spout)
-    for (tables, point, nth), spout in zip(
-        [(tables, point, nth) for tables in (1, 3) for point in points(tables) for nth in passages(point, tables)],
-        cycle(SPOUTS),
-    )
-]
+FAULTS = [(n, f"{point}:kill:{nth}") for n in (1, 3) for point in points(n) for nth in passages(point, n)]
+GRID = [(*fault, spout) for fault, spout in zip(FAULTS, cycle(SPOUTS))]
 """(tables, fault, spout): every point and passage, with 1 and 3 tables and alternating spouts."""
 
 
@@ -87,25 +76,15 @@ def chosen() -> list[tuple[int, str, str]]:
 CHOSEN = chosen()
 
 
-@pytest.mark.parametrize(("tables", "fault", "spout"), CHOSEN)
-def test_killed_and_restarted(ends_as_undisturbed, place, tables, fault, spout):
-    """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19)."""
-    kill_and_restart(ends_as_undisturbed, place, tables, fault, spout)
+@pytest.mark.parametrize(("tables", "fault", "spout"), long_if(lambda *cell: cell not in CHOSEN, GRID))
+def test_killed_and_restarted(crash, tables, fault, spout):
+    """A run killed at any fault point and restarted equals an undisturbed one (rows T1, T12, T19).
 
-
-@pytest.mark.long
-@pytest.mark.parametrize(("tables", "fault", "spout"), [cell for cell in GRID if cell not in CHOSEN])
-def test_killed_and_restarted_with_other_tables_and_later(ends_as_undisturbed, place, tables, fault, spout):
-    """The rest of the grid: each point with the other number of tables, or at another passage (60 processor seconds)."""
-    kill_and_restart(ends_as_undisturbed, place, tables, fault, spout)
-
-
-def kill_and_restart(ends_as_undisturbed, place, tables, fault, spout):
-    argv = [place / "data", "--spout", spout, "--tables", tables]
-    killed(fault, *argv)
+    The long cells are those with the other number of tables, or at another passage (60 processor seconds).
+    """
     # A compaction runs beside commits: if the last group was then decided but not complete, the restart completes it,
     # and its intent is removed with the next group only.
-    ends_as_undisturbed(*argv, intents=4 if fault.startswith("compact.") else 3)
+    crash([fault], "--spout", spout, "--tables", tables, intents=4 if fault.startswith("compact.") else 3)
 
 
 RECOVERY = [point for point in points(3) if point.startswith(("p0.", "p7.", "p8.")) and "created" not in point]
@@ -116,38 +95,25 @@ ALIKE = {
 """Points of the recovery that differ from others in the number of the table only."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "spout"),
-    [
-        pytest.param(f"{point}:kill:1", spout, marks=pytest.mark.long if point in ALIKE else ())
-        for point, spout in zip(RECOVERY, cycle(SPOUTS))
-    ],
-)
-def test_killed_again_while_it_rolls_a_decided_group_forward(ends_as_undisturbed, place, fault, spout):
-    argv = [place / "data", "--spout", spout]
-    killed("p6.after:kill:2", *argv)
-    killed(fault, *argv)
-    ends_as_undisturbed(*argv)
+@pytest.mark.parametrize(("point", "spout"), long_if(lambda point, _: point in ALIKE, zip(RECOVERY, cycle(SPOUTS))))
+def test_killed_again_while_it_rolls_a_decided_group_forward(crash, point, spout):
+    crash(["p6.after:kill:2", f"{point}:kill:1"], "--spout", spout)
 
 
-def test_a_run_that_is_killed_at_every_start_still_finishes(ends_as_undisturbed, place):
+def test_a_run_that_is_killed_at_every_start_still_finishes(crash):
     """A run that is killed after every start still finishes, as each start publishes at least one more group."""
-    alone = ["--set", "max_group_txids=1"]
-    for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):
-        killed(fault, place / "data", *alone)
-    ends_as_undisturbed(place / "data", extra=alone, intents=TXIDS)  # only a commit drops old ones
+    faults = ["p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"]
+    crash(faults, extra=ALONE, intents=TXIDS)  # only a commit drops old ones
 
 
 @pytest.mark.parametrize("point", CHECKPOINTS)
-def test_killed_while_a_log_is_shortened(ends_as_undisturbed, place, point):
-    argv, alone = [place / "data", "--txids", LONG], ["--set", "max_group_txids=1"]
-    killed(f"{point}:kill:1", *argv, *alone)
-    ends_as_undisturbed(*argv, extra=alone, txids=LONG)
+def test_killed_while_a_log_is_shortened(crash, point):
+    crash([f"{point}:kill:1"], "--txids", LONG, extra=ALONE, txids=LONG)
 
 
 def test_every_point_is_passed_in_its_order_by_an_undisturbed_run(place):
     trace = place / "trace"
-    argv = ["words", place / "data", "--txids", LONG, "--set", "max_group_txids=1"]
+    argv = ["words", place / "data", "--txids", LONG, *ALONE]
     for _ in range(2):  # the second start has nothing to do but to lead
         status, output = finish(start(*argv, TXSTORM_FAULT_TRACE=str(trace)))
         assert status == 0, output
@@ -177,24 +143,21 @@ def test_every_step_has_a_point_before_and_after():
         assert {f"{step}.before", f"{step}.after"} <= set(faults.POINTS)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        *("p2.after", "p3.before", "p5.staged.after"),
-        # No point of a compaction: one that falls due during the run ends with it, and its error is not reported.
-        *("p0.before", "p0.raised", "p0.after", "history.written", "sweep.after"),
-    ],
-)
-def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(ends_as_undisturbed, place, fault):
-    argv = [place / "data", "--spout", "opaque"]
-    fails(*argv, fault=f"{fault}:raise:1")
-    ends_as_undisturbed(*argv)
+ENDS = [
+    # No point of a compaction: one that falls due during the run ends with it, and its error is not reported.
+    *(
+        (point, "exception")
+        for point in ("p2.after", "p3.before", "p5.staged.after", "p0.before", "p0.raised", "p0.after")
+    ),
+    *((point, "exception") for point in ("history.written", "sweep.after")),
+    *((point, "hang") for point in ("p0.raised", "p5.staged.after")),
+]
 
 
-@pytest.mark.parametrize("point", ["p0.raised", "p5.staged.after"])
-def test_a_run_that_hangs_is_killed_from_outside(ends_as_undisturbed, place, point):
-    argv = [place / "data", "--spout", "file"]
-    power_off(stands(f"{point}:hang:1", *argv))
+@pytest.mark.parametrize(("point", "how"), ENDS)
+def test_an_error_or_a_hang_at_a_point_ends_the_run_and_the_next_start_goes_on(ends_as_undisturbed, place, point, how):
+    argv = [place / "data", "--spout", "opaque" if how == "exception" else "file"]
+    strike(f"{point}:1", how, *argv, again=argv, scenario="words")
     ends_as_undisturbed(*argv)
 
 
@@ -211,27 +174,21 @@ LEFT_OUT = (
 
 @pytest.mark.parametrize(
     ("fault", "spout"),
-    [
-        pytest.param(fault, spout, marks=pytest.mark.long if fault in ("p4.after:1", "p6.before:1") else ())
-        for fault, spout in zip(LEFT_OUT, cycle(SPOUTS))
-    ],
+    long_if(lambda fault, _: fault in ("p4.after:1", "p6.before:1"), zip(LEFT_OUT, cycle(SPOUTS))),
 )
-def test_killed_while_dead_letters_are_skipped(ends_as_undisturbed, undisturbed, place, fault, spout):
+def test_killed_while_dead_letters_are_skipped(crash, undisturbed, fault, spout):
     """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""
     options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
-    killed(fault.replace(":", ":kill:"), place / "data", *options)
-    ends_as_undisturbed(place / "data", *options)
+    crash([fault.replace(":", ":kill:")], *options)
     assert set(undisturbed(*options).letters.values()) == {1}
 
 
-@pytest.mark.parametrize(
-    "spout", ["opaque", *(pytest.param(one, marks=pytest.mark.long) for one in ("memory", "file"))]
-)
-def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout):
+@pytest.mark.parametrize("spout", long_if(lambda spout: spout != "opaque", SPOUTS))
+def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, data_dir, spout):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    argv = [place / "data", "--spout", spout, "--txids", 30]
+    argv = [data_dir, "--spout", spout, "--txids", 30]
     statuses, latest = [], 0.8
     for _ in range(15):
         status, output = ran(*argv, kill_after=chance.uniform(0, latest))
@@ -240,7 +197,7 @@ def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, place, spout)
         if status == 0 and KILLED in statuses:
             break
         if status == 0:  # it was over before it was killed
-            shutil.rmtree(place / "data")
+            shutil.rmtree(data_dir)
             latest /= 2
     assert KILLED in statuses
     ends_as_undisturbed(*argv, txids=30, intents=30)

@@ -27,15 +27,12 @@ OTHERS = ["p0.raised:kill:1", "p6.after:kill:2"]
 
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip([*LEDGER, *OTHERS], cycle(SPOUTS))))
-def test_killed_and_restarted(ends_as_undisturbed, place, fault, spout):
-    argv, ledger = [place / "data", "--spout", spout], ["--set", f"ledger=delta:{place}/control"]
-    killed(fault, *argv, *ledger)
-    ends_as_undisturbed(*argv, extra=ledger)
+def test_killed_and_restarted(crash, place, fault, spout):
+    crash([fault], "--spout", spout, extra=["--set", f"ledger=delta:{place}/control"])
     assert not (place / "data/ledger.db").exists()
 
 
-def test_the_directory_remembers_the_ledger(undisturbed, place):
-    data_dir = place / "data"
+def test_the_directory_remembers_the_ledger(undisturbed, place, data_dir):
     argv = [data_dir, "--set", f"ledger=delta:{data_dir}/control"]
     killed("p8.after:kill:2", *argv)
     data_dir.rename(place / "moved")
@@ -49,8 +46,7 @@ def test_the_directory_remembers_the_ledger(undisturbed, place):
 # -- moving -----------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_topology_is_moved_to_and_fro(ends_as_undisturbed, place):
-    data_dir = place / "data"
+def test_a_stopped_topology_is_moved_to_and_fro(ends_as_undisturbed, place, data_dir):
     killed("p6.after:kill:2", data_dir, "--spout", "file")
     found = copy_ledger(str(data_dir), f"delta:{place}/control")
     assert (found["topology"], found["target"]) == ("crash", f"delta:{place}/control")
@@ -59,8 +55,7 @@ def test_a_stopped_topology_is_moved_to_and_fro(ends_as_undisturbed, place):
     ends_as_undisturbed(data_dir, "--spout", "file")
 
 
-def test_a_moved_topology_cannot_be_started_at_its_old_place(place):
-    data_dir = place / "data"
+def test_a_moved_topology_cannot_be_started_at_its_old_place(place, data_dir):
     killed("p8.after:kill:2", data_dir)
     old, new = f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control"
     copy_ledger(old, new)  # the directory was not named and does not know
@@ -74,8 +69,7 @@ def test_a_moved_topology_cannot_be_started_at_its_old_place(place):
     check(data_dir, TXIDS)
 
 
-def test_what_runs_is_not_moved(place):
-    data_dir = place / "data"
+def test_what_runs_is_not_moved(place, data_dir):
     killed("p8.after:kill:2", data_dir)
     holder = open_ledger(data_dir, create=False)
     holder.acquire("crash")
@@ -126,9 +120,8 @@ def test_an_interrupted_copy_starts_over(undisturbed, place, monkeypatch, nth):
         assert isinstance(books.ledger, DeltaLedger)
 
 
-def test_an_interrupted_ledger_move_is_completed_by_the_same_command(place):
+def test_an_interrupted_ledger_move_is_completed_by_the_same_command(place, data_dir):
     """If a move is killed while the directory still names the old ledger, repeating the command completes it."""
-    data_dir = place / "data"
     killed("p8.after:kill:2", data_dir)
     copy_ledger(f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control")
     copy_ledger(str(data_dir), f"delta:{place}/control")
@@ -139,8 +132,7 @@ def test_an_interrupted_ledger_move_is_completed_by_the_same_command(place):
 # -- rebuilding -------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, place: Path):
-    data_dir = place / "data"
+def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, data_dir: Path):
     killed("p7.2.before:kill:2", data_dir, "--set", "ledger=memory")
     output = fails(data_dir)
     assert "has no ledger (memory)" in output
@@ -149,8 +141,8 @@ def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, place: Pat
     ends_as_undisturbed(data_dir)
 
 
-def test_moved_to_zookeeper_lost_there_and_rebuilt(ends_as_undisturbed, place, zookeeper_server):
-    data_dir, ledger = place / "data", f"zookeeper:{zookeeper_server.new_chroot()}/crash"
+def test_moved_to_zookeeper_lost_there_and_rebuilt(ends_as_undisturbed, data_dir, zookeeper_server):
+    data_dir, ledger = data_dir, f"zookeeper:{zookeeper_server.new_chroot()}/crash"
     killed("p6.after:kill:2", data_dir, "--spout", "file")
     assert copy_ledger(str(data_dir), ledger)["target"] == ledger
     lost = f"zookeeper:{zookeeper_server.new_chroot()}/other"

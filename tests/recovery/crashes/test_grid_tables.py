@@ -57,10 +57,6 @@ def more(column: str) -> Callable[[pa.Table], pa.Table]:
     return lambda rows: rows.set_column(rows.column_names.index(column), column, pc.add(rows[column], 1))
 
 
-def lose_a_commit(data_dir: Path) -> None:
-    sorted((data_dir / "sinks/rows/_delta_log").glob("*.json"))[-1].unlink()
-
-
 def leave_a_file(data_dir: Path) -> None:
     file = next((data_dir / "changes/counts/_txstorm/staged").glob("*.parquet"))
     shutil.copy(file, file.with_name(f"2-{file.name}"))
@@ -71,46 +67,28 @@ def cut_a_file(data_dir: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
-def publish_another_attempt(data_dir: Path) -> None:
-    def change(action: dict[str, Any]) -> None:
-        if "commitInfo" in action:
-            action["commitInfo"]["txstorm"]["txids"][-1]["attempt"] += 1
-
-    logged(commits(data_dir / "changes/counts")[2], change)
+def publish_another_attempt(action: dict[str, Any]) -> None:
+    if "commitInfo" in action:
+        action["commitInfo"]["txstorm"]["txids"][-1]["attempt"] += 1
 
 
-def let_an_older_one_write(data_dir: Path) -> None:
-    def change(action: dict[str, Any]) -> None:
-        if action.get("txn", {}).get("appId", "").endswith("/epoch"):
-            action["txn"]["version"] += 1
-
-    logged(commits(data_dir / "changes/totals")[2], change)
+def let_an_older_one_write(action: dict[str, Any]) -> None:
+    if action.get("txn", {}).get("appId", "").endswith("/epoch"):
+        action["txn"]["version"] += 1
 
 
-def write_rows_twice(data_dir: Path) -> None:
-    rewritten(data_dir / "sinks/rows", lambda rows: pa.concat_tables([rows, rows]))
-
-
-def lose_rows(data_dir: Path) -> None:
-    rewritten(data_dir / "sinks/rows", lambda rows: rows.slice(0, rows.num_rows - 1))
-
-
-def skip_an_offset(data_dir: Path) -> None:
-    rewritten(data_dir / "sinks/rows", more("offset"))
-
-
-def count_too_much(data_dir: Path) -> None:
-    rewritten(data_dir / "changes/counts", more("n"))
-
-
-def sum_too_much(data_dir: Path) -> None:
-    rewritten(data_dir / "changes/totals", more("rows"))
-
-
-DAMAGES = [
-    *(lose_a_commit, leave_a_file, cut_a_file, publish_another_attempt, let_an_older_one_write),
-    *(write_rows_twice, lose_rows, skip_an_offset, count_too_much, sum_too_much),
-]
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a lost commit": lambda data: sorted((data / "sinks/rows/_delta_log").glob("*.json"))[-1].unlink(),
+    "a file that was left": leave_a_file,
+    "a file that was cut": cut_a_file,
+    "another attempt": lambda data: logged(commits(data / "changes/counts")[2], publish_another_attempt),
+    "an older coordinator": lambda data: logged(commits(data / "changes/totals")[2], let_an_older_one_write),
+    "rows written twice": lambda data: rewritten(data / "sinks/rows", lambda rows: pa.concat_tables([rows, rows])),
+    "lost rows": lambda data: rewritten(data / "sinks/rows", lambda rows: rows.slice(0, rows.num_rows - 1)),
+    "a skipped offset": lambda data: rewritten(data / "sinks/rows", more("offset")),
+    "a count too large": lambda data: rewritten(data / "changes/counts", more("n")),
+    "a sum too large": lambda data: rewritten(data / "changes/totals", more("rows")),
+}
 
 
 def test_an_undisturbed_run_is_clean(undamaged: Path) -> None:
@@ -119,7 +97,7 @@ def test_an_undisturbed_run_is_clean(undamaged: Path) -> None:
     assert tables.epochs == {1}
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=[damage.__name__ for damage in DAMAGES])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damage_is_found(undamaged: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     data_dir = shutil.copytree(undamaged, tmp_path / "data")
     damage(data_dir)

@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 from join_model import JoinModel, JoinRules, JoinSide
 from join_store_servers import StoreServer
+from recovery_cases import long_if
 from scenarios.joins import BEFORE, LAG, PARTITIONS, rows
 from stateful_cases import FAULTS, SPOUTS, StatefulRuns
 
@@ -63,20 +64,13 @@ def join_runs(request, place):
     return get
 
 
-@pytest.mark.parametrize(("point", "fault", "variant", "spout"), CHOSEN)
+@pytest.mark.parametrize(("point", "fault", "variant", "spout"), long_if(lambda *cell: cell not in CHOSEN, CELLS))
 def test_every_left_row_and_every_pair_once_whatever_is_killed(join_runs, point, fault, variant, spout):
-    """A7, A13, A20: one restart, and no result is there twice; rows of a dropped attempt have left no trace."""
-    strike_and_run_again(join_runs(variant), point, fault, variant, spout)
+    """A7, A13, A20: one restart, and no result is there twice; rows of a dropped attempt have left no trace.
 
-
-@pytest.mark.long
-@pytest.mark.parametrize(("point", "fault", "variant", "spout"), [cell for cell in CELLS if cell not in CHOSEN])
-def test_every_left_row_and_every_pair_once_in_all_variants(join_runs, point, fault, variant, spout):
-    """The rest of the cells (45 processor seconds)."""
-    strike_and_run_again(join_runs(variant), point, fault, variant, spout)
-
-
-def strike_and_run_again(runs, point, fault, variant, spout):
+    The rest of the cells takes 45 processor seconds.
+    """
+    runs = join_runs(variant)
     runs.strike(spout, point, fault)
     last = runs.decided()[0]
     runs.again(spout)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import cycle, groupby
-from pathlib import Path
 
 import pytest
-from grid_tables import verify
-from programs import Program, loaded
-from recovery_cases import check, ends, environment, eventually, is_frozen, killed
-from scenarios.words import SPOUTS, TXIDS, lines
+from grid_tables import check_sent, start_grid, verify
+from programs import Program
+from recovery_cases import check, ends, is_frozen, killed, long_if, reaches
+from scenarios.words import SPOUTS, TXIDS, batches
 from servers.kafka_reading import committed_records
-from servers.running import Kafka
 
 pytestmark = pytest.mark.integration
 
@@ -24,29 +22,16 @@ WITHOUT_KAFKA = ["p6.before", "kafka.begun", "p8.before"]
 """At these the topic is as it was, or all of it is done: what test_crash_grid.py kills there differs in nothing else."""
 
 
-def batches(spout: str) -> dict[int, list[str]]:
-    """Return the words of each transaction."""
-    rows = lines(TXIDS)
-    one, two = rows[::2], rows[1::2]
-    return {
-        txid: " ".join(
-            rows[4 * txid - 4 : 4 * txid]
-            if spout == "file"
-            else one[2 * txid - 2 : 2 * txid] + two[2 * txid - 2 : 2 * txid]
-        ).split()
-        for txid in range(1, TXIDS + 1)
-    }
-
-
 def check_topic(bootstrap: str, topic: str, spout: str) -> None:
     """Check that the topic has each word once with its txid, in txid order per partition, without gaps in positions."""
     records = committed_records(bootstrap, topic)
+    found = dict(enumerate(batches(spout), start=1))
     sent = Counter((record.txid, record.value["word"]) for record in records)
-    assert sent == Counter((txid, word) for txid, words in batches(spout).items() for word in words)
+    assert sent == Counter((txid, word) for txid, words in found.items() for word in words)
     for _, partition in groupby(records, lambda record: record.partition):
         places = [(record.txid, record.index) for record in partition]
         assert places == sorted(places)
-    for txid, words in batches(spout).items():
+    for txid, words in found.items():
         assert sorted(record.index for record in records if record.txid == txid) == list(range(len(words)))
     assert {record.headers["txstorm.topology"] for record in records} == {"crash"}
     assert all(record.key == record.value["word"] for record in records)
@@ -68,16 +53,9 @@ FAULTS = [
 ]
 
 
-def short(fault: str) -> bool:
-    return fault.removesuffix(":kill:3") not in WITHOUT_KAFKA
-
-
 @pytest.mark.parametrize(
     ("fault", "spout"),
-    [
-        pytest.param(fault, spout, marks=() if short(fault) else pytest.mark.long)
-        for fault, spout in zip(FAULTS, cycle(SPOUTS), strict=False)
-    ],
+    long_if(lambda fault, _: fault.removesuffix(":kill:3") in WITHOUT_KAFKA, zip(FAULTS, cycle(SPOUTS))),
 )
 def test_killed_at_any_step_and_started_again(kafka_broker, place, fault, spout):
     """U12: every record is in the topic once, in txid order, for readers of committed records."""
@@ -86,11 +64,10 @@ def test_killed_at_any_step_and_started_again(kafka_broker, place, fault, spout)
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        "kafka.fenced",
-        "kafka.sent",
-        *(pytest.param(at, marks=pytest.mark.long) for at in ("kafka.committed", "p7.2.written")),
-    ],
+    long_if(
+        lambda fault: fault in ("kafka.committed", "p7.2.written"),
+        ("kafka.fenced", "kafka.sent", "kafka.committed", "p7.2.written"),
+    ),
 )
 def test_killed_again_while_it_is_rolled_forward(kafka_broker, place, fault):
     nth = 2 if fault in ("kafka.sent", "kafka.committed") else 1  # the first one raises the epoch
@@ -100,33 +77,18 @@ def test_killed_again_while_it_is_rolled_forward(kafka_broker, place, fault):
 # --- a start while the brokers are away -------------------------------------------------------------------------------
 
 
-class Sending:
-    """Starts runs of the grid's topology from an in-memory spout into a topic, each in its own process."""
-
-    def __init__(self, place: Path, kafka: Kafka, brokers: str) -> None:
-        self.place = place
-        self.target = kafka.make_topic(partitions=3)
-        self._brokers = brokers
-
-    def start(self, *options: str, fault: str = "") -> Program:
-        arguments = ["transactional", "before", 1, str(self.place), self._brokers, "", self.target]
-        target = f"scenarios.grid:from_source({', '.join(map(repr, arguments))})"
-        command = ["run", target, "--engine", "local", "--data-dir", str(self.place / "data"), "--json"]
-        return loaded().start("-m", "txstorm", *command, *options, env=environment(TXSTORM_FAULT=fault))
-
-
 def says(program: Program, text: str) -> None:
-    eventually(lambda: text in program.complained or program.poll() is not None)
-    assert program.poll() is None, program.complained
+    reaches(program, lambda: text in program.complained)
 
 
 def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
     """After a takeover, groups decided but not sent are sent once the brokers are available again."""
     proxy = kafka_broker.proxy()
-    sending = Sending(place, kafka_broker, proxy.address)
-    first = sending.start("--available-now", fault="p6.after:freeze:3")
-    eventually(lambda: first.poll() is not None or is_frozen(first.pid))
-    second = sending.start("--available-now", "--standby")
+    target = kafka_broker.make_topic(partitions=3)
+    arguments = ["transactional", "before", 1, str(place), proxy.address, "", target]
+    first = start_grid(place, arguments, "--available-now", TXSTORM_FAULT="p6.after:freeze:3")
+    reaches(first, lambda: is_frozen(first.pid))
+    second = start_grid(place, arguments, "--available-now", "--standby")
     try:
         says(second, "standing by for")
         proxy.cut()
@@ -141,6 +103,5 @@ def test_a_takeover_waits_for_unavailable_brokers(kafka_broker, place):
     assert second.returncode == 0, complained
     assert "responds again" in complained
     rows = verify(place / "data").rows
-    sent = Counter((one.txid, one.value["word"]) for one in committed_records(kafka_broker.bootstrap, sending.target))
-    assert sent == Counter((txid, word) for txid, some in rows.items() for *_, word in some)
+    check_sent(kafka_broker.bootstrap, target, rows)
     assert len(rows) == 6

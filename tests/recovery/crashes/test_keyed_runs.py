@@ -1,12 +1,12 @@
 """Runs with collections and times to live: each txid matches the model after kills, replays and ledger moves."""
 
 import pytest
-from recovery_cases import check, ends, killed
+from recovery_cases import check, ended, ends, killed
 from scenarios.shelf import KINDS, batches, expected, made, topology
 from watched import Shelf
 
 import txstorm
-from txstorm import rewind, run
+from txstorm import rewind
 from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
 from txstorm.replay.audit import audit
@@ -17,11 +17,6 @@ from txstorm.spouts import OpaqueMemoryTransactionalSpout
 from txstorm.testing import TopologyTestDriver
 
 TXIDS = 12
-
-
-@pytest.fixture
-def shelf(place):
-    return Shelf(place / "shelf.json")
 
 
 @pytest.mark.integration
@@ -36,27 +31,26 @@ def shelf(place):
         pytest.param("p7.5.written:kill:4", "planned", marks=pytest.mark.long),
     ],
 )
-def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
+def test_killed_and_replayed_with_other_numbers(data_dir, shelf, fault, kind):
     numbers = list(range(1, 2 * TXIDS + 1))
-    shelf.write([*numbers[:6], 66, 67, *numbers[8:]])
-    argv = [place / "data", shelf.path, kind, TXIDS]
+    others = [*numbers[:6], 66, 67, *numbers[8:]]
+    shelf.write(others)
+    argv = [data_dir, shelf.path, kind, TXIDS]
     killed(fault, *argv, scenario="keyed")
     decided = fault.startswith(("p6.after", "p7"))
 
-    shelf.write([*numbers[:6], 66, 67, *numbers[8:]] if decided else numbers)
+    shelf.write(others if decided else numbers)
     ends(*argv, scenario="keyed")
-    check(place / "data", TXIDS)
-    found = batches(place / "data", TXIDS)
-    assert [n for _, _, part in found for n in part] == ([*numbers[:6], 66, 67, *numbers[8:]] if decided else numbers)
-    assert made(place / "data") == expected(found)
+    check(data_dir, TXIDS)
+    found = batches(data_dir, TXIDS)
+    assert [n for _, _, part in found for n in part] == (others if decided else numbers)
+    assert made(data_dir) == expected(found)
 
 
 def ran(place, txids=TXIDS):
     """Run a topology up to a txid, committing in groups; return the handle of the completed run."""
     shelf = Shelf(place / "shelf.json").write(list(range(1, 2 * TXIDS + 1)))
-    handle = run(topology(KINDS["planned"](shelf)), engine="local", data_dir=place / "data", until_txid=txids)
-    assert handle.awaitTermination(60)
-    return handle
+    return ended(topology(KINDS["planned"](shelf)), place / "data", until_txid=txids)
 
 
 def test_every_txid_shows_what_the_model_shows_and_so_do_savepoint_and_rewind(place):
@@ -109,14 +103,8 @@ def test_a_test_clock_sets_the_stamps_of_replays():
         driver.fail(3)
         driver.commit()
         assert lately(driver) == [{"k": 0, "n": 1}]
-        assert driver.sink("saw").to_pylist()[-1] == {
-            "k": 0,
-            "n": 12,
-            "inside": 12,
-            "lately": 1,
-            "recent": 1,
-            "_txid": 3,
-        }
+        saw = {"k": 0, "n": 12, "inside": 12, "lately": 1, "recent": 1, "_txid": 3}
+        assert driver.sink("saw").to_pylist()[-1] == saw
         driver.restart()
         assert [row["n"] for row in driver.state("events").to_pylist()] == [3, 6, 12]
         assert driver.state("lately").as_of(2).to_pylist() == [{"k": 0, "n": 2}]

@@ -6,9 +6,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from map_cases import counted, of_spout
-from recovery_cases import Content, check, content, ends, eventually, finish, killed, open_books, start
-from scenarios.words import SPOUTS, TXIDS
+from recovery_cases import check, ends, finish, killed, open_books, reaches, start
+from scenarios.words import SPOUTS, TXIDS, expected_map_rows, map_rows
 
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.integration
 PUTS = ["p7.2.before", "p7.2.written", "p7.3.before", "p7.3.written"]
 
 
-def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -> Content:
+def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -> None:
     argv = [place / "data", "--spout", spout, "--tables", 1, "--maps", url]
     for fault in crashes:
         killed(fault, *argv)
@@ -30,31 +29,25 @@ def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -
     check(place / "data", TXIDS)
     for name in ("words", "lengths"):
         assert len(list((place / "data/maps" / name / STAGED).iterdir())) <= 3  # those of the kept intents
-    return content(place / "data")
+    assert map_rows(url) == expected_map_rows(spout)
 
 
 @pytest.mark.parametrize(
     ("fault", "spout"),
     list(zip(["p0.3.raised", "p5.staged.after", "p6.before", "p6.after", *PUTS, "p8.before"], cycle(SPOUTS))),
 )
-def test_killed_around_the_puts_and_started_again(place, fault, spout):
-    url = f"sqlite:///{place / 'own.db'}"
+def test_killed_around_the_puts_and_started_again(place, maps, fault, spout):
     nth = 1 if fault.startswith("p0") else 2
-    killed_and_started_again(place, spout, url, f"{fault}:kill:{nth}")
-    assert counted(url) == of_spout(spout)
+    killed_and_started_again(place, spout, maps, f"{fault}:kill:{nth}")
 
 
 @pytest.mark.parametrize("fault", ["p0.4.raised", "p7.2.written", "p7.3.before", "p8.before"])
-def test_killed_again_while_maps_are_rolled_forward(place, fault):
-    url = f"sqlite:///{place / 'own.db'}"
-    killed_and_started_again(place, "opaque", url, "p6.after:kill:2", f"{fault}:kill:1")
-    assert counted(url) == of_spout("opaque")
+def test_killed_again_while_maps_are_rolled_forward(place, maps, fault):
+    killed_and_started_again(place, "opaque", maps, "p6.after:kill:2", f"{fault}:kill:1")
 
 
-def test_killed_between_two_maps_every_time(place):
-    url = f"sqlite:///{place / 'own.db'}"
-    killed_and_started_again(place, "memory", url, *["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1")
-    assert counted(url) == of_spout("memory")
+def test_killed_between_two_maps_every_time(place, maps):
+    killed_and_started_again(place, "memory", maps, *["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1")
 
 
 @pytest.mark.parametrize("crashes", [["p7.2.written:kill:2"], ["p7.3.before:kill:1", "p7.3.written:kill:1"]])
@@ -63,25 +56,21 @@ def test_killed_around_the_puts_into_postgres(place, postgres, crashes):
     postgres.sql(f"CREATE SCHEMA {schema}")
     url = f"{postgres.url}?options=-csearch_path%3D{schema}"
     killed_and_started_again(place, "opaque", url, *crashes)
-    assert counted(url) == of_spout("opaque")
 
 
-def test_a_decided_group_is_rolled_forward_before_anything_is_planned(place):
-    url = f"sqlite:///{place / 'own.db'}"
-    argv = [place / "data", "--tables", 1, "--maps", url]
+def test_a_decided_group_is_rolled_forward_before_anything_is_planned(data_dir, maps):
+    argv = [data_dir, "--tables", 1, "--maps", maps]
     killed("p7.2.before:kill:1", *argv)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         (intent,) = books.live_intents()
-    assert counted(url) == {"words": {}, "lengths": {}}
+    assert map_rows(maps) == {"words": {}, "lengths": {}}
     killed("p1.before:kill:1", *argv)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         assert books.live_intents() == []
         assert books.currtx() == intent.last + 1
-        assert {name: last for name, last in books.tables().items() if name.startswith("maps/")} == {
-            "maps/words": intent.last,
-            "maps/lengths": intent.last,
-        }
-    assert sum(counted(url)["words"].values()) > 0
+        found = {name: last for name, last in books.tables().items() if name.startswith("maps/")}
+    assert found == {"maps/words": intent.last, "maps/lengths": intent.last}
+    assert sum(map_rows(maps)["words"].values()) > 0
 
 
 def test_no_intent_and_no_staged_file_holds_the_url(place):
@@ -93,13 +82,12 @@ def test_no_intent_and_no_staged_file_holds_the_url(place):
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_a_late_put_of_a_fenced_coordinator_overwrites_nothing(request, place, store):
+def test_a_late_put_of_a_fenced_coordinator_overwrites_nothing(request, place, maps, store):
     """A put that a stale coordinator resumes after a takeover does not overwrite newer rows."""
-    url = request.getfixturevalue("postgres").url if store == "postgres" else f"sqlite:///{place / 'own.db'}"
+    url = request.getfixturevalue("postgres").url if store == "postgres" else maps
     child = start("late-put", place, url)
     try:
-        eventually(lambda: (place / "asleep").exists() or child.poll() is not None)
-        assert (place / "asleep").exists(), finish(child)
+        reaches(child, (place / "asleep").exists)
         backend = SqlAlchemyBackend(url, "late")
         maps = ExternalStores(place, TopologyIdentity("late", "incarnation"), {"count": [MapState("late", backend)]})
         two, three = (decode((place / f"intent-{txid}").read_bytes()) for txid in (2, 3))

@@ -4,11 +4,10 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable
-from recovery_cases import check, content, ends, killed
+from recovery_cases import check, content, ended, ends, killed
 from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
-from txstorm import run
 from txstorm.cli.main import execute
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
@@ -44,27 +43,24 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("point", "kind"), list(zip(POINTS, cycle(SPOUTS))))
-def test_killed_and_restarted(undisturbed, place, point, kind):
-    argv = [place / "data", "--spout", kind, *MERGE]
+def test_killed_and_restarted(undisturbed, data_dir, point, kind):
+    argv = [data_dir, "--spout", kind, *MERGE]
     killed(f"{point}:kill:2", *argv)
     ends(*argv)
-    check(place / "data", TXIDS)
-    assert content(place / "data").states == undisturbed[0].states
-    assert plain(place / "data") == undisturbed[1][TXIDS]
+    check(data_dir, TXIDS)
+    assert content(data_dir).states == undisturbed[0].states
+    assert plain(data_dir) == undisturbed[1][TXIDS]
 
 
 def go_on(data_dir, **options):
     made = topology(spout("memory", TXIDS, data_dir), 3, layout="merge")
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
-    handle = run(made.with_settings(settings), engine="local", data_dir=data_dir, **options)
-    assert handle.awaitTermination(60)
-    return handle
+    return ended(made.with_settings(settings), data_dir, **options)
 
 
-def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, capsys):
-    data_dir = place / "data"
+def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, data_dir, undisturbed, capsys):
     go_on(data_dir, until_txid=5)
-    handle = go_on(data_dir, available_now=True)
+    handle = go_on(data_dir)
     after, known = undisturbed[1], last_txids(data_dir)
     inside = next(txid for txid in range(1, TXIDS) if txid not in known)
     end = next(txid for txid in known if 1 < txid < TXIDS)
@@ -86,5 +82,5 @@ def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, c
     (data_dir / "ledger.db").unlink()
     recover(data_dir)
     for directory in (data_dir, place / "copy"):
-        go_on(directory, available_now=True)
+        go_on(directory)
         assert plain(directory) == words(directory) == after[TXIDS]

@@ -8,23 +8,13 @@ from pathlib import Path
 import pytest
 from recovery_cases import check, ends, eventually, killed, open_books, sums
 from scenarios.shelf import KINDS
-from watched import Diary, Shelf, watched_topology
+from watched import at
 
-from txstorm import FailedException, run
+from txstorm import FailedException
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.storage.tables.intent import STAGED
 
 both_kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture
-def diary(place: Path) -> Diary:
-    return Diary(place / "diary")
-
-
-@pytest.fixture
-def shelf(place: Path) -> Shelf:
-    return Shelf(place / "shelf.json")
 
 
 def rows_by_txid(data_dir: Path) -> dict[int, list[int]]:
@@ -44,83 +34,81 @@ def staged(data_dir: Path) -> set[str]:
 @both_kinds
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", ["p6.before:kill:2", "p5.staged.after:kill:4", "p5.staged.after:kill:5"])
-def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, fault):
+def test_a_key_that_the_replay_loses_leaves_no_trace(data_dir, shelf, diary, kind, fault):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = [place / "data", shelf.path, diary.path, kind, 3]
+    argv = [data_dir, shelf.path, diary.path, kind, 3]
     killed(fault, *argv, scenario="shelf")
     assert [numbers for txid, numbers in diary.of("commit") if txid == 2] == [[2, 666]]
-    before = staged(place / "data")
+    before = staged(data_dir)
     assert any("-2-" in path for path in before)
 
     shelf.write([1, 2, 3, 4, 5, 6])
     ends(*argv, scenario="shelf")
 
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
-    assert sums(place / "data") == dict.fromkeys(range(1, 7), 1)
-    assert read_state(place / "data", "total")["n"].to_pylist() == [21]
-    assert 666 not in read_changes(place / "data", "seen", 1, 3)["n"].to_pylist()
+    assert rows_by_txid(data_dir) == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
+    assert sums(data_dir) == dict.fromkeys(range(1, 7), 1)
+    assert read_state(data_dir, "total")["n"].to_pylist() == [21]
+    assert 666 not in read_changes(data_dir, "seen", 1, 3)["n"].to_pylist()
     # The values before txid 2 are those of txid 1, not those of the first attempt at 2.
-    previous = {row["n"]: row["_prev"] for row in read_changes(place / "data", "total", 2, 2).to_pylist()}
+    previous = {row["n"]: row["_prev"] for row in read_changes(data_dir, "total", 2, 2).to_pylist()}
     assert previous == {10: {"n": 3}}
-    check(place / "data", 3)  # no file is left that a log does not name
+    check(data_dir, 3)  # no file is left that a log does not name
 
 
 @both_kinds
 @pytest.mark.integration
-def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(place, shelf, diary, kind):
+def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(data_dir, shelf, diary, kind):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = [place / "data", shelf.path, diary.path, kind, 3]
+    argv = [data_dir, shelf.path, diary.path, kind, 3]
     killed("p6.after:kill:2", *argv, scenario="shelf")
 
     shelf.write([1, 2, 3, 4, 5, 6])
     ends(*argv, scenario="shelf")
 
     # The third goes on where the decided second one ended.
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [2, 666], 3: [5, 6]}
-    assert sums(place / "data") == {1: 1, 2: 2, 666: 1, 5: 1, 6: 1}
-    check(place / "data", 3)
+    assert rows_by_txid(data_dir) == {1: [1, 2], 2: [2, 666], 3: [5, 6]}
+    assert sums(data_dir) == {1: 1, 2: 2, 666: 1, 5: 1, 6: 1}
+    check(data_dir, 3)
 
 
 @both_kinds
-def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine, place, shelf, diary, kind):
+def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine, watch, shelf, kind):
     """State and sink rows of a failed attempt are discarded, even if the replay in the same process lacks their key."""
     shelf.write([1, 2, 2, 666, 4, 5])
 
-    def trouble(txid, nth):
-        if txid == 2 and nth == 1:
-            shelf.write([1, 2, 3, 4, 5, 6])
-            raise FailedException
+    def change():
+        shelf.write([1, 2, 3, 4, 5, 6])
+        raise FailedException
 
-    topology = watched_topology(KINDS[kind](shelf), diary, commit=trouble)
-    run(topology, engine=make_engine(), data_dir=place / "data", until_txid=3).awaitTermination()
-
-    assert [numbers for txid, numbers in diary.of("commit") if txid == 2] == [[2, 666], [3, 4]]
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
-    assert sums(place / "data") == dict.fromkeys(range(1, 7), 1)
-    check(place / "data", 3)
+    watch.ends(KINDS[kind](shelf), engine=make_engine(), commit=at(2, change, times=1), until_txid=3)
+    assert [taken for txid, taken in watch.diary.of("commit") if txid == 2] == [[2, 666], [3, 4]]
+    assert rows_by_txid(watch.data_dir) == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
+    assert sums(watch.data_dir) == dict.fromkeys(range(1, 7), 1)
+    check(watch.data_dir, 3)
 
 
 @both_kinds
 @pytest.mark.integration
-def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_decided_txid(place, shelf, diary, kind):
+def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_decided_txid(data_dir, shelf, diary, kind):
     shelf.write(list(range(12)), take=3)
-    argv = [place / "data", shelf.path, diary.path, kind, 5]
+    argv = [data_dir, shelf.path, diary.path, kind, 5]
     killed("p5.before:kill:2", *argv, scenario="shelf")
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         assert max(books.metas()) > 2  # later ones were planned, with the old size
 
     shelf.write(list(range(12)), take=2)
     ends(*argv, scenario="shelf")
-    assert rows_by_txid(place / "data") == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
+    assert rows_by_txid(data_dir) == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
 
 
 # --- Storm's items ----------------------------------------------------------------------------------------------------
 
 
 @both_kinds
-def test_item_77_the_source_documents_example(make_engine, place, shelf, diary, kind):
+def test_item_77_the_source_documents_example(make_engine, watch, shelf, kind):
     """Row T35: the worked example of opaque replays in Storm's documentation."""
     shelf.write(list(range(1, 141)), take=50)
+    diary = watch.diary
 
     def trouble(txid, nth):
         if txid == 1 and nth == 1:
@@ -133,26 +121,23 @@ def test_item_77_the_source_documents_example(make_engine, place, shelf, diary, 
     # Task-planned batches chain inside a job, so both are in one; it ends at the first. Driver-planned ones run apart.
     max_pack = 2 if kind == "partitioned" else 1
     settings = {"max_pack_txids": max_pack, "max_spout_pending": 4, "max_jobs": 2}
-    topology = watched_topology(KINDS[kind](shelf), diary, process=trouble, **settings)
-    run(topology, engine=make_engine(), data_dir=place / "data", until_txid=3).awaitTermination()
+    watch.ends(KINDS[kind](shelf), engine=make_engine(), process=trouble, until_txid=3, **settings)
 
     def spans(what):
-        return [(txid, numbers[0], numbers[-1]) for txid, numbers in diary.of(what)]
+        return [(txid, taken[0], taken[-1]) for txid, taken in diary.of(what)]
 
     first = [(1, 1, 50), (2, 51, 100)] if kind == "planned" else [(1, 1, 50)]
     assert set(first) <= set(spans("process"))
     assert spans("commit") == [(1, 1, 40), (2, 41, 90), (3, 91, 140)]
-    assert rows_by_txid(place / "data") == {
-        1: list(range(1, 41)),
-        2: list(range(41, 91)),
-        3: list(range(91, 141)),
-    }
-    check(place / "data", 3)
+    found = {txid: list(range(first, last + 1)) for txid, first, last in spans("commit")}
+    assert rows_by_txid(watch.data_dir) == found
+    check(watch.data_dir, 3)
 
 
-def test_item_81_a_stale_failure_changes_nothing(place, shelf, diary):
+def test_item_81_a_stale_failure_changes_nothing(watch, shelf):
     """A late failure of an abandoned attempt at txid 2 is ignored after txids 1 to 3 were replayed."""
     shelf.write(list(range(1, 41)), take=10)
+    diary = watch.diary
 
     def trouble(txid, nth):
         if (txid, nth) == (1, 1):
@@ -172,42 +157,37 @@ def test_item_81_a_stale_failure_changes_nothing(place, shelf, diary):
             diary.note(f"new {txid} is done")
 
     settings = {"max_pack_txids": 1, "max_spout_pending": 3, "max_jobs": 3, "max_group_txids": 1}
-    topology = watched_topology(KINDS["planned"](shelf), diary, process=trouble, **settings)
-    handle = run(topology, engine="local", data_dir=place / "data", until_txid=5)
-    handle.awaitTermination()
+    handle = watch.ends(KINDS["planned"](shelf), process=trouble, until_txid=5, **settings)
 
-    found = rows_by_txid(place / "data")
+    found = rows_by_txid(watch.data_dir)
     assert (found[1], found[2], found[3]) == (list(range(1, 11)), list(range(11, 21)), list(range(21, 31)))
     everything = [number for txid in sorted(found) for number in found[txid]]
     assert everything == list(range(1, len(everything) + 1))
     assert handle.progress.replays == 1
-    check(place / "data", 5)
+    check(watch.data_dir, 5)
 
 
-def test_item_82_a_late_commit_still_has_its_tuples(place, shelf, diary):
+def test_item_82_a_late_commit_still_has_its_tuples(watch, shelf):
     """A processed txid keeps its tuples while it waits for its commit, longer than the timeout of either phase."""
     shelf.write([1, 2, 3, 4, 5, 6, 7, 8], take=2)
     timeout = 1.5
 
     def trouble(txid, nth):
         if txid == 1:
-            eventually(lambda: [one for one, _ in diary.of("process") if one == 4])
+            eventually(lambda: 4 in watch.diary.txids("process"))
         if txid < 4:
             time.sleep(0.4 * timeout)
 
     settings = {"max_spout_pending": 4, "max_pack_txids": 1, "max_group_txids": 1, "batch_timeout": timeout}
-    topology = watched_topology(KINDS["planned"](shelf), diary, commit=trouble, **settings)
-    run(topology, engine="local", data_dir=place / "data", until_txid=4).awaitTermination()
+    watch.ends(KINDS["planned"](shelf), commit=trouble, until_txid=4, **settings)
 
-    assert diary.of("commit") == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]], [4, [7, 8]]]
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8]}
+    assert watch.diary.of("commit") == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]], [4, [7, 8]]]
+    assert rows_by_txid(watch.data_dir) == {1: [1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8]}
 
 
 @both_kinds
-def test_item_83_no_phantom_batch(make_engine, place, shelf, diary, kind):
+def test_item_83_no_phantom_batch(make_engine, watch, shelf, kind):
     shelf.write([1, 2, 3, 4, 5, 6], take=2)
-    topology = watched_topology(KINDS[kind](shelf), diary)
-    run(topology, engine=make_engine(), data_dir=place / "data", until_txid=3).awaitTermination()
-
-    assert sorted(diary.of("process")) == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]]]
-    assert diary.of("commit") == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]]]
+    watch.ends(KINDS[kind](shelf), engine=make_engine(), until_txid=3)
+    assert sorted(watch.diary.of("process")) == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]]]
+    assert watch.diary.of("commit") == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]]]

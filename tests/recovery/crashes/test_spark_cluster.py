@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from programs import loaded
 from recovery_cases import check, environment, eventually
 from servers.family import end_session, members
 from servers.spark import cluster, home, hosts, is_executor
@@ -27,24 +26,14 @@ class Cluster:
 
     def __init__(self, place: Path, spark: dict[str, str], txids: int, troubles: Iterable[str] = ()) -> None:
         self.data_dir, self.diary, self.txids = place / "data", place / "diary", txids
-        self.log = place / "log"
-        arguments = ["-m", "scenarios", "cluster", self.data_dir, self.diary, str(txids), *troubles]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments],
-                env=environment(**spark),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        arguments = ["-m", "scenarios", "cluster", self.data_dir, self.diary, txids, *troubles]
+        self.process = loaded().start(*arguments, env=environment(**spark), merged=True, session=True)
 
     def __enter__(self) -> Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
         end_session(self.process.pid)
 
     def commits(self) -> int:
@@ -62,8 +51,8 @@ class Cluster:
 
     def ended(self) -> dict[str, int]:
         """Wait for the end of the run and check that every number was committed once; return the final progress."""
-        assert self.process.wait(300) == 0, self.log.read_text()[-4000:]
-        told = json.loads(self.log.read_text().splitlines()[-1])
+        assert self.process.wait(300) == 0, self.process.printed[-4000:]
+        told = json.loads(self.process.printed.splitlines()[-1])
         assert told["committed"] == self.txids
         check(self.data_dir, self.txids)
         numbers = list(range(4 * self.txids))

@@ -6,9 +6,9 @@ import json
 from collections import Counter
 
 import pytest
-from scenarios.stateful import TXIDS, SqliteStateProvider
+from scenarios.stateful import TXIDS, FileStateProvider
 from scenarios.words import lines
-from stateful_cases import STORES, cells
+from stateful_cases import CELL, STORES, cells
 
 from txstorm.results.views import StateView
 from txstorm.stateful import RedisStateProvider
@@ -48,31 +48,16 @@ def words(txids=TXIDS) -> Counter[str]:
     return Counter(" ".join(lines(TXIDS)[: 4 * txids]).split())
 
 
-CHOSEN, OTHERS = cells(POINTS)
-
-
-@pytest.mark.parametrize(("point", "fault", "store", "spout"), CHOSEN)
+@pytest.mark.parametrize(CELL, cells(POINTS))
 def test_killed_at_any_step_and_in_hooks_and_started_again(runs, point, fault, store, spout):
-    strike_and_run_again(runs(store), point, fault, store, spout)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("point", "fault", "store", "spout"), OTHERS)
-def test_killed_with_other_stores_and_spouts(runs, point, fault, store, spout):
-    """The rest of the cells (25 processor seconds)."""
-    strike_and_run_again(runs(store), point, fault, store, spout)
-
-
-def strike_and_run_again(some, point, fault, store, spout):
+    """In long runs with the other stores and spouts, too (25 processor seconds)."""
+    some = runs(store)
     some.strike(spout, point, fault)
-    last, live = some.decided()
+    last, _ = some.decided()
     assert set(some.hooks()["pre_commit"]) <= set(range(1, last + 1))
     some.again(spout)
     assert counts(some, store) == words()
-    called = Counter(some.hooks()["pre_commit"])
-    last, _ = some.decided()
-    assert set(called) == set(range(1, last + 1))
-    assert {called[txid] for txid in called if txid not in live} <= {2}  # once in each task
+    some.check_commits()
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -84,27 +69,26 @@ def test_a_hook_that_hangs_is_abandoned_and_its_transaction_replayed(runs, store
     assert counts(some, store) == words()
 
 
-@pytest.mark.parametrize("store", ["redis", "sqlite"])
-def test_what_is_prepared_and_not_decided_is_rolled_back_by_the_next_start(runs, store):
+@pytest.mark.parametrize("store", ["redis", "file"])
+@pytest.mark.parametrize(
+    ("spout", "faults", "hooks"),
+    [
+        ("transactional", {"p6.before:kill:2": 1, "p0.after:kill:1": 1}, {"pre_rollback": [0, 0]}),
+        ("opaque", {"p6.after:kill:2": 1, "p1.before:kill:1": 2}, {"pre_commit": [1, 1, 2, 2]}),
+    ],
+    ids=["prepared and not decided, it is rolled back", "decided, it is committed"],
+)
+def test_the_next_start_decides_what_was_prepared_before_anything_is_planned(runs, store, spout, faults, hooks):
     some = runs(store)
-    for fault in ("p6.before:kill:2", "p0.after:kill:1"):
-        some.killed(fault, "transactional")
-        assert counts(some, store) == words(1)
-    if store == "redis":  # the provider on SQLite does not say what is prepared
-        assert some.hooks()["pre_rollback"] == [0, 0]
-
-
-@pytest.mark.parametrize("store", ["redis", "sqlite"])
-def test_what_is_decided_is_committed_by_the_next_start_before_anything_is_planned(runs, store):
-    some = runs(store)
-    for fault, committed in (("p6.after:kill:2", 1), ("p1.before:kill:1", 2)):
-        some.killed(fault, "opaque")
+    for fault, committed in faults.items():
+        some.killed(fault, spout)
         assert counts(some, store) == words(committed)
-    assert some.hooks()["pre_commit"] == [1, 1, 2, 2]
+    if store == "redis" or spout == "opaque":  # the provider of files does not say what is prepared
+        assert {name: some.hooks()[name] for name in hooks} == hooks
 
 
-def test_a_provider_on_sqlite_keeps_all_rules(tmp_path):
-    check_state_provider(SqliteStateProvider, conf={"path": str(tmp_path / "states.db")})
+def test_a_provider_of_files_keeps_all_rules(tmp_path):
+    check_state_provider(FileStateProvider, conf={"path": str(tmp_path / "states")})
 
 
 def test_redis_keeps_all_rules(redis_server):

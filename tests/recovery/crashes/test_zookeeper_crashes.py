@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from recovery_cases import killed
+from recovery_cases import ended, killed, wait_free
 from scenarios.words import SPOUTS
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from servers.zookeeper import is_write
-from watched import Diary, Endless, watched_topology
+from watched import Diary, Endless, Watch, watched_topology
 
-from txstorm import (
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    run,
-)
+from txstorm import PartitionedCoordinator, PartitionedEmitter, PartitionedTransactionalSpout
 from txstorm.clients.zookeeper.operations import Verify
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.errors import FencedError
-from txstorm.ledger.open import open_ledger
 from txstorm.ledger.values import decode_value
 from txstorm.operations.status import read_inspection, read_status
 from txstorm.runtime.handle import RunHandle
@@ -65,16 +58,10 @@ def root_of(ledger: str) -> str:
 
 
 @pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
-def test_killed_and_restarted(
-    ends_as_undisturbed: Callable[..., None], place: Path, ledger: str, fault: str, spout: str
-) -> None:
-    data_dir = place / "data"
+def test_killed_and_restarted(ends_as_undisturbed, data_dir, ledger, fault, spout):
     argv = [data_dir, "--spout", spout]
     killed(fault, *argv, "--set", f"ledger={ledger}", "--set", f"zookeeper_session_timeout={SESSION}")
-    # Nobody could tell ZooKeeper; its lease ends with the session.
-    watch = open_ledger(data_dir, create=False, read_only=True)
-    assert watch.wait_free(PATIENCE)
-    watch.close()
+    wait_free(data_dir)  # nobody could tell ZooKeeper; its lease ends with the session
     ends_as_undisturbed(*argv, extra=["--set", f"ledger={ledger}"])
     assert not (data_dir / "ledger.db").exists()
     assert read_status(data_dir)["ledger"] == ledger
@@ -95,9 +82,16 @@ def check_totals(handle: RunHandle, txids: int) -> None:
     assert sorted(row["n"] for row in handle.sink("numbers").to_pylist()) == list(range(1, 2 * txids + 1))
 
 
-def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(place: Path, ledger: str) -> None:
-    topology = watched_topology(Endless(), Diary(place / "diary"))
-    handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger)
+def check_goes_on(handle: RunHandle) -> None:
+    """Check that a run goes on, and that its tables are right when it is stopped."""
+    wait_for(handle, handle.txid + 5)
+    handle.stop()
+    assert handle.exception() is None
+    check_totals(handle, handle.committed)
+
+
+def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(watch, ledger):
+    handle = watch.start(Endless(), ledger=ledger)
     wait_for(handle, 5)
     # As a second client with the number of the session ends it.
     second = KazooClient(session(handle).hosts, client_id=session(handle)._kazoo.client_id)
@@ -106,93 +100,83 @@ def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(place: Pat
     second.close()
     with pytest.raises(FencedError, match="expected this run to still hold the lease, got: "):
         handle.awaitTermination(PATIENCE)
-    left = read_inspection(place / "data")
+    left = read_inspection(watch.data_dir)
     last = left["committed_txid"] + 5
-    again = run(topology, engine="local", data_dir=place / "data", until_txid=last)
-    assert again.awaitTermination(PATIENCE)
+    again = watch.ends(Endless(), until_txid=last)
     # What was decided when the session ended is rolled forward; it may be a large group.
     check_totals(again, max([last, *(group["last"] for group in left["decided"])]))
 
 
-def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
-    place: Path, ledger: str, zookeeper_server: ZooKeeper
-) -> None:
-    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
-        topology = watched_topology(Endless(), Diary(place / "diary"), **LASTING)
-        behind = ledger.replace(zookeeper_server.hosts, proxy.address)
-        handle = run(topology, engine="local", data_dir=place / "data", ledger=behind)
-        for number in range(5):
-            proxy.drop_answers(1, matching=is_write)
-            while proxy.dropped == number:
-                assert not handle.awaitTermination(0.01)
-        proxy.cut()
-        proxy.heal()
-        wait_for(handle, handle.txid + 5)
-        handle.stop()
-        assert handle.exception() is None
-        check_totals(handle, read_status(place / "data")["committed_txid"])
-        assert handle.progress.replays == 0
+@pytest.fixture
+def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
+    """Yield a proxy before the server, which can lose answers and break connections."""
+    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as made:
+        yield made
 
 
-def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_server: ZooKeeper) -> None:
-    txids = 30
-    topology = watched_topology(Endless(), Diary(place / "diary"), **LASTING)
-    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
-        behind = ledger.replace(zookeeper_server.hosts, proxy.address)
-        handle = run(topology, engine="local", data_dir=place / "data", ledger=behind, until_txid=txids)
-        wait_for(handle, 4)
-        proxy.cut()
-        assert not handle.awaitTermination(0.5)
-        proxy.heal()
-        assert handle.awaitTermination(PATIENCE)
-        check_totals(handle, txids)
+@pytest.fixture
+def behind(ledger: str, proxy: LossyProxy, zookeeper_server: ZooKeeper) -> str:
+    """Return the URI of the ledger behind the proxy."""
+    return ledger.replace(zookeeper_server.hosts, proxy.address)
+
+
+def lose_answer(handle: RunHandle, proxy: LossyProxy) -> None:
+    """Let the answer to the run's next write be lost."""
+    before = proxy.dropped
+    proxy.drop_answers(1, matching=is_write)
+    while proxy.dropped == before:
+        assert not handle.awaitTermination(0.01)
+
+
+def test_answers_that_are_lost_and_connections_that_break_cost_pauses(watch, behind, proxy):
+    handle = watch.start(Endless(), ledger=behind, **LASTING)
+    for _ in range(5):
+        lose_answer(handle, proxy)
+    proxy.cut()
+    proxy.heal()
+    check_goes_on(handle)
+    assert handle.progress.replays == 0
+
+
+def test_servers_that_are_away_cost_a_pause(watch, behind, proxy):
+    handle = watch.start(Endless(), ledger=behind, until_txid=30, **LASTING)
+    wait_for(handle, 4)
+    proxy.cut()
+    assert not handle.awaitTermination(0.5)
+    proxy.heal()
+    assert handle.awaitTermination(PATIENCE)
+    check_totals(handle, 30)
 
 
 @pytest.mark.long
-def test_server_outages_of_1_to_20_seconds_only_pause_a_run(
-    place: Path, ledger: str, zookeeper_server: ZooKeeper
-) -> None:
+def test_server_outages_of_1_to_20_seconds_only_pause_a_run(watch, ledger, zookeeper_server):
     """Server outages of 1 to 20 seconds only pause a run, with the default settings (session timeout below 20 s)."""
-    topology = watched_topology(Endless(), Diary(place / "diary"), min_interval=0.01)
-    handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger)
+    handle = watch.start(Endless(), ledger=ledger, min_interval=0.01)
     for outage in (1, 2, 5, 10, 20):
         wait_for(handle, handle.txid + 5)
         zookeeper_server.kill()
         assert not handle.awaitTermination(outage)
         zookeeper_server.restart()
-    wait_for(handle, handle.txid + 5)
-    handle.stop()
-    assert handle.exception() is None
-    check_totals(handle, read_status(place / "data")["committed_txid"])
+    check_goes_on(handle)
 
 
 @pytest.mark.long
-def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(
-    place: Path, ledger: str, zookeeper_server: ZooKeeper
-) -> None:
-    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
-        topology = watched_topology(Endless(), Diary(place / "diary"), min_interval=0.01, **LASTING)
-        behind = ledger.replace(zookeeper_server.hosts, proxy.address)
-        handle = run(topology, engine="local", data_dir=place / "data", ledger=behind)
-        for number in range(100):
-            proxy.drop_answers(1, matching=is_write)
-            while proxy.dropped == number:
-                assert not handle.awaitTermination(0.01)
-            # What is held back now never reaches the server.
-            proxy.stall()
-            assert not handle.awaitTermination(0.05)
-            proxy.cut()
-            proxy.heal()
-        wait_for(handle, handle.txid + 5)
-        handle.stop()
-        assert handle.exception() is None
-        check_totals(handle, read_status(place / "data")["committed_txid"])
+def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(watch, behind, proxy):
+    handle = watch.start(Endless(), ledger=behind, min_interval=0.01, **LASTING)
+    for _ in range(100):
+        lose_answer(handle, proxy)
+        # What is held back now never reaches the server.
+        proxy.stall()
+        assert not handle.awaitTermination(0.05)
+        proxy.cut()
+        proxy.heal()
+    check_goes_on(handle)
 
 
 # -- what is written ------------------------------------------------------------------------------------------------
 
 
-class Numbers(PartitionedTransactionalSpout):
+class Numbers(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
     """A user-defined partitioned spout: each partition emits two numbers per transaction."""
 
     fields = ("n",)
@@ -201,21 +185,14 @@ class Numbers(PartitionedTransactionalSpout):
         self.partitions = partitions
 
     def coordinator(self, context):
-        return _Partitions(self.partitions)
+        return self
 
     def emitter(self, context):
-        return _TwoEach()
-
-
-class _Partitions(PartitionedCoordinator):
-    def __init__(self, partitions):
-        self.partitions = partitions
+        return self
 
     def num_partitions(self):
         return self.partitions
 
-
-class _TwoEach(PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         metadata = [last_metadata[1] if last_metadata else 0, attempt.txid * 2]
         self.emit_partition_batch(attempt, collector, partition, metadata)
@@ -224,10 +201,6 @@ class _TwoEach(PartitionedEmitter):
     def emit_partition_batch(self, attempt, collector, partition, metadata):
         for number in range(*metadata):
             collector.emit(number)
-
-
-def numbers(partitions: int) -> PartitionedTransactionalSpout:
-    return Numbers(partitions)
 
 
 def memory(partitions: int) -> MemoryTransactionalSpout:
@@ -249,30 +222,23 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 # The plan, the decision and the completion, with which goes what was read; where the tasks plan, that is written first.
-@pytest.mark.parametrize(("source", "writes"), [(memory, 3), (numbers, 4)])
-def test_writes_per_transaction_do_not_grow_with_the_partitions(
-    place: Path, ledger: str, transactions: list[list[str]], source: Callable[[int], Any], writes: int
-) -> None:
+@pytest.mark.parametrize(("source", "writes"), [(memory, 3), (Numbers, 4)])
+def test_writes_per_transaction_do_not_grow_with_the_partitions(place, ledger, transactions, source, writes):
     txids, counted = 6, []
     for partitions in (1, 12):
         transactions.clear()
-        topology = watched_topology(source(partitions), Diary(place / f"diary-{partitions}"), max_spout_pending=1)
-        data_dir, own = place / f"data-{partitions}", f"{ledger}/{partitions}"
-        run(topology, engine="local", data_dir=data_dir, ledger=own, until_txid=txids).awaitTermination(PATIENCE)
+        watch, own = Watch(place / str(partitions)), f"{ledger}/{partitions}"
+        watch.ends(source(partitions), ledger=own, until_txid=txids, max_spout_pending=1)
         own_ones = [paths for paths in transactions if not any(path.endswith("/status") for path in paths)]
         of_txids = [paths for paths in own_ones if any("/coordinator/" in p or "/intents/" in p for p in paths)]
         counted.append(len(of_txids))
     assert counted == [writes * txids, writes * txids]
 
 
-def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interface(
-    place: Path, ledger: str, seen: KazooClient
-) -> None:
+def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interface(place, ledger, seen):
     found = {}
-    for name, source in {"numbers": numbers(3), "memory": memory(3)}.items():
-        topology = watched_topology(source, Diary(place / f"diary-{name}"), max_spout_pending=1)
-        own, data_dir = f"{ledger}/{name}", place / f"data-{name}"
-        run(topology, engine="local", data_dir=data_dir, ledger=own, until_txid=4).awaitTermination(PATIENCE)
+    for name, source in {"numbers": Numbers(3), "memory": memory(3)}.items():
+        Watch(place / name).ends(source, ledger=f"{ledger}/{name}", until_txid=4, max_spout_pending=1)
         root = f"{root_of(ledger)}/{name}"
         assert decode_value(None, seen.get(f"{root}/coordinator/currtx")[0]) == 5
         assert "4" in seen.get_children(f"{root}/coordinator/meta")
@@ -283,14 +249,10 @@ def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interfac
     assert decode_value(None, seen.get(f"{root}/user/1/4")[0]) == [6, 8]
 
 
-def test_storms_settings_choose_the_ledger(
-    place: Path, zookeeper_server: ZooKeeper, seen: KazooClient, ledger: str
-) -> None:
+def test_storms_settings_choose_the_ledger(place, zookeeper_server, seen, ledger):
     host, port = zookeeper_server.hosts.split(":")
     keys = {"servers": [host], "port": int(port), "root": root_of(ledger)}
     settings = {f"transactional.zookeeper.{key}": value for key, value in keys.items()}
-    topology = watched_topology(Endless(), Diary(place / "diary"))
-    handle = run(topology, engine="local", data_dir=place / "data", settings=settings, until_txid=3)
-    assert handle.awaitTermination(PATIENCE)
+    ended(watched_topology(Endless(), Diary(place / "diary")), place / "data", settings=settings, until_txid=3)
     assert decode_value(None, seen.get(f"{root_of(ledger)}/watched/coordinator/currtx")[0]) == 4
     assert read_status(place / "data")["ledger"] == f"{ledger}/watched"

@@ -1,5 +1,5 @@
-/* A disk that fails once. Preloaded into a process; below a directory it counts what is written and what is synced, by
-   whichever library, and lets one of these calls fail with EIO. The bytes whose sync failed are zeros from then on, as
+/* A disk that fails once, or breaks. Preloaded into a process; below a directory it counts what is written and what is
+   synced, by whichever library, and lets one of these calls, or every sync, fail with EIO. The bytes whose sync failed are zeros from then on, as
    when the pages that Linux has marked as clean are evicted; a later sync succeeds, as it does there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +20,7 @@
   if (!real) real = dlsym(RTLD_NEXT, name)
 
 static struct { dev_t device; ino_t inode; off_t from, to; } dirty[RANGES];
-static int ranges, syncs, writes, fail_sync = -1, fail_write = -1, trace = -1;
+static int ranges, syncs, writes, broken, fail_sync = -1, fail_write = -1, trace = -1;
 static char root[4096];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -58,6 +58,7 @@ void disk_begin(const char *directory, const char *log, int sync, int write) {
   fail_write = write;
 }
 
+void disk_break(void) { broken = 1; }
 int disk_syncs(void) { return syncs; }
 int disk_writes(void) { return writes; }
 
@@ -85,7 +86,7 @@ static int synced(int fd, int (*real)(int)) {
   char path[4096];
   if (!path_of(fd, path)) return real(fd);
   pthread_mutex_lock(&lock);
-  int fails = syncs++ == fail_sync;
+  int fails = syncs++ == fail_sync || broken;
   int answer = fails ? -1 : real(fd);
   settle(fd, fails);
   note(fails ? 'F' : 'S', path);
@@ -94,15 +95,13 @@ static int synced(int fd, int (*real)(int)) {
   return answer;
 }
 
-int fsync(int fd) {
-  REAL(int, "fsync", int);
-  return synced(fd, real);
-}
-
-int fdatasync(int fd) {
-  REAL(int, "fdatasync", int);
-  return synced(fd, real);
-}
+#define SYNC(name) \
+  int name(int fd) { \
+    REAL(int, #name, int); \
+    return synced(fd, real); \
+  }
+SYNC(fsync)
+SYNC(fdatasync)
 
 /* Whether the write is to fail; one that is not is remembered. At offset -1: where the file stands. */
 static int refused(int fd, size_t size, off_t offset) {
@@ -126,15 +125,13 @@ static int refused(int fd, size_t size, off_t offset) {
 
 ssize_t write(int fd, const void *data, size_t size) { return refused(fd, size, -1) ? -1 : raw_write(fd, data, size); }
 
-ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) {
-  REAL(ssize_t, "pwrite", int, const void *, size_t, off_t);
-  return refused(fd, size, offset) ? -1 : real(fd, data, size, offset);
-}
-
-ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) {
-  REAL(ssize_t, "pwrite64", int, const void *, size_t, off64_t);
-  return refused(fd, size, offset) ? -1 : real(fd, data, size, offset);
-}
+#define PWRITE(name, place) \
+  ssize_t name(int fd, const void *data, size_t size, place offset) { \
+    REAL(ssize_t, #name, int, const void *, size_t, place); \
+    return refused(fd, size, offset) ? -1 : real(fd, data, size, offset); \
+  }
+PWRITE(pwrite, off_t)
+PWRITE(pwrite64, off64_t)
 
 ssize_t writev(int fd, const struct iovec *parts, int count) {
   REAL(ssize_t, "writev", int, const struct iovec *, int);
@@ -167,44 +164,17 @@ static void named(const char *path, int answer) {
 OPEN(open)
 OPEN(open64)
 
-int link(const char *from, const char *to) {
-  REAL(int, "link", const char *, const char *);
-  int answer = real(from, to);
-  named(to, answer);
-  return answer;
-}
-
-int linkat(int from_directory, const char *from, int to_directory, const char *to, int flags) {
-  REAL(int, "linkat", int, const char *, int, const char *, int);
-  int answer = real(from_directory, from, to_directory, to, flags);
-  named(to, answer);
-  return answer;
-}
-
-int rename(const char *from, const char *to) {
-  REAL(int, "rename", const char *, const char *);
-  int answer = real(from, to);
-  named(to, answer);
-  return answer;
-}
-
-int renameat(int from_directory, const char *from, int to_directory, const char *to) {
-  REAL(int, "renameat", int, const char *, int, const char *);
-  int answer = real(from_directory, from, to_directory, to);
-  named(to, answer);
-  return answer;
-}
-
-int renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags) {
-  REAL(int, "renameat2", int, const char *, int, const char *, unsigned);
-  int answer = real(from_directory, from, to_directory, to, flags);
-  named(to, answer);
-  return answer;
-}
-
-int mkdir(const char *path, mode_t mode) {
-  REAL(int, "mkdir", const char *, mode_t);
-  int answer = real(path, mode);
-  named(path, answer);
-  return answer;
-}
+#define NAMES(name, path, parameters, arguments) \
+  int name parameters { \
+    static int (*real) parameters; \
+    if (!real) real = dlsym(RTLD_NEXT, #name); \
+    int answer = real arguments; \
+    named(path, answer); \
+    return answer; \
+  }
+NAMES(link, to, (const char *from, const char *to), (from, to))
+NAMES(linkat, to, (int old, const char *from, int new, const char *to, int flags), (old, from, new, to, flags))
+NAMES(rename, to, (const char *from, const char *to), (from, to))
+NAMES(renameat, to, (int old, const char *from, int new, const char *to), (old, from, new, to))
+NAMES(renameat2, to, (int old, const char *from, int new, const char *to, unsigned flags), (old, from, new, to, flags))
+NAMES(mkdir, path, (const char *path, mode_t mode), (path, mode))

@@ -6,10 +6,9 @@ import random
 import time
 
 import pytest
-from recovery_cases import check, content
-from watched import Diary, Shelf, ShelfSpout, watched_topology
+from recovery_cases import check, content, ended
+from watched import ShelfSpout, watched_topology
 
-from txstorm import run
 from txstorm.storage.tables.history import read_history
 
 NUMBERS = list(range(24))
@@ -32,19 +31,18 @@ class JumpingClock:
 
 
 @pytest.mark.parametrize("ledger", ["sqlite", "delta"])
-def test_the_clock_jumps_by_up_to_an_hour_whenever_it_is_asked(ledger, place, monkeypatch, progress):
+def test_the_clock_jumps_by_up_to_an_hour_whenever_it_is_asked(ledger, place, shelf, diary, monkeypatch, progress):
     seed = random.randrange(1 << 30)
     progress(f"seed {seed}")
-    shelf = Shelf(place / "shelf.json").write(NUMBERS)
+    shelf.write(NUMBERS)
     named = {"ledger": f"delta:{place / 'ledger'}"} if ledger == "delta" else {}
-    topology = watched_topology(ShelfSpout(shelf), Diary(place / "diary"), max_spout_pending=2)
-    run(topology, engine="local", data_dir=place / "well", available_now=True).awaitTermination()
+    topology = watched_topology(ShelfSpout(shelf), diary, max_spout_pending=2)
+    ended(topology, place / "well")
     clock = JumpingClock(random.Random(seed))
     monkeypatch.setattr(time, "time_ns", clock.time_ns)
     monkeypatch.setattr(time, "time", clock.time)
     for until in (4, 5, 9, TXIDS):
-        options = {"data_dir": place / "data", "until_txid": until, **named}
-        run(topology, engine="local", **options).awaitTermination()
+        ended(topology, place / "data", until_txid=until, **named)
     monkeypatch.undo()
     assert clock.asked > TXIDS
     stamps = read_history(place / "data")["stamp"].to_pylist()

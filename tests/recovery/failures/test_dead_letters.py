@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from failing_net import Trouble, failing_net
-from recovery_cases import check, open_books, sums
-from watched import Diary, PartitionedShelfSpout, Shelf, ShelfSpout, watched_topology
+from recovery_cases import check, ended, open_books, sums
+from watched import NUMBERS, PartitionedShelfSpout, ShelfSpout, at
 
-from txstorm import FailedException, TransactionalTopologyBuilder, run
+from txstorm import FailedException, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
-from txstorm.engine.local import LocalEngine
+from txstorm.engine.spark import SparkEngine
 from txstorm.errors import TopologyFailed
 from txstorm.replay.single import replay_txid
 from txstorm.results.read import read_letters, read_sink
+from txstorm.results.views import read_directory_history
+from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 
 LAST = 14
@@ -39,17 +40,10 @@ POISON = {
 }
 
 
-@pytest.fixture
-def marks(place: Path) -> Path:
-    (place / "marks").mkdir()
-    return place / "marks"
-
-
-def poisoned(place: Path, engine: Any, **settings: Any) -> Path:
-    trouble = Trouble(place / "marks", POISON, always=True)
-    topology = failing_net(trouble, **{"on_error": "dead_letter", **settings})
-    run(topology, engine=engine, data_dir=place / "data", until_txid=LAST).awaitTermination()
-    return place / "data"
+def poisoned(place: Path, engine: Any = "local", *, rows: bool = False, **settings: Any) -> RunHandle:
+    """Run the failing topology, with `POISON` in it, in the directory `place`."""
+    topology = failing_net(Trouble(place, POISON, always=True), rows=rows, **{"on_error": "dead_letter", **settings})
+    return ended(topology, place / "data", engine, until_txid=LAST)
 
 
 def letters(data_dir: Path) -> list[tuple[int, str, int, str, Any]]:
@@ -87,12 +81,8 @@ LETTERS = {
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["tuples", "record batches"])
-def test_what_raises_is_left_out_and_the_rest_goes_on(place, marks, rows):
-    trouble = Trouble(marks, POISON, always=True)
-    topology = failing_net(trouble, rows=rows, on_error="dead_letter")
-    handle = run(topology, engine="local", data_dir=place / "data", until_txid=LAST)
-    handle.awaitTermination()
-
+def test_what_raises_is_left_out_and_the_rest_goes_on(place, rows):
+    handle = poisoned(place, rows=rows)
     found = letters(place / "data")
     for txid, expected in LETTERS.items():
         mine = [one[1:] for one in found if one[0] == txid]
@@ -111,55 +101,30 @@ def test_what_raises_is_left_out_and_the_rest_goes_on(place, marks, rows):
 
 
 @pytest.mark.spark
-def test_the_same_letters_on_spark(spark, place, marks):
-    from txstorm.engine.spark import SparkEngine
-
-    other = place / "other"
-    (other / "marks").mkdir(parents=True)
-    one, two = poisoned(place, SparkEngine(spark)), poisoned(other, "local")
+def test_the_same_letters_on_spark(spark, place):
+    poisoned(place / "spark", SparkEngine(spark))
+    poisoned(place / "local")
+    one, two = place / "spark/data", place / "local/data"
     assert letters(one) == letters(two)
     assert numbers(one, "kept") == numbers(two, "kept")
     assert numbers(one, "ended") == numbers(two, "ended")
-    frames = [found.column("frame").to_pylist() for found in (read_letters(one), read_letters(two))]
-    assert frames[0] == frames[1]
+    assert read_letters(one)["frame"].to_pylist() == read_letters(two)["frame"].to_pylist()
 
 
-def test_every_letter_says_what_went_wrong_and_where(place, marks):
-    data = poisoned(place, "local", on_error="retry(2), dead_letter")
-    [row] = [row for row in read_letters(data).to_pylist() if row["_txid"] == 4]
+def test_every_letter_says_what_went_wrong_and_where(place, data_dir):
+    poisoned(place, on_error="retry(2), dead_letter")
+    [row] = [row for row in read_letters(data_dir).to_pylist() if row["_txid"] == 4]
     assert (row["source"], row["stream"], row["what"], row["kind"]) == ("basic", "default", "tuple", "other")
     assert row["message"] == "trouble in batch.execute"
     assert "failing_net.py:" in row["frame"]
-    history = {one["txid"]: one for one in run_history(data)}
-    assert row["attempt"] == history[4]["attempt"]
-    assert row["stamp"] == history[4]["stamp"]
-
-
-def run_history(data: Path) -> list[dict[str, Any]]:
-    from txstorm.results.views import read_directory_history
-
-    return list(read_directory_history(data).to_pylist())
+    [fourth] = [one for one in read_directory_history(data_dir).to_pylist() if one["txid"] == 4]
+    assert (row["attempt"], row["stamp"]) == (fourth["attempt"], fourth["stamp"])
 
 
 # --- the policy -------------------------------------------------------------------------------------------------------
 
-NUMBERS = list(range(1, 21))
 
-
-def source() -> Any:
-    return MemoryTransactionalSpout([NUMBERS], ["n"], take=2)
-
-
-@pytest.fixture
-def diary(place: Path) -> Diary:
-    return Diary(place / "diary")
-
-
-def tries(diary: Diary, what: str, txid: int) -> int:
-    return [one for one, _ in diary.of(what)].count(txid)
-
-
-def test_retries_come_first_and_failed_exceptions_have_a_limit_of_their_own(place, diary):
+def test_retries_come_first_and_failed_exceptions_have_a_limit_of_their_own(watch):
     def trouble(txid, nth):
         if txid == 2:
             raise ValueError("never")
@@ -168,135 +133,112 @@ def test_retries_come_first_and_failed_exceptions_have_a_limit_of_their_own(plac
         if txid == 6 and nth <= 9:
             raise FailedException("not yet") if nth % 2 else ValueError("nor this")
 
-    settings = {"on_error": "retry(4), dead_letter", "max_retries": 6}
-    topology = watched_topology(source(), diary, process=trouble, **settings)
-    run(topology, engine="local", data_dir=place / "data", available_now=True).awaitTermination()
-    assert tries(diary, "process", 2) == 6  # once, four retries, and once more without what it raises for
-    assert tries(diary, "process", 4) == 8
-    assert tries(diary, "process", 6) == 10  # neither of its two troubles has reached its limit
-    assert [(one[0], one[4]["n"]) for one in letters(place / "data")] == [(2, 3), (2, 4), (4, 7), (4, 8)]
-    check(place / "data", 10)
+    watch.ends(process=trouble, on_error="retry(4), dead_letter", max_retries=6)
+    calls = watch.diary.calls("process")
+    assert calls[2] == 6  # once, four retries, and once more without what it raises for
+    assert calls[4] == 8
+    assert calls[6] == 10  # neither of its two troubles has reached its limit
+    assert [(one[0], one[4]["n"]) for one in letters(watch.data_dir)] == [(2, 3), (2, 4), (4, 7), (4, 8)]
+    check(watch.data_dir, 10)
 
 
-def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(place, diary):
+def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(watch):
     def trouble(txid, nth):
         if txid == 3 and nth == 1:
             raise ValueError("poison, once")
         if txid == 3 and nth <= 5:
             raise FailedException("the database is away")
 
-    topology = watched_topology(source(), diary, process=trouble, on_error="dead_letter")
-    run(topology, engine="local", data_dir=place / "data", available_now=True).awaitTermination()
-    assert tries(diary, "process", 3) == 6
-    assert letters(place / "data") == []
-    assert sums(place / "data") == dict.fromkeys(NUMBERS, 1)
+    watch.ends(process=trouble, on_error="dead_letter")
+    assert watch.diary.calls("process")[3] == 6
+    assert letters(watch.data_dir) == []
+    assert sums(watch.data_dir) == dict.fromkeys(NUMBERS, 1)
 
 
-def test_a_state_violation_makes_the_whole_batch_a_dead_letter(place, marks):
+def test_a_state_violation_makes_the_whole_batch_a_dead_letter(data_dir):
     """Two tasks change one key: no single record is at fault, so the whole batch becomes a dead letter."""
     builder = TransactionalTopologyBuilder(
         "rule", "numbers", MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
     )
     builder.set_bolt("sum", CountByKey("key", table="counts"), 2).all_grouping("numbers")
     builder.set_setting("on_error", "dead_letter")
-    handle = run(builder.build_topology(), engine="local", data_dir=place / "data", available_now=True)
-    handle.awaitTermination()
-    found = letters(place / "data")
+    handle = ended(builder.build_topology(), data_dir)
+    found = letters(data_dir)
     assert [(txid, component) for txid, component, *_ in found] == [(1, "state"), (2, "state")]
     assert handle.state("counts").to_pylist() == []
     assert handle.committed == 2
 
 
-def test_without_the_policy_there_is_no_table(place, marks):
-    handle = run(failing_net(Trouble(marks, {})), engine="local", data_dir=place / "data", until_txid=2)
-    handle.awaitTermination()
-    assert not (place / "data" / "dead_letters").exists()
+def test_without_the_policy_there_is_no_table(place, data_dir):
+    handle = ended(failing_net(Trouble(place)), data_dir, until_txid=2)
+    assert not (data_dir / "dead_letters").exists()
     assert handle.dead_letters().to_pylist() == []
 
 
 # --- batches that take a worker with them, or never end ---------------------------------------------------------------
 
-
-def hangs_at(wanted: int) -> Callable[[int, int], None]:
-    def trouble(txid, nth):
-        if txid == wanted and nth <= 3:
-            time.sleep(30)
-
-    return trouble
+ALONE = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
 
 
 @pytest.mark.parametrize("phase", ["process", "commit"])
-def test_a_batch_that_never_ends_is_a_letter_as_a_whole(place, diary, phase):
-    settings = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
-    topology = watched_topology(source(), diary, **{phase: hangs_at(3)}, **settings)
-    handle = run(topology, engine="local", data_dir=place / "data", available_now=True)
-    handle.awaitTermination()
-
-    [row] = read_letters(place / "data").to_pylist()
+def test_a_batch_that_never_ends_is_a_letter_as_a_whole(watch, phase):
+    watch.ends(**{phase: at(3, lambda: time.sleep(30), times=3)}, **ALONE)
+    [row] = read_letters(watch.data_dir).to_pylist()
     assert (row["_txid"], row["what"], row["kind"], row["source"]) == (3, "metadata", "lost", "numbers")
     assert row["component"] == ("the worker" if phase == "process" else "commit")
     assert json.loads(row["record"]) == {"meta": {"0": [4, 2]}}
-    assert sums(place / "data") == dict.fromkeys(NUMBERS[:4] + NUMBERS[6:], 1)
-    check(place / "data", 10)
+    assert sums(watch.data_dir) == dict.fromkeys(NUMBERS[:4] + NUMBERS[6:], 1)
+    check(watch.data_dir, 10)
 
 
 @pytest.mark.spark
-def test_a_batch_that_kills_its_worker_is_a_letter_as_a_whole(spark, place, diary):
+def test_a_batch_that_kills_its_worker_is_a_letter_as_a_whole(spark, watch):
+    diary = watch.diary
+
     def trouble(txid, nth):
         if txid == 6 and [6, []] not in diary.of("process"):
             os.kill(os.getpid(), 9)
 
-    topology = watched_topology(source(), diary, process=trouble, on_error="dead_letter", max_pack_txids=2)
-    run(topology, spark=spark, data_dir=place / "data", available_now=True).awaitTermination()
-    [row] = read_letters(place / "data").to_pylist()
+    watch.ends(engine="spark", spark=spark, process=trouble, on_error="dead_letter", max_pack_txids=2)
+    [row] = read_letters(watch.data_dir).to_pylist()
     assert (row["_txid"], row["what"], row["kind"]) == (6, "metadata", "lost")
-    assert sums(place / "data") == dict.fromkeys(NUMBERS[:10] + NUMBERS[12:], 1)
-    check(place / "data", 10)
+    assert sums(watch.data_dir) == dict.fromkeys(NUMBERS[:10] + NUMBERS[12:], 1)
+    check(watch.data_dir, 10)
 
 
-def test_a_dead_opaque_batch_keeps_its_extents_when_replanned(place, diary):
+def test_a_dead_opaque_batch_keeps_its_extents_when_replanned(watch, shelf):
     """If the source has grown by the time the batch is replanned, the new records are not skipped along with it."""
-    shelf = Shelf(place / "shelf").write([1, 2, 3, 4, 5], take=2)
-    seen = []
+    shelf.write([1, 2, 3, 4, 5], take=2)
 
     def trouble(txid, nth):
         if txid == 3 and nth == 3:
             shelf.write([1, 2, 3, 4, 5, 6, 7], take=2)
         if txid == 3 and nth <= 3:
-            seen.append(nth)
             time.sleep(30)
 
-    settings = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
-    topology = watched_topology(ShelfSpout(shelf), diary, commit=trouble, **settings)
-    handle = run(topology, engine="local", data_dir=place / "data", until_txid=4)
-    handle.awaitTermination()
-    assert [one[4] for one in letters(place / "data")] == [{"meta": [[4, 5]]}]
-    assert sums(place / "data") == dict.fromkeys([1, 2, 3, 4, 6, 7], 1)
+    watch.ends(ShelfSpout(shelf), commit=trouble, until_txid=4, **ALONE)
+    assert [one[4] for one in letters(watch.data_dir)] == [{"meta": [[4, 5]]}]
+    assert sums(watch.data_dir) == dict.fromkeys([1, 2, 3, 4, 6, 7], 1)
 
 
-def test_an_emitter_failure_before_the_extents_are_known_ends_the_run(place, diary):
+def test_an_emitter_failure_before_the_extents_are_known_ends_the_run(watch, shelf):
     """If the emitter fails before it reports its extents, the batch cannot be skipped, and the run ends."""
-    shelf = Shelf(place / "shelf").write(["no number"], take=2)
 
     class Broken(PartitionedShelfSpout):
-        def emitter(self, context):
-            made = super().emitter(context)
-            made.emit_partition_batch = lambda *_: 1 / 0
-            return made
+        def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+            raise ZeroDivisionError
 
-    topology = watched_topology(Broken(shelf), diary, on_error="dead_letter")
     with pytest.raises(TopologyFailed, match=r"numbers\[0\] raised ZeroDivisionError"):
-        run(topology, engine="local", data_dir=place / "data", until_txid=4).awaitTermination()
-    with open_books(place / "data") as books:
+        watch.ends(Broken(shelf.write(["no number"])), on_error="dead_letter", until_txid=4)
+    with open_books(watch.data_dir) as books:
         assert books.currtx() == 1
 
 
-def test_a_transaction_with_dead_letters_is_replayed_without_them(place, marks):
-    data = poisoned(place, LocalEngine())
-    topology = failing_net(Trouble(marks, POISON, always=True), on_error="dead_letter")
-    with_letters = {txid for txid, *_ in letters(data)}
-    assert with_letters
+def test_a_transaction_with_dead_letters_is_replayed_without_them(place, data_dir):
+    poisoned(place)
+    topology = failing_net(Trouble(place, POISON, always=True), on_error="dead_letter")
+    assert letters(data_dir)
     for txid in range(1, LAST + 1):
-        verdict = replay_txid(topology, data, txid)
+        verdict = replay_txid(topology, data_dir, txid)
         assert verdict.failure is None
         assert verdict.equal, verdict

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 from failing_net import COORDINATOR, GROUPINGS, PLACES, TUPLES, Trouble, failing_net
-from recovery_cases import check, sums
+from recovery_cases import check, ended, sums
 
 from txstorm import run
 from txstorm.errors import TopologyFailed
@@ -16,12 +15,6 @@ from txstorm.results.read import read_sink
 
 LAST = len(PLACES) + 2
 ROWS = [(txid, n) for txid in range(1, LAST + 1) for n in (2 * txid - 1, 2 * txid)]
-
-
-@pytest.fixture
-def marks(place: Path) -> Path:
-    (place / "marks").mkdir()
-    return place / "marks"
 
 
 def rows_of(data_dir: Path, sink: str) -> list[tuple[int, int]]:
@@ -51,22 +44,20 @@ def each_in_its_txid(*errors: str) -> dict[str, tuple[int, str]]:
     ],
     ids=["failed", "failed, one by one", "other", "exit"],
 )
-def test_what_fails_once_is_replayed_wherever_it_fails(place, marks, errors, settings, rows):
-    trouble = Trouble(marks, each_in_its_txid(*errors))
-    handle = run(failing_net(trouble, rows=rows, **settings), engine="local", data_dir=place / "data", until_txid=LAST)
-    handle.awaitTermination()
-    assert {mark.name for mark in marks.iterdir()} == set(PLACES)
+def test_what_fails_once_is_replayed_wherever_it_fails(place, data_dir, errors, settings, rows):
+    trouble = Trouble(place, each_in_its_txid(*errors))
+    handle = ended(failing_net(trouble, rows=rows, **settings), data_dir, until_txid=LAST)
+    assert trouble.raised() == set(PLACES)
     assert handle.progress.failures == ()
-    assert_everything_once(place / "data")
+    assert_everything_once(data_dir)
 
 
 @pytest.mark.spark
-def test_the_same_on_spark(spark, place, marks):
-    trouble = Trouble(marks, each_in_its_txid("failed", "value", "reported", "exit", "failed"))
-    topology = failing_net(trouble, on_error="retry(1)")
-    run(topology, spark=spark, data_dir=place / "data", until_txid=LAST).awaitTermination()
-    assert {mark.name for mark in marks.iterdir()} == set(PLACES)
-    assert_everything_once(place / "data")
+def test_the_same_on_spark(spark, place, data_dir):
+    trouble = Trouble(place, each_in_its_txid("failed", "value", "reported", "exit", "failed"))
+    ended(failing_net(trouble, on_error="retry(1)"), data_dir, "spark", spark=spark, until_txid=LAST)
+    assert trouble.raised() == set(PLACES)
+    assert_everything_once(data_dir)
 
 
 def named(where: str) -> str:
@@ -76,10 +67,9 @@ def named(where: str) -> str:
 
 
 @pytest.mark.parametrize(("where", "error"), list(zip(PLACES, cycle(["value", "exit"]))))
-def test_another_exception_ends_the_topology_after_what_was_before_it(place, marks, where, error):
-    trouble = Trouble(marks, {where: (5, error)})
-    topology = failing_net(trouble)
-    handle = run(topology, engine="local", data_dir=place / "data", until_txid=8)
+def test_another_exception_ends_the_topology_after_what_was_before_it(place, data_dir, where, error):
+    topology = failing_net(Trouble(place, {where: (5, error)}))
+    handle = run(topology, engine="local", data_dir=data_dir, until_txid=8)
     kind = {"value": "ValueError", "exit": "SystemExit"}[error]
     with pytest.raises(TopologyFailed, match=rf"txid 5.*{named(where)}.*raised {kind}.*trouble in {where}") as failure:
         handle.awaitTermination()
@@ -94,36 +84,26 @@ def test_another_exception_ends_the_topology_after_what_was_before_it(place, mar
     if where in GROUPINGS:
         assert "it was given {'n': 9}" in str(failure.value)
     assert handle.committed == 4
-    assert rows_of(place / "data", "ended") == ROWS[:8]
+    assert rows_of(data_dir, "ended") == ROWS[:8]
 
     # A restart replays it.
-    run(topology, engine="local", data_dir=place / "data", until_txid=8).awaitTermination()
-    assert rows_of(place / "data", "kept") == rows_of(place / "data", "ended") == ROWS[:16]
-    check(place / "data", 8)
+    ended(topology, data_dir, until_txid=8)
+    assert rows_of(data_dir, "kept") == rows_of(data_dir, "ended") == ROWS[:16]
+    check(data_dir, 8)
 
 
-def test_the_rows_of_a_record_batch_are_named(place, marks):
-    trouble = Trouble(marks, {"keep.execute": (3, "value")})
-    handle = run(failing_net(trouble, rows=True), engine="local", data_dir=place / "data", until_txid=LAST)
+def test_the_rows_of_a_record_batch_are_named(place, data_dir):
+    topology = failing_net(Trouble(place, {"keep.execute": (3, "value")}), rows=True)
     with pytest.raises(TopologyFailed, match=r"keep\[\d\].*given rows 1 to \d of its input, stream 'default' of batch"):
-        handle.awaitTermination()
+        ended(topology, data_dir, until_txid=LAST)
 
 
-def test_the_last_cause_of_a_txid_is_shown_over_restarts_and_told_when_it_is_committed(place, marks):
-    trouble = Trouble(marks, {"keep.finish": (3, "value")}, always=True)
-    topology = failing_net(trouble, on_error="retry(1)")
+def test_the_last_cause_of_a_txid_is_shown_over_restarts_and_told_when_it_is_committed(place, data_dir):
+    trouble = Trouble(place, {"keep.finish": (3, "value")}, always=True)
     with pytest.raises(TopologyFailed):
-        run(topology, engine="local", data_dir=place / "data", until_txid=5).awaitTermination()
+        ended(failing_net(trouble, on_error="retry(1)"), data_dir, until_txid=5)
 
-    seen: list[Mapping] = []
-    cured = failing_net(Trouble(marks, {}), on_error="retry(1)")
-    handle = run(
-        cured,
-        engine="local",
-        data_dir=place / "data",
-        until_txid=5,
-        listeners=[lambda one: seen.append(handle.status["failures"])],
-    )
+    handle = run(failing_net(Trouble(place), on_error="retry(1)"), engine="local", data_dir=data_dir, until_txid=5)
     assert "trouble in keep.finish" in (handle.status["lastFailure"] or "")
     handle.awaitTermination()
     third = next(one for one in handle.recentProgress if one.txid == 3)
@@ -133,12 +113,10 @@ def test_the_last_cause_of_a_txid_is_shown_over_restarts_and_told_when_it_is_com
     assert handle.status["failures"] == {}
 
 
-def test_a_listener_that_raises_is_logged_and_nothing_else(place, marks, caplog):
+def test_a_listener_that_raises_is_logged_and_nothing_else(place, data_dir, caplog):
     def listener(progress):
         raise SystemExit if progress.txid == 2 else RuntimeError(f"no wish to hear of {progress.txid}")
 
-    topology = failing_net(Trouble(marks, {}))
-    handle = run(topology, engine="local", data_dir=place / "data", until_txid=LAST, listeners=[listener])
-    handle.awaitTermination()
-    assert_everything_once(place / "data")
+    ended(failing_net(Trouble(place)), data_dir, until_txid=LAST, listeners=[listener])
+    assert_everything_once(data_dir)
     assert "no wish to hear of 3" in caplog.text

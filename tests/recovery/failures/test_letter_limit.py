@@ -58,9 +58,9 @@ def left_out(data_dir: Path) -> list[int]:
     return sorted(json.loads(one)["n"] for one in read_letters(data_dir)["record"].to_pylist())
 
 
-def test_the_run_ends_before_the_commit_that_would_exceed_the_limit(tmp_path):
+def test_the_run_ends_before_the_commit_that_would_exceed_the_limit(data_dir):
     numbers = [1, 2, -3, 4, -5, -6, 7, 8]
-    handle = started(numbers, tmp_path / "data", max_dead_letters=2)
+    handle = started(numbers, data_dir, max_dead_letters=2)
     with pytest.raises(TooManyDeadLetters) as caught:
         handle.awaitTermination(60)
     assert handle.exception() is caught.value
@@ -70,50 +70,50 @@ def test_the_run_ends_before_the_commit_that_would_exceed_the_limit(tmp_path):
         "max_dead_letters=2; what is before it is committed. Left out of it would be: shaky: ValueError: -5, and 1"
         in message
     )
-    assert f"txstorm dead-letters {tmp_path / 'data'}" in message
-    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 4], [-3])
+    assert f"txstorm dead-letters {data_dir}" in message
+    assert (kept(data_dir), left_out(data_dir)) == ([1, 2, 4], [-3])
     # started again, nothing of it is lost or doubled
-    handle = started(numbers, tmp_path / "data", max_dead_letters=3)
+    handle = started(numbers, data_dir, max_dead_letters=3)
     with pytest.warns(
         DeadLettersWarning, match=r"topology limited: 2 records were left out; see: txstorm dead-letters"
     ):
         handle.awaitTermination(60)
-    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 4, 7, 8], [-6, -5, -3])
+    assert (kept(data_dir), left_out(data_dir)) == ([1, 2, 4, 7, 8], [-6, -5, -3])
 
 
-def test_none_at_all(tmp_path):
+def test_none_at_all(data_dir):
     with pytest.raises(TooManyDeadLetters, match=r"txid 2 is not committed: with it the dead letters are 1 of 4 input"):
-        started([1, 2, 3, -4], tmp_path / "data", max_dead_letters="0").awaitTermination(60)
-    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2], [])
+        started([1, 2, 3, -4], data_dir, max_dead_letters="0").awaitTermination(60)
+    assert (kept(data_dir), left_out(data_dir)) == ([1, 2], [])
 
 
-def test_a_percentage_of_a_short_input_counts_at_the_end(tmp_path):
-    handle = started([1, 2, 3, -4], tmp_path / "data", max_dead_letters="20%")
+def test_a_percentage_of_a_short_input_counts_at_the_end(data_dir):
+    handle = started([1, 2, 3, -4], data_dir, max_dead_letters="20%")
     expected = r"everything is committed, but the dead letters are 1 of 4 .*=20%; see them"
     with pytest.raises(TooManyDeadLetters, match=expected):
         handle.awaitTermination(60)
-    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 3], [-4])
+    assert (kept(data_dir), left_out(data_dir)) == ([1, 2, 3], [-4])
     with warnings.catch_warnings(record=True):
-        started([1, 2, 3, -4], tmp_path / "more", max_dead_letters="25%").awaitTermination(60)
+        started([1, 2, 3, -4], data_dir.with_name("more"), max_dead_letters="25%").awaitTermination(60)
 
 
-def test_a_percentage_counts_from_a_thousand_rows_on_before_every_commit(tmp_path):
+def test_a_percentage_counts_from_a_thousand_rows_on_before_every_commit(data_dir):
     numbers = [-n if n % 50 == 1 else n for n in range(1, 4001)]  # 2 %, the first one at once
     with pytest.raises(TooManyDeadLetters, match=r"txid 5 is not committed: .* are 16 of 1,000 .*=1.5%"):
-        handle = started([*numbers[:600], *range(4001, 4201), *numbers[600:]], tmp_path / "data", take=200,
+        handle = started([*numbers[:600], *range(4001, 4201), *numbers[600:]], data_dir, take=200,
                          max_dead_letters="1.5%")  # fmt: skip
         handle.awaitTermination(60)
-    assert len(left_out(tmp_path / "data")) == 12
+    assert len(left_out(data_dir)) == 12
     with pytest.warns(DeadLettersWarning, match="80 records were left out"):
-        started(numbers, tmp_path / "more", take=200, max_dead_letters="2%").awaitTermination(60)
+        started(numbers, data_dir.with_name("more"), take=200, max_dead_letters="2%").awaitTermination(60)
 
 
-def test_records_that_the_source_refuses_are_input_rows(tmp_path):
+def test_records_that_the_source_refuses_are_input_rows(tmp_path, data_dir):
     (tmp_path / "a.csv").write_text("n\n1\nx\n3\n4\n")
     builder = TransactionalTopologyBuilder("file", "numbers", FileSpout(tmp_path / "a.csv", types={"n": int}))
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("numbers")
     builder.set_settings({"on_error": "dead_letter", "max_dead_letters": 0})
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
+    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
     with pytest.raises(TooManyDeadLetters, match=r"are 1 of 4 input rows .* numbers: SpoutError: .*line 3"):
         handle.awaitTermination(60)
 
@@ -168,9 +168,9 @@ def test_limits_that_are_none(value):
         builder.build_topology()
 
 
-def test_a_limit_without_the_policy_is_a_fault(tmp_path):
+def test_a_limit_without_the_policy_is_a_fault(data_dir):
     with pytest.raises(SettingError, match=r"max_dead_letters: got 5, but on_error is 'fail_topology'"):
-        started([1], tmp_path / "data", on_error="dead_letter", max_dead_letters=5).stop()
+        started([1], data_dir, on_error="dead_letter", max_dead_letters=5).stop()
         from txstorm.topology.settings import Settings
 
         Settings().updated({"max_dead_letters": "5"})

@@ -14,14 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from recovery_cases import ended
+from spouts_recording import Recorder
 
-from txstorm import CompositeSpout, TransactionalTopologyBuilder, run
-from txstorm.engine.local import LocalEngine
+from txstorm import CompositeSpout, TransactionalTopologyBuilder
 from txstorm.errors import EmitError, SpoutError
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
+from txstorm.spouts.files import lines
 from txstorm.spouts.files.csv_records import CsvFormat
 from txstorm.spouts.files.lines import JsonLinesFormat, TextFormat
+from txstorm.spouts.files.ranges import Position, segments
 
 BAD_TEXT = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 1, 2, 3], np.int32)), pa.py_buffer(b"a\xffc"))
 
@@ -31,9 +34,7 @@ def kept(spout: Any, data_dir: Path, columns: dict[str, Any], stream: str = "def
     builder = TransactionalTopologyBuilder("refusing", "source", spout, parallelism=2)
     builder.set_bolt("keep", DeltaSink("rows", columns)).global_grouping("source", stream)
     builder.set_settings({"on_error": "dead_letter", **settings})
-    handle = run(builder.build_topology(), engine=LocalEngine(), data_dir=data_dir, available_now=True)
-    handle.awaitTermination(60)
-    return handle
+    return ended(builder.build_topology(), data_dir)
 
 
 def rows(handle: Any, *names: str) -> list[tuple[Any, ...]]:
@@ -151,38 +152,27 @@ def test_without_the_policy_the_first_bad_record_ends_the_run(tmp_path):
     (tmp_path / "a.csv").write_text("n\n1\nx\ny\n")
     with pytest.raises(SpoutError, match=r"line 3 \(bytes 4-6\): column 'n'.*'x'.*on_error='dead_letter'"):
         kept(FileSpout(tmp_path / "a.csv", types={"n": int}), tmp_path / "data", {"n": int}, on_error="fail_topology")
-    with pytest.raises(
-        EmitError, match=r"source, stream 'default', tuple \(<a thing>,\): field 'n': a value of type Thing cannot"
-    ):
-        spout = MemoryTransactionalSpout([[1, Thing()]], ["n"])
-        kept(spout, tmp_path / "more", {"n": int}, on_error="fail_topology")
+    refusal = r"source, stream 'default', tuple \(<a thing>,\): field 'n': a value of type Thing cannot"
+    with pytest.raises(EmitError, match=refusal):
+        kept(MemoryTransactionalSpout([[1, Thing()]], ["n"]), tmp_path / "more", {"n": int}, on_error="fail_topology")
 
 
-class Pieces:
+class Pieces(Recorder):
     """A collector that stores emitted rows and refused records."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[Any, ...]] = []
+        super().__init__()
         self.refused: list[str] = []
-
-    def emit(self, *values: Any) -> None:
-        self.rows.append(values)
-
-    def emit_batch(self, batch: Any) -> None:
-        self.rows += [tuple(one.values()) for one in batch.to_pylist()]
 
     def refuse(self, error: BaseException, record: Any) -> None:
         self.refused.append(record["text"])
 
-    def digest(self, *args: str) -> None:
+    def digest(self, partition: str, digest: str) -> None:
         pass
 
 
 def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch):
     """Random malformed CSV: each record is either emitted or refused, exactly once, at any batch size."""
-    from txstorm.spouts.files import lines
-    from txstorm.spouts.files.ranges import Position, segments
-
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)

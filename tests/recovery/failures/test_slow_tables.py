@@ -7,9 +7,9 @@ import time
 
 import pytest
 from recovery_cases import eventually
-from watched import Diary, Endless, watched_topology
+from watched import Endless
 
-from txstorm import faults, run
+from txstorm import faults
 from txstorm.storage.tables.intent import STAGED
 
 PENDING = 12
@@ -22,21 +22,20 @@ class Gate:
         passed: the number of commits that have passed.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.opened, self.passed, self.seconds = threading.Event(), 0, seconds
-        self.original = faults.point
+    def __init__(self) -> None:
+        self.opened, self.passed, self.original = threading.Event(), 0, faults.point
 
     def __call__(self, name: str) -> None:
         if name == "p7.1.before":
             self.opened.wait()
-            time.sleep(self.seconds)
+            time.sleep(0.05)
             self.passed += 1
         self.original(name)
 
 
 @pytest.fixture
 def gate(monkeypatch):
-    made = Gate(0.05)
+    made = Gate()
     monkeypatch.setattr(faults, "point", made)
     yield made
     made.opened.set()
@@ -46,10 +45,9 @@ def files(place) -> int:
     return sum(1 for _ in (place / "data").glob(f"*/*/{STAGED}/*"))
 
 
-def test_what_runs_ahead_is_bounded(place, gate):
-    diary = Diary(place / "diary")
-    topology = watched_topology(Endless(), diary, max_spout_pending=PENDING, max_group_txids=2)
-    handle = run(topology, engine="local", data_dir=place / "data")
+def test_what_runs_ahead_is_bounded(watch, place, gate):
+    diary = watch.diary
+    handle = watch.start(Endless(), max_spout_pending=PENDING, max_group_txids=2)
     eventually(lambda: len(handle.in_flight) == PENDING)
     eventually(lambda: len(diary.of("process")) == PENDING)
     eventually(lambda: files(place))
@@ -70,14 +68,13 @@ def test_what_runs_ahead_is_bounded(place, gate):
     assert processed <= committed + 2 * PENDING  # between the two looks some were committed
 
 
-def test_pending_work_is_bounded_in_bytes(place, gate):
+def test_pending_work_is_bounded_in_bytes(watch, place, gate):
     """Pending bytes exceed the limit only by the transactions already in flight when it is reached."""
-    diary = Diary(place / "diary")
     settings = {"max_spout_pending": 500, "max_in_flight_bytes": 1, "max_pack_txids": 1, "max_jobs": 2}
-    handle = run(watched_topology(Endless(), diary, **settings), engine="local", data_dir=place / "data")
+    handle = watch.start(Endless(), **settings)
     eventually(lambda: files(place))  # the first one waits at the gate
     time.sleep(0.5)
-    assert len(diary.of("process")) <= 3  # the one that is too much, and what ran beside it
+    assert len(watch.diary.of("process")) <= 3  # the one that is too much, and what ran beside it
     gate.opened.set()
     eventually(lambda: handle.committed > 20)
     handle.stop()

@@ -23,20 +23,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from watched import Gathering, PlannedSpout
 
 import txstorm
-from txstorm import (
-    BatchBolt,
-    Committer,
-    Emitter,
-    KeyedState,
-    SinkTable,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    faults,
-    run,
-)
+from txstorm import Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, faults, run
 from txstorm.errors import StateError
 from txstorm.faults import InjectedFault
 from txstorm.operations.status import read_status
@@ -51,7 +41,7 @@ PICK = st.integers(0, 999)
 """One of what there is: how much a failing run has committed differs, and what is drawn may not depend on it."""
 
 
-class Numbers(TransactionalSpout):
+class Numbers(PlannedSpout):
     """A spout of five numbers per transaction, determined by its txid and the number of rewinds before planning."""
 
     fields = ("k", "n")
@@ -59,46 +49,27 @@ class Numbers(TransactionalSpout):
     def __init__(self, turn: int) -> None:
         self.turn = turn
 
-    def coordinator(self, context):
-        return _Coordinator(self.turn)
-
-    def emitter(self, context):
-        return _Emitter()
-
-
-class _Coordinator(SpoutCoordinator):
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
-
     def initialize_transaction(self, txid, prev_metadata):
         return [txid, self.turn]
+
+    def emit(self, context, attempt, metadata, collector):
+        for number in numbers_of(*metadata):
+            collector.emit(number % 5, number)
 
 
 def numbers_of(txid: int, turn: int) -> list[int]:
     return [(7 * txid + 3 * turn + 5 * each) % 23 for each in range(5)]
 
 
-class _Emitter(Emitter):
-    def emit_batch(self, attempt, metadata, collector):
-        for number in numbers_of(*metadata):
-            collector.emit(number % 5, number)
-
-
-class Keep(BatchBolt, Committer):
+class Keep(Gathering, Committer):
     """A committer: sums per key in a state, newest numbers per key in a ``merge`` state, all numbers in a sink."""
 
     sums = KeyedState("sums", key={"k": int}, value={"sum": int})
     newest = KeyedState("newest", key={"k": int}, value={"n": int}, layout="merge")
     rows = SinkTable("rows", {"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.numbers = context, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        for number in self.numbers:
+        for number in self.taken:
             self.context.sink("rows").append(number)
             for name in ("sums", "newest"):
                 if number % 7 == 0:
@@ -264,7 +235,8 @@ class TopologyMachine(RuleBasedStateMachine):
         self.turns += [self.turn] * (until - len(self.turns))
 
 
-def machine(examples: int, steps: int) -> None:
+@pytest.mark.parametrize(("examples", "steps"), [(4, 9), pytest.param(60, 20, marks=pytest.mark.long)])
+def test_any_order_of_calls(examples, steps):
     run_state_machine_as_test(
         TopologyMachine,
         settings=settings(
@@ -276,12 +248,3 @@ def machine(examples: int, steps: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-def test_any_order_of_calls():
-    machine(examples=4, steps=9)
-
-
-@pytest.mark.long
-def test_any_order_of_many_calls():
-    machine(examples=60, steps=20)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drivers import assert_as_undisturbed, committed, goes_on
 from programs import Program, loaded
-from recovery_cases import check, environment, eventually, finish, open_books, start
-from scenarios.endless import expected, life
+from recovery_cases import ended, environment, eventually, finish, open_books, start
+from scenarios.endless import life
 from watched import Diary
 
-from txstorm import run
 from txstorm.books.requests import Request, put_request, read_request
 from txstorm.errors import BusyError, DataDirectoryError, HeldError, InputError, NotRunningError
 from txstorm.ledger import paths as names
@@ -29,35 +29,8 @@ from txstorm.ledger.port import Put
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.operations.lifecycle import Waiting, activate, deactivate, kill, rebalance
 from txstorm.operations.status import list_topologies, read_inspection, read_status
-from txstorm.results.read import read_state
-from txstorm.runtime.handle import RunHandle
 
 SHORT = Waiting(patience=0.5)
-
-
-@pytest.fixture
-def diary(place: Path) -> Diary:
-    return Diary(place / "diary")
-
-
-@pytest.fixture
-def data_dir(place: Path) -> Path:
-    return place / "data"
-
-
-@pytest.fixture
-def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
-    """Yield a function that starts the topology in this process; the run is stopped at the end of the test."""
-    started: list[RunHandle] = []
-
-    def go(engine: Any = "local", *, tasks: int = 1, **options: Any) -> RunHandle:
-        handle = run(life(diary, 0.002, tasks), engine=engine, data_dir=data_dir, **options)
-        started.append(handle)
-        return handle
-
-    yield go
-    for handle in started:
-        handle.stop()
 
 
 @pytest.fixture
@@ -70,23 +43,6 @@ def child(data_dir: Path, diary: Diary) -> Iterator[Program]:
     process.communicate()
 
 
-def committed(data_dir: Path) -> int:
-    try:
-        return int(read_status(data_dir)["committed_txid"])
-    except DataDirectoryError:
-        return 0
-
-
-def result(data_dir: Path) -> tuple[dict[int, int], int]:
-    seen = {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
-    return seen, read_state(data_dir, "total").to_pylist()[0]["n"]
-
-
-def assert_everything_once(data_dir: Path, txids: int) -> None:
-    assert result(data_dir) == expected(txids)
-    check(data_dir, txids)
-
-
 def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
     """Run a command in a separate process; return its exit code and its last line of output, parsed."""
     done = loaded().run("-m", "txstorm", *arguments, "--json", env=environment())
@@ -97,8 +53,7 @@ def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
 
 
 def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 2)
+    handle = go(more=3)
     told = deactivate(data_dir)
     assert (told["topology"], told["active"], told["running"]) == ("life", False, True)
     status = eventually(lambda: (now := read_status(data_dir))["mode"] == "inactive" and not now["in_flight"] and now)
@@ -112,7 +67,7 @@ def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
     eventually(lambda: handle.committed > status["committed_txid"])
     assert eventually(lambda: read_status(data_dir)["mode"] == "active")
     handle.stop(drain=True)
-    assert_everything_once(data_dir, handle.committed)
+    assert_as_undisturbed(data_dir, handle.committed)
 
 
 @pytest.mark.integration
@@ -134,7 +89,7 @@ def test_inactive_it_is_killed_and_started_again_inactive_and_activated(child, g
     assert activate(data_dir)["running"]
     eventually(lambda: handle.committed > before + 8)
     handle.stop(drain=True)
-    assert_everything_once(data_dir, handle.committed)
+    assert_as_undisturbed(data_dir, handle.committed)
 
 
 def test_a_topology_that_does_not_run_is_activated_and_deactivated_for_its_next_start(go, data_dir):
@@ -148,15 +103,14 @@ def test_a_topology_that_does_not_run_is_activated_and_deactivated_for_its_next_
     handle.stop()
     assert activate(data_dir)["active"]
     go(until_txid=4).awaitTermination()
-    assert_everything_once(data_dir, 4)
+    assert_as_undisturbed(data_dir, 4)
 
 
 # --- rebalance --------------------------------------------------------------------------------------------------------
 
 
 def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
-    handle = go(make_engine())
-    eventually(lambda: handle.committed > 2)
+    handle = go(make_engine(), more=3)
     told = rebalance(data_dir, {"pass": 3, "count": 2, "numbers": 1})
     assert told["parallelism"] == {"numbers": 1, "pass": 3, "last": 1, "count": 2, "total": 1}
     first = told["from_txid"]
@@ -169,7 +123,7 @@ def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
     for txid, _, parallelism in diary.of("pass"):
         shape.setdefault(txid, set()).add(parallelism)
     assert {txid: tasks for txid, tasks in shape.items() if tasks != {3 if txid >= first else 1}} == {}
-    assert_everything_once(data_dir, handle.committed)
+    assert_as_undisturbed(data_dir, handle.committed)
 
 
 @pytest.mark.integration
@@ -185,25 +139,22 @@ def test_a_restart_keeps_it_until_the_code_changes_its_number(child, go, data_di
     handle.stop()
     handle = go(tasks=2)
     assert handle.topology.component("pass").parallelism == 2
-    before = handle.committed
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
     handle.stop(drain=True)
     assert {tasks for _, _, tasks in diary.of("pass")} == {1, 2, 3}
-    assert_everything_once(data_dir, handle.committed)
+    assert_as_undisturbed(data_dir, handle.committed)
 
 
 def test_rebalanced_while_inactive_it_stays_inactive(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 2)
+    handle = go(more=3)
     deactivate(data_dir)
     rebalance(data_dir, {"pass": 2})
     eventually(lambda: handle.topology.component("pass").parallelism == 2)
     assert handle.phase == "inactive"
-    before = handle.committed
     activate(data_dir)
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
     handle.stop(drain=True)
-    assert_everything_once(data_dir, handle.committed)
+    assert_as_undisturbed(data_dir, handle.committed)
 
 
 BAD_NUMBERS = {
@@ -219,8 +170,7 @@ def test_numbers_that_cannot_be_are_refused_and_change_nothing(go, data_dir):
     for numbers, text in BAD_NUMBERS.values():
         with pytest.raises(InputError, match=text):
             rebalance(data_dir, numbers)
-    before = handle.committed
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
     assert handle.phase == "running"
     with open_books(data_dir) as books:
         assert books.parallelism() == {}
@@ -237,22 +187,26 @@ def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_di
     assert status == 0, output
     assert f"committed {told['committed_txid']}, killed by pid " in output
     assert read_status(data_dir)["mode"] == "killed"
-    assert_everything_once(data_dir, told["committed_txid"])
+    assert_as_undisturbed(data_dir, told["committed_txid"])
     # Nothing was left in the middle: with --wait everything that began was committed.
     with open_books(data_dir) as books:
         assert list(books.metas()) == [told["committed_txid"]]
 
 
 @pytest.mark.integration
-def test_killed_without_waiting_the_next_start_processes_the_rest(data_dir, diary, go):
+@pytest.mark.parametrize("wait", [0, 0.4])
+def test_transactions_in_flight_beyond_the_wait_are_dropped(data_dir, diary, go, wait):
+    """They are processed by the next start."""
     child = start("life", data_dir, diary.path, 3600)
-    eventually(lambda: data_dir.exists() and (data_dir / "ledger.db").exists() and _planned(data_dir))
-    told = kill(data_dir, 0)
+    eventually(lambda: (data_dir / "ledger.db").exists() and _planned(data_dir))
+    told = kill(data_dir, wait)
     assert (told["ended"], told["committed_txid"]) == (True, 0)
+    assert not wait or told["in_flight"] == 4
     status, output = finish(child)
     assert status == 0, output
+    assert committed(data_dir) == 0
     go(until_txid=5).awaitTermination()
-    assert_everything_once(data_dir, 5)
+    assert_as_undisturbed(data_dir, 5)
 
 
 def _planned(data_dir: Path) -> bool:
@@ -260,17 +214,6 @@ def _planned(data_dir: Path) -> bool:
         return bool(read_status(data_dir)["in_flight"])
     except DataDirectoryError:
         return False
-
-
-@pytest.mark.integration
-def test_transactions_in_flight_beyond_the_wait_are_dropped(data_dir, diary):
-    child = start("life", data_dir, diary.path, 3600)
-    eventually(lambda: (data_dir / "ledger.db").exists() and _planned(data_dir))
-    told = kill(data_dir, 0.4)
-    assert told["in_flight"] == 4
-    assert told["ended"]
-    assert finish(child)[0] == 0
-    assert committed(data_dir) == 0
 
 
 # --- who does not answer, and who asks at the same time -----------------------------------------------------------------
@@ -281,22 +224,19 @@ def test_a_run_that_hangs_is_named_and_the_request_is_withdrawn(child, data_dir)
     text = f"no answer within 0.5 s; the lease is held by 'life' .pid {child.pid} on .* this one is withdrawn"
     with hanging(child, data_dir), pytest.raises(HeldError, match=text):
         deactivate(data_dir, SHORT)
-    before = committed(data_dir)
-    eventually(lambda: committed(data_dir) > before + 8)
+    goes_on(lambda: committed(data_dir), 8)
     assert read_status(data_dir)["active"]
 
 
 def test_a_run_that_hangs_in_the_middle_of_a_commit_is_named_too(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    handle = go(more=1)
     text = f"no answer within 0.5 s; the lease is held by 'life' .pid {os.getpid()} .* it is in the middle of a commit"
     with closing(sqlite3.connect(data_dir / "ledger.db", isolation_level=None)) as ledger:
         ledger.execute("BEGIN IMMEDIATE")
         with pytest.raises(HeldError, match=text):
             deactivate(data_dir, SHORT)
         assert read_status(data_dir)["running"]
-    before = handle.committed
-    eventually(lambda: handle.committed > before + 4)
+    goes_on(lambda: handle.committed, 4)
 
 
 @contextmanager
@@ -351,8 +291,7 @@ def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(chil
             deactivate(data_dir, SHORT)
         books.ledger.commit([put_request(old, read_request(books.ledger)[1])])
     eventually(lambda: _open(data_dir) is None)
-    before = committed(data_dir)
-    eventually(lambda: committed(data_dir) > before + 4)
+    goes_on(lambda: committed(data_dir), 4)
     with open_books(data_dir) as books:
         assert books.ledger.scan(names.ANSWERS) == {}
 
@@ -361,8 +300,7 @@ def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(chil
     "value", [b"\xff", b"[]", b'{"format": 1, "value": {"format": "txstorm-request", "version": 2}}']
 )
 def test_a_request_that_cannot_be_read_ends_nothing(go, data_dir, value):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    go(more=1)
     with open_books(data_dir, write=True) as books:
         books.ledger.commit([Put(names.REQUEST, value)])
         eventually(lambda: b'"request":null' in books.ledger.get(names.REQUEST).value)
@@ -370,8 +308,7 @@ def test_a_request_that_cannot_be_read_ends_nothing(go, data_dir, value):
 
 
 def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 0)
+    handle = go(more=1)
     for command, arguments in (("dance", {}), ("kill", {"wait": "long"})):
         request = Request(command * 5, command, arguments, "pid 1", utc_now().isoformat())
         with open_books(data_dir, write=True) as books:
@@ -386,8 +323,7 @@ def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
 
 @pytest.mark.integration
 def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
-    handle = go(until_txid=2)
-    handle.awaitTermination()
+    go(until_txid=2).awaitTermination()
     for ask in (lambda: kill(data_dir), lambda: rebalance(data_dir, {"pass": 2})):
         with pytest.raises(
             NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+"
@@ -434,7 +370,7 @@ def test_the_directory_of_another_topology(go, data_dir):
 
 @pytest.mark.integration
 def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diary, place):
-    run(life(diary), engine="local", data_dir=place / "ended", until_txid=3).awaitTermination()
+    ended(life(diary), place / "ended", until_txid=3)
     (place / "torn").mkdir()
     (place / "torn" / "format.json").write_text("{")
     found = {Path(one["data_dir"]).name: one for one in list_topologies(place)}
@@ -451,8 +387,7 @@ def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diar
 
 
 def test_inspection_of_a_live_run_and_after_its_end(go, data_dir):
-    handle = go()
-    eventually(lambda: handle.committed > 2)
+    handle = go(more=3)
     live = eventually(lambda: (now := read_inspection(data_dir))["in_flight"] and now)
     assert (live["topology"], live["epoch"], live["running"]) == ("life", 1, True)
     assert live["incarnation"] == handle.id

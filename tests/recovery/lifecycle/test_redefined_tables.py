@@ -1,4 +1,7 @@
-"""Redefined columns: the first commit fixes them; until then, a table gets the columns of the current code."""
+"""Redefined columns: the first commit fixes them; until then, a table gets the columns of the current code.
+
+A Delta feature enabled during a run is reported with table and remedy; the run continues when it is disabled.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import json
 
 import deltalake
 import pytest
-from recovery_cases import killed
+from recovery_cases import check_tiling, ended, eventually, killed, lose
 from scenarios.redefined import Keep, tables, topology
 
 from txstorm import KeyedState, TransactionalTopologyBuilder, run
-from txstorm.errors import FencedError, StateError, TxstormError
+from txstorm.bolts import CountByKey
+from txstorm.errors import FencedError, InputError, StateError, TxstormError
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.rewind import rewind
+from txstorm.results.read import read_sink, read_state
 from txstorm.results.snapshot import snapshot
 from txstorm.results.views import SinkView, StateView
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.rows.schema import sink_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -25,10 +31,7 @@ LAYOUTS = ["", "merge-"]
 
 def go(data, built, until=None):
     """Run the topology up to a txid, or to the end of its source."""
-    handle = run(built, engine="local", data_dir=data, until_txid=until, available_now=until is None)
-    handle.awaitTermination()
-    if handle.exception():
-        raise handle.exception()
+    ended(built, data, **({} if until is None else {"until_txid": until}))
 
 
 def begun(data, layout=""):
@@ -36,14 +39,13 @@ def begun(data, layout=""):
     go(data, topology(f"{layout}old", words=()))
 
 
-def is_new(data, words=4):
+def is_new(data):
     """Assert that every reader sees all words, in tables with the new columns."""
     assert StateView(data, "kept").to_pylist()[0] == {"word": "a", "n": "one", "more": 0.5}
-    assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"][:words]
+    assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"]
     assert deltalake.DeltaTable(str(data / "sinks/out")).to_pyarrow_table().column_names == ["word", "_txid"]
-    assert [row["more"] for row in deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table().to_pylist()] == [
-        0.5
-    ] * words
+    plain = deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table()
+    assert plain["more"].to_pylist() == [0.5] * 4
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,16 +124,14 @@ def test_after_a_rewind_to_the_beginning_nothing_is_committed(tmp_path):
     ("point", "then", "layout"),
     [
         pytest.param(point, then, layout, marks=() if (i + j + k) % 2 else pytest.mark.long)
-        for i, point in enumerate(
-            ("p0.before", "p0.raised", "p0.1.redefined", "p0.2.redefined", "p0.recorded", "p0.after")
-        )
+        for i, point in enumerate(("before", "raised", "1.redefined", "2.redefined", "recorded", "after"))
         for j, then in enumerate(("old", "new"))
         for k, layout in enumerate(LAYOUTS)
     ],
 )
 def test_killed_at_every_step_and_started_with_either_code(tmp_path, layout, point, then):
     begun(tmp_path, layout)
-    killed(f"{point}:kill:1", tmp_path, f"{layout}new", 2, scenario="redefined")
+    killed(f"p0.{point}:kill:1", tmp_path, f"{layout}new", 2, scenario="redefined")
     go(tmp_path, topology(f"{layout}{then}"))
     if then == "new":
         is_new(tmp_path)
@@ -141,8 +141,7 @@ def test_killed_at_every_step_and_started_with_either_code(tmp_path, layout, poi
 def test_a_rebuilt_ledger_goes_on_with_the_new_columns(tmp_path):
     begun(tmp_path)
     go(tmp_path, topology("new"), 2)
-    for file in tmp_path.glob("ledger.db*"):
-        file.unlink()
+    lose(tmp_path)
     recover(tmp_path)
     go(tmp_path, topology("new"))
     is_new(tmp_path)
@@ -171,12 +170,8 @@ def test_with_the_spark_writer_and_for_readers_in_spark(spark, tmp_path):
     go(tmp_path, topology("spark-new"))
     is_new(tmp_path)
     found = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
-    assert sorted((row["word"], row["_txid"]) for row in found.collect()) == [
-        (b"a", 1),
-        (b"b", 2),
-        (b"c", 3),
-        (b"d", 4),
-    ]
+    rows = sorted((row["word"], row["_txid"]) for row in found.collect())
+    assert rows == [(b"a", 1), (b"b", 2), (b"c", 3), (b"d", 4)]
 
 
 def test_the_layout_is_fixed_when_the_table_is_made(tmp_path):
@@ -191,3 +186,43 @@ def test_a_table_with_features_of_others_keeps_its_columns(tmp_path):
     table.alter.add_constraint({"some": "n > 0"})
     with pytest.raises(TxstormError):
         go(tmp_path, topology("new"))
+
+
+# --- Delta features that others enable --------------------------------------------------------------------------------
+
+
+def featured(spout):
+    builder = TransactionalTopologyBuilder("featured", "words", spout)
+    builder.set_committer_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
+    builder.set_committer_bolt("out", DeltaSink("out", {"word": str})).shuffle_grouping("words")
+    return builder.build_topology().with_settings({"min_interval": 0.05})
+
+
+@pytest.mark.parametrize("uri", ["sinks/out", "changes/counts"])
+def test_a_constraint_blocks_a_run_until_it_is_dropped(tmp_path, uri):
+    words = [f"w{n % 7}" for n in range(60)]
+    taken = {"most": 0}
+    spout = MemoryTransactionalSpout({0: words}, ["word"], take=lambda _: taken["most"])
+    data_dir = tmp_path / "data"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txstorm.runtime.commit.publisher.Publisher.TRIES", 10_000)
+        handle = run(featured(spout), engine="local", data_dir=data_dir)
+        eventually(lambda: handle.progress.committed > 0)
+        deltalake.DeltaTable(str(data_dir / uri)).alter.add_constraint({"little": "_txid < 100000"})
+        taken["most"] = 3
+        eventually(lambda: "BLOCKED" in handle.status["message"])
+        message = handle.status["message"]
+        assert uri in message
+        assert "CHECK constraint little (_txid < 100000)" in message
+        assert "DROP CONSTRAINT little" in message
+        deltalake.DeltaTable(str(data_dir / uri)).alter.drop_constraint("little")
+        eventually(
+            lambda: "BLOCKED" not in handle.status["message"] and read_sink(data_dir, "out").num_rows == len(words)
+        )
+        handle.stop()
+    check_tiling(data_dir, handle.progress.committed)
+    assert sum(read_state(data_dir, "counts")["n"].to_pylist()) == 60
+    assert sorted(read_sink(data_dir, "out")["word"].to_pylist()) == sorted(words)
+    deltalake.DeltaTable(str(data_dir / uri)).alter.add_constraint({"little": "_txid < 100000"})
+    with pytest.raises(InputError, match="CHECK constraint little"):
+        run(featured(spout), engine="local", data_dir=data_dir)

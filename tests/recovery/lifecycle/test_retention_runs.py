@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from recovery_cases import content, ends, eventually, killed, open_books
+from recovery_cases import content, ended, ends, eventually, killed, open_books
 from scenarios.words import TXIDS, lines, spout, topology
 
 import txstorm
@@ -19,25 +19,22 @@ SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 1}
 
 
 @pytest.mark.parametrize("point", ["retain.announced", "retain.pruned", "retain.files", "retain.history"])
-def test_killed_during_removal_and_restarted(undisturbed, place, point):
-    argv = [place / "data", "--layout", "merge" if point == "retain.files" else "changes", *SHORT]
+def test_killed_during_removal_and_restarted(undisturbed, data_dir, point):
+    argv = [data_dir, "--layout", "merge" if point == "retain.files" else "changes", *SHORT]
     if point != "retain.announced":  # the first time there is nothing yet to begin from
         ends(*argv, "--txids", 4)
     killed(f"{point}:kill:1", *argv)
     ends(*argv)
-    found = content(place / "data")
+    found = content(data_dir)
     assert (found.states, found.sinks) == (undisturbed().states, undisturbed().sinks)
 
 
 def go_on(data_dir, until, **settings):
     made = topology(spout("memory", TXIDS, data_dir), 3).with_settings({**SETTINGS, **settings})
-    handle = run(made, engine="local", data_dir=data_dir, until_txid=until)
-    assert handle.awaitTermination(60)
-    return handle
+    return ended(made, data_dir, until_txid=until)
 
 
-def test_what_is_before_the_kept_history_is_refused_by_name(place):
-    data_dir = place / "data"
+def test_what_is_before_the_kept_history_is_refused_by_name(place, data_dir):
     go_on(data_dir, 2).savepoint("two")
     go_on(data_dir, 4, history_retention=0.001)
     handle = go_on(data_dir, 5, history_retention=0.001)
@@ -61,11 +58,11 @@ def test_what_is_before_the_kept_history_is_refused_by_name(place):
     assert content(data_dir).states == content(place / "copy").states
 
 
-def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be(place):
-    handle = go_on(place / "data", 4)
+def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be(data_dir):
+    handle = go_on(data_dir, 4)
 
     def moves_on():
-        with open_books(place / "data", write=True) as books:
+        with open_books(data_dir, write=True) as books:
             books.put_if([], {KEPT: 4})
         return 0.0
 
@@ -74,16 +71,16 @@ def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be
     assert txstorm.list_savepoints(handle.data_dir) == []
 
 
-def test_expired_versions_are_removed_during_the_run(place, monkeypatch):
+def test_expired_versions_are_removed_during_the_run(data_dir, monkeypatch):
     """Expired versions and history are removed during the run, not only when it stops."""
     monkeypatch.setattr(retention, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(session, "HISTORY_GROUPS", 1)
     settings = {**SETTINGS, "history_retention": 0.01, "compact_on_stop": False}
-    made = topology(spout("memory", 40, place / "data"), 3, layout="merge").with_settings(settings)
-    handle = run(made, engine="local", data_dir=place / "data")
+    made = topology(spout("memory", 40, data_dir), 3, layout="merge").with_settings(settings)
+    handle = run(made, engine="local", data_dir=data_dir)
     handle.processAllAvailable()
 
-    assert eventually(lambda: read_history(place / "data")["txid"].to_pylist()[:1] >= [30])
+    assert eventually(lambda: read_history(data_dir)["txid"].to_pylist()[:1] >= [30])
     handle.stop()
     assert handle.awaitTermination(60)
     assert {row["word"]: row["n"] for row in handle.state("counts").to_pylist()} == Counter(

@@ -6,12 +6,12 @@ import shutil
 from itertools import cycle
 
 import pytest
-from recovery_cases import content, ends, killed, open_books
+from recovery_cases import content, ends, killed, long_if, open_books
 from scenarios.words import SPOUTS, TXIDS
-from watched import Diary, Shelf, ShelfSpout, watched_topology
+from watched import ShelfSpout
 
 import txstorm
-from txstorm import faults, rewind, run
+from txstorm import faults, rewind
 from txstorm.books.rewind import Rewind
 from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, HeldError, InputError, StateError
@@ -83,24 +83,19 @@ def test_to_any_txid(copied, txid, spout):
     assert timeline(data_dir) == 1
 
 
-def steps():
-    for name in faults.POINTS:
-        if name.startswith("rewind."):
-            yield from (
-                name.replace(".N.", f".{number}.") for number in (range(1, TABLES + 1) if ".N." in name else [0])
-            )
-
-
+STEPS = [
+    name.replace(".N.", f".{number}.")
+    for name in faults.POINTS
+    if name.startswith("rewind.")
+    for number in (range(1, TABLES + 1) if ".N." in name else [0])
+]
 ALIKE = {*(f"rewind.{table}.staged" for table in (2, 3, 5)), *(f"rewind.{table}.restored" for table in (1, 3, 4))}
 """Steps that differ from others in the number of the table only."""
 
 
 @pytest.mark.parametrize(
     ("point", "spout", "again"),
-    [
-        pytest.param(point, spout, again, marks=pytest.mark.long if point in ALIKE else ())
-        for point, spout, again in zip(steps(), cycle(SPOUTS), cycle([False, True]))
-    ],
+    long_if(lambda point, *_: point in ALIKE, zip(STEPS, cycle(SPOUTS), cycle([False, True]))),
 )
 def test_killed_at_every_step(copied, point, spout, again):
     """A rewind killed at any step is completed by a normal start, or by another rewind to an earlier txid."""
@@ -133,9 +128,8 @@ def test_decided_groups_are_published_first(copied, place):
     ends_like(data_dir, "memory", expected)
 
 
-def test_a_rewind_includes_tables_created_by_a_killed_start(place):
+def test_a_rewind_includes_tables_created_by_a_killed_start(data_dir):
     """A rewind includes tables that a killed start has created but not yet recorded in the ledger."""
-    data_dir = place / "data"
     ends(data_dir, "--tables", 1)
     killed("p0.2.created:kill:1", data_dir, "--tables", 3)
     assert "changes/totals" in rewind(data_dir, to_txid=3)["tables"]
@@ -144,28 +138,20 @@ def test_a_rewind_includes_tables_created_by_a_killed_start(place):
     assert {row["_txid"] for row in cut(data_dir)["sinks/words"]} == set(range(4, TXIDS + 1))
 
 
-def test_random_rewinds_of_a_changing_opaque_source(place):
+def test_random_rewinds_of_a_changing_opaque_source(data_dir, watch, shelf):
     """Random rewinds of an opaque source with changing rows give the content of a model in plain Python."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    shelf, model = Shelf(place / "shelf.json"), []  # the rows of every txid
     rows = [chance.randrange(10) for _ in range(10)]
     for timeline_ in range(3):
-        shelf.write(rows, take=2)
-        topology = watched_topology(ShelfSpout(shelf), Diary(place / "diary"))
-        assert run(topology, engine="local", data_dir=place / "data", available_now=True).awaitTermination(60)
-        model = [rows[start : start + 2] for start in range(0, len(rows), 2)]
-        for txid in range(len(model) + 1):
-            found = [row["n"] for row in cut(place / "data", txid)["sinks/numbers"]]
-            assert sorted(found) == sorted(number for batch in model[:txid] for number in batch), (
-                seed,
-                timeline_,
-                txid,
-            )
-        assert cut(place / "data")["state/total"] == [{"n": sum(rows)}]
-        back = chance.randrange(len(model))
-        rewind(place / "data", to_txid=back)
+        watch.ends(ShelfSpout(shelf.write(rows)))
+        for txid in range(len(rows) // 2 + 1):
+            found = [row["n"] for row in cut(data_dir, txid)["sinks/numbers"]]
+            assert sorted(found) == sorted(rows[: 2 * txid]), (seed, timeline_, txid)
+        assert cut(data_dir)["state/total"] == [{"n": sum(rows)}]
+        back = chance.randrange(len(rows) // 2)
+        rewind(data_dir, to_txid=back)
         rows = rows[: 2 * back] + [chance.randrange(10) for _ in range(2 * chance.randrange(1, 5))]
 
 
@@ -193,9 +179,8 @@ def test_savepoints_of_what_was_taken_back_stay(copied, place):
     assert (ends["txid"], cut(place / "other")) == (1, cut(data_dir, 1))
 
 
-def test_maps_must_be_kept_by_name(copied, place):
-    maps = ["--maps", f"sqlite:///{place / 'own.db'}"]
-    data_dir = place / "data"
+def test_maps_must_be_kept_by_name(data_dir, maps):
+    maps = ["--maps", maps]
     ends(data_dir, *maps)
     expected = content(data_dir)
     for keep in ([], ["words"]):

@@ -2,9 +2,10 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
-from recovery_cases import content, open_books
+from recovery_cases import content, ended, open_books
 from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
@@ -22,16 +23,8 @@ SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
 def go_on(data_dir, kind, *, until=None, poison=None, name="crash"):
     made = topology(spout(kind, TXIDS, data_dir), 3, poison=poison)
     settings = {**SETTINGS, **({"on_error": "dead_letter"} if poison else {})}
-    made = made.with_settings(settings) if name == "crash" else renamed(made, name).with_settings(settings)
-    handle = run(made, engine="local", data_dir=data_dir, until_txid=until, available_now=until is None)
-    assert handle.awaitTermination(60)
-    return handle
-
-
-def renamed(made, name):
-    from dataclasses import replace
-
-    return replace(made, id=name)
+    limit = {} if until is None else {"until_txid": until}
+    return ended(replace(made, id=name).with_settings(settings), data_dir, **limit)
 
 
 def after(data_dir, txid):

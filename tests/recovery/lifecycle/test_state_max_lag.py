@@ -5,7 +5,7 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from recovery_cases import KILLED, eventually, start
+from recovery_cases import KILLED, ended, eventually, start
 from scenarios.endless import as_of, kinds, seen
 
 import txstorm
@@ -52,9 +52,8 @@ def test_polars_sees_both_keys_of_a_busy_run(place):
 @pytest.mark.spark
 def test_spark_sees_both_keys_of_a_busy_run(place, spark):
     def read():
-        return as_of(
-            [row.asDict() for row in spark.read.format("delta").load(str(place / "data/state/counts")).collect()]
-        )
+        found = spark.read.format("delta").load(str(place / "data/state/counts")).collect()
+        return as_of([row.asDict() for row in found])
 
     with running(place / "data", **SOON) as handle:
         follows(read, handle, times=1)
@@ -69,29 +68,23 @@ def exact(spark, data_dir):
     return [row.asDict() for row in spark.sql(query.replace("word", "kind")).collect()]
 
 
-def test_a_state_table_that_a_killed_run_left_behind_is_brought_up_to_date_by_the_next(place):
-    data_dir = place / "data"
+def test_a_state_table_that_a_killed_run_left_behind_is_brought_up_to_date_by_the_next(data_dir):
     child = start("lag", data_dir, "state_max_lag=0.2")
     try:
         eventually(lambda: (data_dir / "state/counts/_delta_log").exists() and seen(data_dir) > 5)
     finally:
         child.kill()
     assert child.wait() == KILLED
-    before, last = seen(data_dir), as_of_state(data_dir)
+    before, last = seen(data_dir), max(read_state(data_dir, "counts")["n"].to_pylist())
     assert last >= before > 5
     with running(data_dir) as handle:  # at its first commit, although the bound is ten seconds
         eventually(lambda: seen(data_dir) > last)
         assert handle.isActive
 
 
-def as_of_state(data_dir):
-    return max(row["n"] for row in read_state(data_dir, "counts").to_pylist())
-
-
-def test_an_available_now_run_leaves_the_state_table_exact(place):
-    handle = run(kinds(), engine="local", data_dir=place / "data", until_txid=30)
-    assert handle.awaitTermination(60)
-    assert seen(place / "data") == 30
+def test_an_available_now_run_leaves_the_state_table_exact(data_dir):
+    ended(kinds(), data_dir, until_txid=30)
+    assert seen(data_dir) == 30
 
 
 def test_without_a_bound_the_state_table_is_written_at_the_end_only(place):
@@ -101,9 +94,8 @@ def test_without_a_bound_the_state_table_is_written_at_the_end_only(place):
     assert DeltaHandle.open(place / "data/state/counts").properties["txstorm.stateMaxLag"] == "none"
 
 
-def test_the_disk_does_not_grow_with_the_versions_and_every_txid_is_answered(place, monkeypatch):
+def test_the_disk_does_not_grow_with_the_versions_and_every_txid_is_answered(place, data_dir, monkeypatch):
     monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 200)
-    data_dir = place / "data"
     with running(data_dir, state_max_lag=0.01) as handle:
         eventually(lambda: len(made(data_dir)) > 6 and len(files(data_dir)) < len(made(data_dir)) / 2)
         saved = handle.savepoint("one")
@@ -127,10 +119,9 @@ def files(data_dir):
     return [*(data_dir / "state/counts/_txstorm/staged").glob("*.parquet")]
 
 
-def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(place, monkeypatch):
+def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(data_dir, monkeypatch):
     """A reader of a vacuumed version gets a missing-file error, as after any vacuum of a Delta table."""
     monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 0)
-    data_dir = place / "data"
     with running(data_dir, **SOON) as handle:
         first = eventually(lambda: next(iter(made(data_dir)), None))
         # Reads of the newest version can fail here, too: it may be superseded between the listing and the read.

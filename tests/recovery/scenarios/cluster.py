@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from watched import Diary
+from watched import Diary, Gathering
 
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -67,20 +67,14 @@ class Hampered(BasicBolt):
         return True
 
 
-class Seen(BatchBolt, Committer):
+class Seen(Gathering, Committer):
     """A committer that counts numbers."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
 
-    def prepare(self, context, collector, attempt):
-        self.state, self.numbers = context.state("seen"), []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        for number in self.numbers:
-            self.state.update(number, lambda old: (old or 0) + 1)
+        for number in self.taken:
+            self.context.state("seen").update(number, lambda old: (old or 0) + 1)
 
 
 def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:

@@ -1,21 +1,18 @@
-"""Runs on failing disks, each start in a fork of this process; prints a line of JSON for each call or point.
+"""Runs on failing disks, each start in a fork of this process, with ``failing_disk.c`` preloaded.
 
-- ``failing-disk HOME LEDGER CALL…``, with ``failing_disk.c`` preloaded: every CALL is ``sync:N`` or ``write:N``, the
-  call below ``HOME/<CALL>/disk`` that fails, once; the topology is restarted until it is done. Prints the output of the
-  starts, and the number of syncs and writes of the process.
-- ``broken-disk HOME POINT…``: from a fault point on, every sync fails. The kernel itself refuses it: a seccomp filter
-  answers ``fsync`` and ``fdatasync`` with EIO, whether Python, SQLite or delta-rs calls. Prints
-  ``{"point", "said", "committed"}``; the run is in ``HOME/<point>/data``.
+- ``failing-disk HOME LEDGER CALL…``: every CALL is ``sync:N`` or ``write:N``, the call below ``HOME/<CALL>/disk`` that
+  fails, once; the topology is restarted until it is done. Prints, as a line of JSON, the output of the starts, and the
+  number of syncs and writes of the process.
+- ``broken-disk HOME POINT…``: from a fault point on, every sync below ``HOME/<POINT>`` fails. Prints a line of JSON with
+  the point, the output, and the number of committed transactions; the run is in ``HOME/<POINT>/data``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import os
-import platform
-import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,8 @@ from txstorm.runtime.commit.publisher import Publisher
 
 FEW, NUMBERS = list(range(8)), list(range(40))
 STARTS = 3
+FROM = 4
+"""The txids before this one find a disk that is sound until it breaks."""
 
 
 def topology(home: Path, numbers: list[int]) -> Any:
@@ -36,121 +35,94 @@ def topology(home: Path, numbers: list[int]) -> Any:
     return watched_topology(ShelfSpout(shelf), Diary(home / "diary"), max_spout_pending=1, max_group_txids=1)
 
 
+def attempt(made: Any, data_dir: Path, ledger: str | None = None) -> tuple[str, int]:
+    """Start a topology once; return its error, empty if there is none, and the number of committed transactions."""
+    handle = None
+    try:
+        handle = run(made, engine="local", data_dir=data_dir, available_now=True, ledger=ledger)
+        handle.awaitTermination()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return f"{type(error).__name__}: {error}", handle.progress.committed if handle else 0
+    return "", handle.progress.committed
+
+
+def forked(*works: Callable[[], Any]) -> list[Any]:
+    """Do each work in a fork of this process, all of them at once; return what they return."""
+    answers = []
+    for work in works:
+        answer, child_end = os.pipe()
+        if os.fork() == 0:
+            os.write(child_end, json.dumps(work()).encode())
+            os._exit(0)
+        os.close(child_end)
+        answers.append(answer)
+    found = []
+    for answer in answers:
+        with open(answer, "rb") as pipe:
+            found.append(json.loads(pipe.read()))
+        os.wait()
+    return found
+
+
+def told(line: dict[str, Any]) -> None:
+    os.write(1, json.dumps(line).encode() + b"\n")
+
+
 # --- one call that fails ----------------------------------------------------------------------------------------------
 
 
-def start(home: Path, ledger: str | None, sync: int, write: int) -> dict[str, Any]:
+def start(home: Path, ledger: str | None, sync: int = -1, write: int = -1) -> dict[str, Any]:
     """Start the topology once, with the `sync`-th sync or the `write`-th write failing, counted from 0."""
     preloaded = ctypes.CDLL(None)
     preloaded.disk_begin(os.fsencode(home / "disk"), os.fsencode(home / "calls"), sync, write)
-    message = ""
-    try:
-        data_dir = home / "disk" / "data"
-        made = topology(home, FEW)
-        run(made, engine="local", data_dir=data_dir, available_now=True, ledger=ledger).awaitTermination()
-    except Exception as error:  # noqa: BLE001 - the test looks at it
-        message = f"{type(error).__name__}: {error}"
+    message, _ = attempt(topology(home, FEW), home / "disk" / "data", ledger)
     return {"said": message, "syncs": preloaded.disk_syncs(), "writes": preloaded.disk_writes()}
-
-
-def forked(home: Path, ledger: str | None, sync: int, write: int) -> dict[str, Any]:
-    """Start the topology once, as `start` does, in a fork."""
-    answer, child_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(child_end, json.dumps(start(home, ledger, sync, write)).encode())
-        os._exit(0)
-    os.close(child_end)
-    with open(answer, "rb") as pipe:
-        answered = json.loads(pipe.read())
-    os.waitpid(child, 0)
-    return dict(answered)
 
 
 def until_done(home: Path, ledger: str | None, call: str) -> dict[str, Any]:
     """Start the topology on a failing disk, then restart it on a sound one until it is done."""
     (home / "disk").mkdir(parents=True)
     kind, _, number = call.partition(":")
-    fails = {"sync": -1, "write": -1, kind: int(number)}
-    starts = [forked(home, ledger, fails["sync"], fails["write"])]
+    starts = forked(lambda: start(home, ledger, **{kind: int(number)}))
     # What fails when the lease in a Delta table is given back, at the very end, is seen to by the next start only.
     while (starts[-1]["said"] or (ledger and len(starts) == 1)) and len(starts) < STARTS:
-        starts.append(forked(home, ledger, -1, -1))
-    first = starts[0]
-    return {"call": call, "said": [one["said"] for one in starts], "syncs": first["syncs"], "writes": first["writes"]}
+        starts += forked(lambda: start(home, ledger))
+    return {**starts[0], "call": call, "said": [one["said"] for one in starts]}
 
 
 def failing(place: str, ledger: str, *calls: str) -> None:
     """Run with each of the calls failing in turn; logs are compacted early, and publishing is retried soon."""
-    home = Path(place)
     Publisher.TRIES = 2
     delta_log.CHECKPOINT_EVERY = 5
     for call in calls:
-        named = None if ledger == "sqlite" else f"{ledger}:{home / call / 'disk' / 'ledger'}"
-        os.write(1, json.dumps(until_done(home / call, named, call)).encode() + b"\n")
+        home = Path(place) / call
+        told(until_done(home, None if ledger == "sqlite" else f"{ledger}:{home / 'disk' / 'ledger'}", call))
 
 
 # --- a disk that breaks -----------------------------------------------------------------------------------------------
 
-FROM = 4
-"""The txids before this one find a disk that is sound."""
-CALLS = {"x86_64": (317, (74, 75)), "aarch64": (277, (82, 83))}
-"""By processor, the numbers of the system calls seccomp, and fsync and fdatasync."""
-NO_NEW_PRIVS, SET_FILTER, ALL_THREADS = 38, 1, 1
-LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-ALLOW, REFUSE = 0x7FFF0000, 0x00050000
-
-
-class Program(ctypes.Structure):
-    """The kernel's `struct sock_fprog`."""
-
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-
-def break_disk() -> None:
-    """Make every sync of this process fail from now on."""
-    seccomp, syncs = CALLS[platform.machine()]
-    steps = [(LOAD, 0, 0, 0)]  # the number of the call
-    steps += [(JUMP_IF_EQUAL, len(syncs) - at, 0, number) for at, number in enumerate(syncs)]
-    steps += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, REFUSE | errno.EIO)]
-    code = b"".join(struct.pack("HBBI", *step) for step in steps)
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
-    program = Program(len(steps), code)
-    assert libc.syscall(seccomp, SET_FILTER, ALL_THREADS, ctypes.byref(program)) == 0, os.strerror(ctypes.get_errno())
-
 
 def breaking(home: Path, point: str) -> dict[str, Any]:
     """Run once, with the disk breaking at `point` of the txid `FROM`."""
-    passed, original = [], faults.point
+    passed, original, preloaded = [], faults.point, ctypes.CDLL(None)
+    preloaded.disk_begin(os.fsencode(home), os.fsencode(home / "calls"), -1, -1)
 
     def watch(name: str) -> None:
         if name == point:
             passed.append(name)
             if len(passed) == FROM:
-                break_disk()
+                preloaded.disk_break()
         original(name)
 
     faults.point = watch
-    handle = run(topology(home, NUMBERS), engine="local", data_dir=home / "data", available_now=True)
-    try:
-        handle.awaitTermination()
-        message = ""
-    except Exception as error:  # noqa: BLE001 - the test looks at it
-        message = f"{type(error).__name__}: {error}"
-    return {"point": point, "said": message, "committed": handle.progress.committed}
+    message, committed = attempt(topology(home, NUMBERS), home / "data")
+    return {"point": point, "said": message, "committed": committed}
 
 
 def broken(place: str, *points: str) -> None:
     """Run one fork per point, all concurrently, with a shorter retry period for publishing than the default."""
-    home = Path(place)
     Publisher.TRIES = 2
-    children = []
     for point in points:
-        (home / point).mkdir()
-        children.append(os.fork())
-        if children[-1] == 0:
-            os.write(1, json.dumps(breaking(home / point, point)).encode() + b"\n")
-            os._exit(0)
-    for child in children:
-        os.waitpid(child, 0)
+        (Path(place) / point).mkdir()
+    for line in forked(*(lambda point=point: breaking(Path(place) / point, point) for point in points)):
+        told(line)

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from watched import Gathering
+
+from txstorm import Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.spouts import MemoryTransactionalSpout
 
 WORDS = [f"w{number % 3}" for number in range(30)]
 
 
-class Keep(BatchBolt, Committer):
+class Keep(Gathering, Committer):
     """A committer that counts words in a state and lists them in a sink, if it has these tables."""
+
+    takes = "word"
 
     def __init__(self, state=None, sink=None, layout="changes"):
         self.state = KeyedState(state, key={"word": str}, value={"n": int}, layout=layout) if state else None
         self.sink = SinkTable(sink, {"word": str}) if sink else None
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.words = context, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
         if self.state:
             handle = self.context.state(self.state.name)
-            for word in self.words:
+            for word in self.taken:
                 handle.put(word, (handle.get(word) or 0) + 1)
         if self.sink:
-            for word in self.words:
+            for word in self.taken:
                 self.context.sink(self.sink.name).append(word)
 
 
@@ -54,7 +52,5 @@ def main(data_dir: str, change: str) -> None:
     """Run to txid 5 with ``--drop`` (two tables fewer) or ``--late`` (one more table)."""
     fewer = change == "--drop"
     changed = topology(Keep("counts")) if fewer else topology(Keep("counts"), Keep(sink="late"))
-    handle = run(changed, engine="local", data_dir=Path(data_dir), until_txid=5, drop=["old", "out"] if fewer else [])
-    handle.awaitTermination()
-    if handle.exception():
-        raise handle.exception()
+    drop = ["old", "out"] if fewer else []
+    run(changed, engine="local", data_dir=Path(data_dir), until_txid=5, drop=drop).awaitTermination()

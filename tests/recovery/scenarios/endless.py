@@ -14,47 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
-from watched import Diary, Endless, watched_topology
+from watched import Diary, Endless, Gathering, watched_topology
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    Emitter,
-    KeyedState,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.bolts import Map
 
 
-class Numbers(TransactionalSpout):
-    """A spout whose transaction N has four numbers from 4N - 3 on; task i of n emits every n-th of them."""
-
-    fields = ("n",)
-
-    def coordinator(self, context):
-        return _Coordinator()
-
-    def emitter(self, context):
-        return _Emitter(context)
-
-
-class _Coordinator(SpoutCoordinator):
-    def initialize_transaction(self, txid, prev_metadata):
-        return [4 * txid - 3, 4 * txid + 1]
-
-
-class _Emitter(Emitter):
-    def __init__(self, context):
-        self.context = context
-
-    def emit_batch(self, attempt, metadata, collector):
-        for number in list(range(*metadata))[self.context.task :: self.context.parallelism]:
-            collector.emit(number)
-
-
-class Pass(BatchBolt):
+class Pass(Gathering):
     """A batch bolt that forwards numbers after a delay, and records ``["pass", txid, task, parallelism]``."""
 
     fields = ("n",)
@@ -62,18 +28,14 @@ class Pass(BatchBolt):
     def __init__(self, diary: Diary, seconds: float) -> None:
         self.diary, self.seconds = diary, seconds
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.attempt = context, collector, attempt
-
-    def execute(self, tuple):
-        self.collector.emit(tuple["n"])
-
     def finish_batch(self):
+        for number in self.taken:
+            self.collector.emit(number)
         time.sleep(self.seconds)
         self.diary.note("pass", self.attempt.txid, self.context.task, self.context.parallelism)
 
 
-class Count(BatchBolt, Committer):
+class Count(Gathering, Committer):
     """A committer that counts numbers by their last digit, after calling its trouble."""
 
     seen = KeyedState("seen", key={"n": int}, value={"times": int})
@@ -81,32 +43,20 @@ class Count(BatchBolt, Committer):
     def __init__(self, trouble: Callable[[int], object] | None = None) -> None:
         self.trouble = trouble
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.attempt, self.numbers = context, attempt, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"] % 10)
-
     def finish_batch(self):
         if self.trouble is not None:
             self.trouble(self.attempt.txid)
-        for number in self.numbers:
-            self.context.state("seen").update(number, lambda old: (old or 0) + 1)
+        for number in self.taken:
+            self.context.state("seen").update(number % 10, lambda old: (old or 0) + 1)
 
 
-class Total(BatchBolt, Committer):
+class Total(Gathering, Committer):
     """A committer that stores the sum of all numbers: a single row, so it has no key."""
 
     total = KeyedState("total", key={}, value={"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.sum = context, 0
-
-    def execute(self, tuple):
-        self.sum += tuple["n"]
-
     def finish_batch(self):
-        self.context.state("total").update((), lambda old: (old or 0) + self.sum)
+        self.context.state("total").update((), lambda old: (old or 0) + sum(self.taken))
 
 
 def life(
@@ -117,24 +67,12 @@ def life(
     **settings: Any,
 ) -> Any:
     """Build the topology numbers → pass → count (by number) and total; `tasks` is the parallelism of pass."""
-    builder = TransactionalTopologyBuilder("life", "numbers", Numbers(), 2)
+    builder = TransactionalTopologyBuilder("life", "numbers", Endless(4), 2)
     builder.set_bolt("pass", Pass(diary, seconds), tasks).shuffle_grouping("numbers")
-    builder.set_bolt("last", Last(), 1).fields_grouping("pass", ["n"])
+    builder.set_bolt("last", Map(lambda row: row["n"] % 10, "n"), 1).fields_grouping("pass", ["n"])
     builder.set_committer_bolt("count", Count(trouble), 1).fields_grouping("last", ["n"])
     builder.set_committer_bolt("total", Total(), 1).shuffle_grouping("pass")
     return builder.build_topology().with_settings({"max_spout_pending": 4, "max_pack_txids": 2, **settings})
-
-
-class Last(BatchBolt):
-    """A batch bolt that emits numbers modulo 10."""
-
-    fields = ("n",)
-
-    def prepare(self, context, collector, attempt):
-        self.collector = collector
-
-    def execute(self, tuple):
-        self.collector.emit(tuple["n"] % 10)
 
 
 def expected(txids: int) -> tuple[dict[int, int], int]:
@@ -174,19 +112,14 @@ def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
 # --- two keys that change in every transaction ------------------------------------------------------------------------
 
 
-class Kinds(BatchBolt, Committer):
+class Kinds(Gathering, Committer):
     """A committer with two keys, each of which is incremented by one in every transaction."""
 
     state = KeyedState("counts", key={"kind": int}, value={"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.counts, self.kinds = context.state("counts"), Counter()
-
-    def execute(self, tuple):
-        self.kinds[tuple["n"] % 2] += 1
-
     def finish_batch(self):
-        self.counts.update_many(self.kinds, lambda old, n: (old or 0) + n)
+        counts = self.context.state("counts")
+        counts.update_many(Counter(n % 2 for n in self.taken), lambda old, n: (old or 0) + n)
 
 
 def kinds(**settings: Any) -> Any:

@@ -41,6 +41,14 @@ def decide(tables: CommitTables, owner: TopologyIdentity, txid: int, write: Call
     return Intent(owner.topology, owner.incarnation, 0, 1, (record,), tuple(group.stage([record], 1)))
 
 
+def led(stores: ExternalStores) -> CommitTables:
+    """Acquire the lead of maps or outlets; return the tables of a commit."""
+    stores.lead(1, 0, {}, [])
+    groups = stores.groups()
+    members = list(stores.members(groups).values())
+    return CommitTables(stores.of_kind(MAP, groups), stores.of_kind(OUTLET, groups), members)
+
+
 def roll_forward(stores: ExternalStores, intent: Intent) -> None:
     """Publish the intent with epoch 1; print the error, if any."""
     try:
@@ -78,9 +86,7 @@ def send_groups(directory: str, brokers: str, topic: str) -> None:
     """Acquire the lead, decide all groups, and send each once its file ``go-<txid>`` exists."""
     place = Path(directory)
     outside = store(place, brokers, topic)
-    outside.lead(1, 0, {}, [])
-    groups = outside.groups()
-    tables = CommitTables({}, outside.of_kind(OUTLET, groups), list(outside.members(groups).values()))
+    tables = led(outside)
     intents = [decided(tables, txid) for txid in TXIDS]
     for intent in intents:
         (place / f"intent-{intent.last}").write_bytes(encode(intent))
@@ -115,9 +121,7 @@ def put_late(directory: str, url: str) -> None:
     place, backend = Path(directory), Sleepy(url, "late")
     backend.place = place
     maps = ExternalStores(place, LATE, {"count": [MapState("late", backend)]})
-    maps.lead(1, 0, {}, [])
-    groups = maps.groups()
-    tables = CommitTables(maps.of_kind(MAP, groups), {}, list(maps.members(groups).values()))
+    tables = led(maps)
     intents = [
         decide(tables, LATE, txid, lambda resources, rows=rows: resources.state("count", 0, "late").put_many(rows))
         for txid, rows in VALUES.items()

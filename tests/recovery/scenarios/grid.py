@@ -7,16 +7,15 @@ fault; with ``--kafka BROKERS TOPIC TARGET`` on Spark, from one topic into anoth
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from crash_cells import AFTER, BEFORE, PARTITIONS, Plan, word
+from watched import Gathering
 
-from scenarios.words import run_to_end
+from scenarios.words import Counts, memory_spout, run_to_end
 from txstorm import (
-    BasicBolt,
-    BatchBolt,
     Committer,
     KeyedState,
     OpaquePartitionedEmitter,
@@ -26,78 +25,43 @@ from txstorm import (
     PartitionedTransactionalSpout,
     TransactionalTopologyBuilder,
 )
+from txstorm.bolts import Map
 from txstorm.sinks import DeltaSink, KafkaSink
-from txstorm.spouts import (
-    FileSpout,
-    MemoryTransactionalSpout,
-    OpaqueMemoryTransactionalSpout,
-    OpaqueTransactionalKafkaSpout,
-    TransactionalKafkaSpout,
-)
+from txstorm.spouts import FileSpout, OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 
 COLUMNS = {"partition": int, "offset": int, "generation": int, "word": str}
 SETTINGS = {"max_group_txids": 2, "max_pack_txids": 2, "keep_intents": 1}
 
 
-class Rows(BasicBolt):
-    """A bolt that emits rows as the input of all committers."""
-
-    fields = tuple(COLUMNS)
-
-    def execute(self, tuple, collector):
-        collector.emit(*(tuple[field] for field in COLUMNS))
+def row_of_row(row: Any) -> tuple[Any, ...]:
+    return tuple(row[field] for field in COLUMNS)
 
 
-class Records(BasicBolt):
-    """A bolt that emits the records of a topic as rows; the value of a record is the word."""
-
-    fields = tuple(COLUMNS)
-
-    def execute(self, tuple, collector):
-        collector.emit(tuple["partition"], tuple["offset"], 0, tuple["value"])
+def row_of_record(record: Any) -> tuple[Any, ...]:
+    """Return the row of a record of a topic, whose value is the word."""
+    return record["partition"], record["offset"], 0, record["value"]
 
 
-class Counts(BatchBolt, Committer):
-    """A committer that counts words."""
-
-    state = KeyedState("counts", key={"word": str}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.words = context.state("counts"), Counter()
-
-    def execute(self, tuple):
-        self.words[tuple["word"]] += 1
-
-    def finish_batch(self):
-        self.counts.update_many(self.words, lambda old, n: (old or 0) + n)
+def row_of_line(line: Any) -> tuple[Any, ...]:
+    partition, offset, generation, text = line["line"].split(" ", 3)
+    return int(partition), int(offset), int(generation), text
 
 
-class Totals(BatchBolt, Committer):
+class Totals(Gathering, Committer):
     """A committer that counts rows, and stores the last txid."""
 
+    takes = "word"
     state = KeyedState("totals", key={}, value={"rows": int, "txid": int})
 
-    def prepare(self, context, collector, attempt):
-        self.totals, self.attempt, self.rows = context.state("totals"), attempt, 0
-
-    def execute(self, tuple):
-        self.rows += 1
-
     def finish_batch(self):
-        before = self.totals.get((), {"rows": 0})["rows"]
-        self.totals.put((), {"rows": before + self.rows, "txid": self.attempt.txid})
+        totals = self.context.state("totals")
+        before = totals.get((), {"rows": 0})["rows"]
+        totals.put((), {"rows": before + len(self.taken), "txid": self.attempt.txid})
 
 
-def memory(opaque: bool, plan: Plan) -> Any:
-    made = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
-    rows = {
-        partition: [
-            (partition, offset, plan.generation, word(partition, offset, plan.generation))
-            for offset in range(plan.size)
-        ]
-        for partition in PARTITIONS
-    }
-    return made(rows, tuple(COLUMNS), take=plan.take)
+def rows(partition: int, plan: Plan) -> list[tuple[Any, ...]]:
+    made = plan.generation
+    return [(partition, offset, made, word(partition, offset, made)) for offset in range(plan.size)]
 
 
 def kafka(opaque: bool, plan: Plan, brokers: str, topic: str) -> Any:
@@ -106,14 +70,14 @@ def kafka(opaque: bool, plan: Plan, brokers: str, topic: str) -> Any:
     return made(topic, brokers, fields=fields, max_batch_rows=plan.take * len(PARTITIONS))
 
 
-def topology(spout: Any, rows: BasicBolt, kafka: list[str] | None) -> Any:
+def topology(spout: Any, row: Callable[[Any], tuple[Any, ...]], topics: Sequence[str]) -> Any:
     builder = TransactionalTopologyBuilder("grid", "source", spout, 2)
-    builder.set_bolt("placed", rows, 2).local_or_shuffle_grouping("source")
+    builder.set_bolt("placed", Map(row, *COLUMNS), 2).local_or_shuffle_grouping("source")
     builder.set_bolt("counts", Counts(), 2).fields_grouping("placed", ["word"])
     builder.set_bolt("totals", Totals()).global_grouping("placed")
     builder.set_bolt("rows", DeltaSink("rows", COLUMNS), 2).shuffle_grouping("placed")
-    if kafka:
-        brokers, _, target = kafka
+    if topics:
+        brokers, _, target = topics
         # A driver that dies in the middle of a transaction must not hold up readers for longer than the test lasts.
         settings = {"transaction.timeout.ms": 10_000}
         marks = f"{target}-marks"
@@ -129,89 +93,67 @@ def main(*argv: str) -> dict[str, Any]:
     parser.add_argument("source", choices=AFTER)
     parser.add_argument("when", choices=("before", "after"))
     parser.add_argument("depth", type=int)
-    parser.add_argument("--kafka", nargs=3, metavar=("BROKERS", "TOPIC", "TARGET"))
+    parser.add_argument("--kafka", nargs=3, default=(), metavar=("BROKERS", "TOPIC", "TARGET"))
     parser.add_argument("--engine", choices=("local", "spark"), default="spark")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
-    opaque = options.source != "transactional"
-    plan = BEFORE if options.when == "before" else AFTER[options.source]
-    spout = kafka(opaque, plan, *options.kafka[:2]) if options.kafka else memory(opaque, plan)
-    settings = {**SETTINGS, "max_spout_pending": options.depth, **dict(one.split("=", 1) for one in options.set)}
-    built = topology(spout, Records() if options.kafka else Rows(), options.kafka)
+    built = from_source(options.source, options.when, options.depth, "", *options.kafka)
+    settings = dict(one.split("=", 1) for one in options.set)
     return run_to_end(built, options.data_dir, settings, options.engine if options.kafka else "local")
 
 
 # --- the same topology behind every kind of source, for ``txstorm run`` ----------------------------------------------
 
 
-class Lines(BasicBolt):
-    """A bolt that parses rows from lines of files."""
-
-    fields = tuple(COLUMNS)
-
-    def execute(self, tuple, collector):
-        partition, offset, generation, text = tuple["line"].split(" ", 3)
-        collector.emit(int(partition), int(offset), int(generation), text)
+def _following(last: Any) -> list[int]:
+    """Return the extent that follows `last` in a partition."""
+    start = last[1] if last else 0
+    return [start, min(start + BEFORE.take, BEFORE.size)]
 
 
-class Tasks(PartitionedTransactionalSpout):
+class Tasks(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
     """A partitioned spout, planned by its tasks, as in Storm."""
 
     fields = tuple(COLUMNS)
 
     def coordinator(self, context):
-        return _Partitions()
+        return self
 
     def emitter(self, context):
-        return _Again()
+        return self
 
-
-class OpaqueTasks(OpaquePartitionedTransactionalSpout):
-    """An opaque partitioned spout, planned by its tasks."""
-
-    fields = tuple(COLUMNS)
-
-    def emitter(self, context):
-        return _Anew()
-
-
-class _Partitions(PartitionedCoordinator):
     def num_partitions(self):
         return len(PARTITIONS)
 
-
-class _Again(PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         metadata = _following(last_metadata)
         self.emit_partition_batch(attempt, collector, partition, metadata)
         return metadata
 
     def emit_partition_batch(self, attempt, collector, partition, metadata):
-        _emit(collector, partition, metadata)
+        for offset in range(*metadata):
+            collector.emit(partition, offset, 0, word(partition, offset, 0))
 
 
-class _Anew(OpaquePartitionedEmitter):
+class OpaqueTasks(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
+    """An opaque partitioned spout, planned by its tasks."""
+
+    fields = tuple(COLUMNS)
+
+    def emitter(self, context):
+        return self
+
     def num_partitions(self):
         return len(PARTITIONS)
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         metadata = _following(last_metadata)
-        _emit(collector, partition, metadata)
+        Tasks().emit_partition_batch(attempt, collector, partition, metadata)
         return metadata
 
 
-def _following(last: Any) -> list[int]:
-    start = last[1] if last else 0
-    return [start, min(start + BEFORE.take, BEFORE.size)]
-
-
-def _emit(collector: Any, partition: int, extent: list[int]) -> None:
-    for offset in range(*extent):
-        collector.emit(partition, offset, 0, word(partition, offset, 0))
-
-
 TASKS = {"tasks": Tasks, "opaque-tasks": OpaqueTasks}
-TOPICS = {"topic": False, "opaque-topic": True}
+TOPICS = ("topic", "opaque-topic")
 SOURCES = (*AFTER, "files", *TASKS, *TOPICS)
 """Sources: partitions in memory, as in the crash grid; files; partitions that tasks plan; a Kafka topic."""
 
@@ -231,17 +173,19 @@ def from_source(source: str, when: str, depth: int, place: str, *topics: str) ->
         when: ``before`` or ``after``.
         depth: maximum number of transactions in flight.
         place: directory of files.
-        topics: brokers, source topic and target topic; if given, the topology reads from and sends to Kafka.
+        topics: brokers, source topic and target topic; the topology reads from the first, unless it is empty, and sends
+            to the other.
     """
-    spout, rows = _source(source, BEFORE if when == "before" else AFTER.get(source, BEFORE), place, topics)
-    return topology(spout, rows, list(topics)).with_settings({**SETTINGS, "max_spout_pending": depth})
-
-
-def _source(source: str, plan: Plan, place: str, topics: tuple[str, ...]) -> tuple[Any, BasicBolt]:
-    if source in TOPICS:
-        return kafka(TOPICS[source], plan, *topics[:2]), Records()
-    if source in TASKS:
-        return TASKS[source](), Rows()
-    if source == "files":
-        return FileSpout(f"{place}/lines-*.txt", max_batch_rows=plan.take * len(PARTITIONS)), Lines()
-    return memory(source != "transactional", plan), Rows()
+    plan = BEFORE if when == "before" else AFTER.get(source, BEFORE)
+    opaque = source not in ("transactional", "topic")
+    if topics and topics[1]:
+        spout, row = kafka(opaque, plan, *topics[:2]), row_of_record
+    elif source in TASKS:
+        spout, row = TASKS[source](), row_of_row
+    elif source == "files":
+        spout, row = FileSpout(f"{place}/lines-*.txt", max_batch_rows=plan.take * len(PARTITIONS)), row_of_line
+    else:
+        kind = "opaque" if opaque else "memory"
+        spout = memory_spout(kind, {number: rows(number, plan) for number in PARTITIONS}, tuple(COLUMNS), plan.take)
+        row = row_of_row
+    return topology(spout, row, topics).with_settings({**SETTINGS, "max_spout_pending": depth})

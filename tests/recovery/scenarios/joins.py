@@ -6,18 +6,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from scenarios.words import run_to_end
+from scenarios.stateful import arguments
+from scenarios.words import memory_spout, run_to_end
 from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.api.composite import CompositeSpout
 from txstorm.joins import DataDelaySync, IntervalJoin, RedisStore, RestStore, Side, StoreFeed, StoreJoin
 from txstorm.sinks import DeltaSink
-from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 FIELDS = ("key", "at", "part", "id")
 PARTITIONS = 2
@@ -29,34 +27,18 @@ KEYS = ("a", "b", "c", None)
 def rows(side: str, partition: int) -> list[tuple[str | None, int, str, str]]:
     """Return the rows of a partition: (key, time in microseconds, partition, id), out of order by up to the lag."""
     shift = 3 if side == "l" else 0
-    return [
-        (
-            KEYS[(i * 7 + shift) % 4],
-            10 * i + 5 * partition + shift - (i * 5) % LAG,
-            f"{side}{partition}",
-            f"{side}{partition}-{i}",
-        )
-        for i in range(12)
-    ]
+    name = f"{side}{partition}"
+    times = [10 * i + 5 * partition + shift - (i * 5) % LAG for i in range(12)]
+    return [(KEYS[(i * 7 + shift) % 4], at, name, f"{name}-{i}") for i, at in enumerate(times)]
 
 
 def topology(variant: str, spout: str, take: int, conf: dict[str, Any]) -> Any:
-    made = MemoryTransactionalSpout if spout == "transactional" else OpaqueMemoryTransactionalSpout
     numbers = range(PARTITIONS)
-    sources = {side: made({n: rows(side, n) for n in numbers}, FIELDS, take=take) for side in "lr"}
+    sources = {side: memory_spout(spout, {n: rows(side, n) for n in numbers}, FIELDS, take) for side in "lr"}
     builder = TransactionalTopologyBuilder("joins", "rows", CompositeSpout(sources), PARTITIONS)
+    fields = {"key": "key", "time": "at", "unit": "us", "id": "id", "partition": "part"}
     left, right = (
-        Side(
-            "rows",
-            side,
-            key="key",
-            time="at",
-            unit="us",
-            id="id",
-            lag=timedelta(microseconds=LAG),
-            partition="part",
-            partitions=[f"{side}{n}" for n in numbers],
-        )
+        Side("rows", side, lag=timedelta(microseconds=LAG), partitions=[f"{side}{n}" for n in numbers], **fields)
         for side in "lr"
     )
     before = timedelta(microseconds=BEFORE)
@@ -83,13 +65,7 @@ def topology(variant: str, spout: str, take: int, conf: dict[str, Any]) -> Any:
 
 def main(*argv: str) -> dict[str, Any]:
     """Run the topology once; return its progress."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data_dir", type=Path)
-    parser.add_argument("variant", choices=("state", "redis", "rest"))
-    parser.add_argument("--conf", default="{}")
-    parser.add_argument("--spout", choices=("transactional", "opaque"), default="transactional")
-    parser.add_argument("--take", type=int, default=2)
-    options = parser.parse_args(argv)
-    made = topology(options.variant, options.spout, options.take, json.loads(options.conf))
+    options = arguments(argv, ("state", "redis", "rest"))
+    made = topology(options.provider, options.spout, options.take, json.loads(options.conf))
     settings = {"max_spout_pending": 3, "max_group_txids": 2, "retry_backoff_max": 0.2}
     return run_to_end(made, options.data_dir, settings, "local", end_of_input=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from watched import Gathering
+
+from txstorm import Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.spouts import MemoryTransactionalSpout
 
 
@@ -23,21 +25,17 @@ def tables(name):
     )
 
 
-class Keep(BatchBolt, Committer):
+class Keep(Gathering, Committer):
     """A committer that stores words, if there are any."""
+
+    takes = "word"
 
     def __init__(self, name):
         self.new = name.endswith("new")
         self.state, self.sink = tables(name)
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.words = context, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        for word in self.words:
+        for word in self.taken:
             self.context.state("kept").put(word, {"n": "one", "more": 0.5} if self.new else 1)
             self.context.sink("out").append(*((word.encode(),) if self.new else (word, 1)))
 
@@ -51,7 +49,4 @@ def topology(name, words=("a", "b", "c", "d")):
 
 def main(data_dir: str, name: str, until: str) -> None:
     """Run code version `name` up to txid `until`."""
-    handle = run(topology(name), engine="local", data_dir=Path(data_dir), until_txid=int(until))
-    handle.awaitTermination()
-    if handle.exception():
-        raise handle.exception()
+    run(topology(name), engine="local", data_dir=Path(data_dir), until_txid=int(until)).awaitTermination()

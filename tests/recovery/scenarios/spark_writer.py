@@ -9,31 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from scenarios.words import run_to_end
+from txstorm import TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey, FlatMap
 from txstorm.clients.spark import make_session
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 
 
-class Keep(BatchBolt, Committer):
-    def __init__(self, writer: str) -> None:
-        self.table = KeyedState("counts", key={"word": str}, value={"n": int}, writer=writer)
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.words = context.state("counts"), []
-
-    def execute(self, tuple):
-        self.words += tuple["words"].split("-")
-
-    def finish_batch(self):
-        for word in self.words:
-            self.counts.update(word, lambda old: (old or 0) + 1)
-
-
 def topology(writer: str, parts: list[str]) -> Any:
     spout = OpaqueMemoryTransactionalSpout({0: parts}, ["words"], take=1)
     builder = TransactionalTopologyBuilder("spark-writer", "words", spout)
-    builder.set_bolt("counts", Keep(writer)).global_grouping("words")
+    builder.set_bolt("split", FlatMap(lambda row: row["words"].split("-"), "word")).global_grouping("words")
+    builder.set_bolt("counts", CountByKey("word", "counts", writer=writer)).global_grouping("split")
     builder.set_bolt("all", DeltaSink("all", {"words": str}, writer=writer)).global_grouping("words")
     return builder.build_topology()
 
@@ -50,5 +38,4 @@ def main(data_dir: str, writer: str, jars: str, *parts: str) -> None:
 def count(data_dir: Path, writer: str, parts: list[str]) -> None:
     """Run the topology to the end of `parts`."""
     settings = {"max_spout_pending": 1, "max_group_txids": 1}
-    handle = run(topology(writer, parts), engine="local", data_dir=data_dir, settings=settings, available_now=True)
-    handle.awaitTermination()
+    run_to_end(topology(writer, parts), data_dir, settings, "local")

@@ -1,28 +1,29 @@
-"""Stateful word count: the topology that crash tests kill in its hooks, with states in a table, Redis or SQLite.
+"""Stateful word count: the topology that crash tests kill in its hooks, with states in a table, Redis or files.
 
 ``stateful DATA_DIR PROVIDER [--conf JSON] [--take N] [--hook METHOD:ACTION:TXID]`` runs it to the end of its input.
-`SqliteStateProvider` is a provider as a user would write it.
+`FileStateProvider` is a provider as a user would write it.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import signal
-import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scenarios.words import Split, lines, run_to_end
+from scenarios.words import Split, lines, memory_spout, run_to_end
 from txstorm import StatefulBolt, TransactionalTopologyBuilder, faults
 from txstorm.errors import FencedError
-from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import KeyValueState, StateProvider
 
 TXIDS = 6
+PROVIDERS = {"delta": "delta", "redis": "redis", "file": "scenarios.stateful:FileStateProvider"}
 
 
 class Hooked:
@@ -56,8 +57,7 @@ class Hooked:
                 os.kill(os.getpid(), signal.SIGKILL)
             if action == "hang":
                 time.sleep(3600)
-            msg = f"injected in {method}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"injected in {method}")
 
 
 class Count(Hooked, StatefulBolt):
@@ -70,54 +70,51 @@ class Count(Hooked, StatefulBolt):
         self.counts.put(tuple["word"], self.counts.get(tuple["word"], 0) + 1)
 
 
-class SqliteStateProvider(StateProvider):
-    """States in one SQLite file, ``conf["path"]``."""
+class FileStateProvider(StateProvider):
+    """States in JSON files, one each, in the directory ``conf["path"]``."""
 
     def new_state(self, namespace, conf, context):
-        return SqliteState(conf["path"], namespace, context)
+        return FileState(Path(conf["path"]) / namespace, context)
 
 
-class SqliteState(KeyValueState):
-    """Key-value state in SQLite: writes go to memory, prepared ones to a table of their own."""
+class FileState(KeyValueState):
+    """Key-value state in a file, which each step replaces; it has the rows and marks of what is committed and prepared."""
 
-    def __init__(self, path, name, context):
-        self.name, self.written, self.holds_prepared = name, {}, False
-        self.timeline, self.epoch = (0, 0) if context is None else (context.timeline, context.epoch)
-        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.db.execute("PRAGMA synchronous = FULL")
-        self.db.execute("CREATE TABLE IF NOT EXISTS data (name, key, value, PRIMARY KEY (name, key))")
-        self.db.execute("CREATE TABLE IF NOT EXISTS prepared (name, key, value, PRIMARY KEY (name, key))")
-        self.db.execute("CREATE TABLE IF NOT EXISTS mark (name PRIMARY KEY, epoch, place, prepared)")
-        self.db.execute("INSERT OR IGNORE INTO mark VALUES (?, 0, NULL, NULL)", (name,))
-        if context is None:
-            (self.epoch,) = self.db.execute("SELECT epoch FROM mark WHERE name = ?", (name,)).fetchone()
-        with self.transaction():
-            self.db.execute("UPDATE mark SET epoch = ? WHERE name = ?", (self.epoch, name))
+    def __init__(self, path, context):
+        path.parent.mkdir(exist_ok=True)
+        self.path, self.written, self.holds_prepared = path, {}, False
+        self.timeline, self.epoch = (0, self.read()["epoch"]) if context is None else (context.timeline, context.epoch)
+        with self.changed() as file:
+            file["epoch"] = self.epoch
 
-    def transaction(self):
-        return _Transaction(self)
+    def read(self):
+        empty = {"epoch": 0, "rows": {}, "place": None, "prepared": {}, "prepared_place": None}
+        return json.loads(self.path.read_text()) if self.path.exists() else empty
 
-    def mark(self):
-        """Return the places last committed and prepared, as (timeline, txid); None for none."""
-        place, prepared = self.db.execute("SELECT place, prepared FROM mark WHERE name = ?", (self.name,)).fetchone()
-        return (json.loads(place) if place else None), (json.loads(prepared) if prepared else None)
+    @contextmanager
+    def changed(self) -> Iterator[dict[str, Any]]:
+        """Change the file; a coordinator with a newer epoch cannot open it meanwhile, and must not have opened it."""
+        with open(f"{self.path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            file = self.read()
+            if file["epoch"] > self.epoch:
+                raise FencedError(f"state {self.path.name!r}: epoch {file['epoch']} has taken over from {self.epoch}")
+            yield file
+            new = Path(f"{self.path}.new")
+            new.write_text(json.dumps(file))
+            new.replace(self.path)
+
+    def rows(self):
+        """Return the rows as this task sees them; None stands for a deleted one."""
+        file = self.read()
+        return file["rows"] | (file["prepared"] if self.holds_prepared else {}) | self.written
 
     def put(self, key, value):
         self.written[key] = json.dumps(value)
 
     def get(self, key, default=None):
-        found = self.text(key)
+        found = self.rows().get(key)
         return default if found is None else json.loads(found)
-
-    def text(self, key):
-        if key in self.written:
-            return self.written[key]
-        if self.holds_prepared:
-            row = self.db.execute("SELECT value FROM prepared WHERE name = ? AND key = ?", (self.name, key)).fetchone()
-            if row:
-                return row[0]
-        row = self.db.execute("SELECT value FROM data WHERE name = ? AND key = ?", (self.name, key)).fetchone()
-        return row and row[0]
 
     def delete(self, key):
         old = self.get(key)
@@ -125,92 +122,53 @@ class SqliteState(KeyValueState):
         return old
 
     def __iter__(self):
-        found = dict(self.db.execute("SELECT key, value FROM data WHERE name = ?", (self.name,)))
-        if self.holds_prepared:
-            found |= dict(self.db.execute("SELECT key, value FROM prepared WHERE name = ?", (self.name,)))
-        for key, value in (found | self.written).items():
-            if value is not None:
-                yield key, json.loads(value)
+        yield from ((key, json.loads(value)) for key, value in self.rows().items() if value is not None)
 
     def prepare_commit(self, txid):
-        with self.transaction():
-            place, prepared = self.mark()
-            if prepared not in (None, [self.timeline, txid]) or (place and place >= [self.timeline, txid]):
+        with self.changed() as file:
+            place, prepared, now = file["place"], file["prepared_place"], [self.timeline, txid]
+            if prepared not in (None, now) or (place and place >= now):
                 raise ValueError(f"{txid} after {place} and {prepared}")
-            if not self.holds_prepared:
-                self.db.execute("DELETE FROM prepared WHERE name = ?", (self.name,))
-            rows = [(self.name, key, value) for key, value in self.written.items()]
-            self.db.executemany("INSERT OR REPLACE INTO prepared VALUES (?, ?, ?)", rows)
-            mark = json.dumps([self.timeline, txid])
-            self.db.execute("UPDATE mark SET prepared = ? WHERE name = ?", (mark, self.name))
+            file["prepared"] = (file["prepared"] if self.holds_prepared else {}) | self.written
+            file["prepared_place"] = now
         self.written, self.holds_prepared = {}, True
 
     def commit(self, txid=None):
-        with self.transaction():
-            prepared = self.mark()[1]
-            if prepared != [self.timeline, txid]:
-                raise ValueError(f"{txid} is not prepared, but {prepared}")
-            self.db.execute(
-                "INSERT OR REPLACE INTO data SELECT * FROM prepared WHERE name = ? AND value IS NOT NULL", (self.name,)
-            )
-            gone = "SELECT key FROM prepared WHERE name = ? AND value IS NULL"
-            self.db.execute(f"DELETE FROM data WHERE name = ? AND key IN ({gone})", (self.name, self.name))
-            self.db.execute("DELETE FROM prepared WHERE name = ?", (self.name,))
-            place = json.dumps(prepared)
-            self.db.execute("UPDATE mark SET place = ?, prepared = NULL WHERE name = ?", (place, self.name))
+        with self.changed() as file:
+            if file["prepared_place"] != [self.timeline, txid]:
+                raise ValueError(f"{txid} is not prepared, but {file['prepared_place']}")
+            rows = file["rows"] | file["prepared"]
+            file["rows"] = {key: value for key, value in rows.items() if value is not None}
+            file |= {"place": file["prepared_place"], "prepared": {}, "prepared_place": None}
         self.holds_prepared = False
 
     def rollback(self):
-        with self.transaction():
-            self.db.execute("DELETE FROM prepared WHERE name = ?", (self.name,))
-            self.db.execute("UPDATE mark SET prepared = NULL WHERE name = ?", (self.name,))
+        with self.changed() as file:
+            file |= {"prepared": {}, "prepared_place": None}
         self.written, self.holds_prepared = {}, False
 
     def last_committed(self):
-        place = self.mark()[0]
+        place = self.read()["place"]
         return place[1] if place and place[0] == self.timeline else None
 
     def close(self):
-        self.db.close()
-
-
-class _Transaction:
-    """A transaction in which no newer coordinator can open the state."""
-
-    def __init__(self, state: SqliteState) -> None:
-        self.state = state
-
-    def __enter__(self) -> None:
-        db, name = self.state.db, self.state.name
-        db.execute("BEGIN IMMEDIATE")
-        (epoch,) = db.execute("SELECT epoch FROM mark WHERE name = ?", (name,)).fetchone()
-        if epoch > self.state.epoch:
-            db.execute("ROLLBACK")
-            msg = f"state {name!r}: epoch {epoch} has taken over from {self.state.epoch}"
-            raise FencedError(msg)
-
-    def __exit__(self, kind: Any, *error: Any) -> None:
-        self.state.db.execute("COMMIT" if kind is None else "ROLLBACK")
-
-
-PROVIDERS = {"delta": "delta", "redis": "redis", "sqlite": "scenarios.stateful:SqliteStateProvider"}
+        pass
 
 
 def topology(data_dir: Path, kind: str, take: int, hook: str | None) -> Any:
     rows = lines(TXIDS)
-    made = MemoryTransactionalSpout if kind == "transactional" else OpaqueMemoryTransactionalSpout
-    source = made({0: rows[::2], 1: rows[1::2]}, ["line"], take=take)
+    source = memory_spout(kind, {0: rows[::2], 1: rows[1::2]}, ["line"], take)
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("count", Count(data_dir.with_name("hooks"), hook), 2).fields_grouping("split", ["word"])
     return builder.build_topology()
 
 
-def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of a scenario with a stateful bolt."""
+def arguments(argv: Sequence[str], stores: Iterable[str] = PROVIDERS) -> argparse.Namespace:
+    """Parse the arguments of a scenario with state in one of `stores`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("provider", choices=list(PROVIDERS))
+    parser.add_argument("provider", choices=list(stores))
     parser.add_argument("--conf", default="{}")
     parser.add_argument("--spout", choices=("transactional", "opaque"), default="transactional")
     parser.add_argument("--take", type=int, default=2)

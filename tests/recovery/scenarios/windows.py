@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from scenarios.stateful import Hooked, arguments, run_stateful
+from scenarios.words import memory_spout
 from txstorm import Duration, StatefulWindowedBolt, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.sinks import DeltaSink
-from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 FIELDS = ("unit", "at", "id", "value")
 LENGTH, SLIDE, LAG, LATENESS = 40, 20, 10, 15
@@ -51,22 +51,18 @@ RESULT = {"unit": str, "start": datetime, "end": datetime, "n": int, "total": in
 
 
 def topology(spout: str, take: int, bolt: Sums) -> Any:
-    made = MemoryTransactionalSpout if spout == "transactional" else OpaqueMemoryTransactionalSpout
-    source = made({number: rows(number) for number in range(PARTITIONS)}, FIELDS, take=take)
+    source = memory_spout(spout, {number: rows(number) for number in range(PARTITIONS)}, FIELDS, take)
     builder = TransactionalTopologyBuilder("windows", "rows", source, PARTITIONS)
     length, slide, lag = Duration(LENGTH / 1000), Duration(SLIDE / 1000), Duration(LAG / 1000)
     bolt.with_window(length, slide).with_key("unit").with_persistence()
     bolt.with_timestamp_field("at", unit="us").with_lag(lag).with_late_tuple_stream("late")
     builder.set_bolt("sums", bolt, 2).fields_grouping("rows", ["unit"])
-    builder.set_bolt(
-        "windows", DeltaSink("windows", dict.fromkeys(Sums.fields, str) | {"end": datetime}), 2
-    ).fields_grouping("sums", ["unit"])
-    builder.set_bolt("late", DeltaSink("late", dict.fromkeys(FIELDS, int) | {"unit": str})).global_grouping(
-        "sums", "late"
-    )
-    aggregate = WindowAggregate(
-        "unit", table="totals", retractions=True, n="count", total=("value", "sum"), last=("id", "last")
-    )
+    windows = DeltaSink("windows", dict.fromkeys(Sums.fields, str) | {"end": datetime})
+    builder.set_bolt("windows", windows, 2).fields_grouping("sums", ["unit"])
+    late = DeltaSink("late", dict.fromkeys(FIELDS, int) | {"unit": str})
+    builder.set_bolt("late", late).global_grouping("sums", "late")
+    columns = {"n": "count", "total": ("value", "sum"), "last": ("id", "last")}
+    aggregate = WindowAggregate("unit", table="totals", retractions=True, **columns)
     aggregate.with_window(length, slide).with_timestamp_field("at", unit="us").with_lag(lag)
     aggregate.with_allowed_lateness(Duration(LATENESS / 1000))
     builder.set_bolt("aggregate", aggregate, 2).fields_grouping("rows", ["unit"])

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    KeyedState,
-    MapState,
-    TransactionalTopologyBuilder,
-    run,
-)
+from watched import Gathering
+
+from txstorm import BasicBolt, Committer, KeyedState, MapState, TransactionalTopologyBuilder, run
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.operations.rewind import rewind
 from txstorm.sinks import DeltaSink, KafkaSink
@@ -36,6 +30,17 @@ def lines(txids: int) -> list[str]:
     return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(4 * txids)]
 
 
+def batches(spout: str) -> list[list[str]]:
+    """Return the words of each of `TXIDS` transactions."""
+    rows = lines(TXIDS)
+    halves = rows[::2], rows[1::2]
+    if spout == "file":
+        taken = [rows[i : i + 4] for i in range(0, len(rows), 4)]
+    else:
+        taken = [[line for half in halves for line in half[i : i + 2]] for i in range(0, len(halves[0]), 2)]
+    return [" ".join(batch).split() for batch in taken]
+
+
 class Split(BasicBolt):
     """A bolt that splits lines into words; raises for lines that begin with the word `poison`, if given."""
 
@@ -48,81 +53,87 @@ class Split(BasicBolt):
         for word in tuple["line"].split():
             collector.emit(word)
         if self.poison is not None and tuple["line"].startswith(self.poison):
-            msg = f"a line with {self.poison!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a line with {self.poison!r}")
 
 
-class Counts(BatchBolt, Committer):
+class Words(Gathering, Committer):
+    """Base of the committers."""
+
+    takes = "word"
+
+
+class Counts(Words):
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.counts, self.words = context.state("counts"), []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        for word in self.words:
-            self.counts.update(word, lambda old: (old or 0) + 1)
+        for word in self.taken:
+            self.context.state("counts").update(word, lambda old: (old or 0) + 1)
 
 
 class MergedCounts(Counts):
     state = replace(Counts.state, layout="merge")
 
 
-class Totals(BatchBolt, Committer):
+class Totals(Words):
     state = KeyedState("totals", key={}, value={"words": int, "letters": int, "txid": int})
 
-    def prepare(self, context, collector, attempt):
-        self.totals, self.attempt, self.words = context.state("totals"), attempt, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        old = self.totals.get((), {"words": 0, "letters": 0})
-        words, letters = old["words"] + len(self.words), old["letters"] + sum(map(len, self.words))
-        self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
+        totals = self.context.state("totals")
+        old = totals.get((), {"words": 0, "letters": 0})
+        words, letters = old["words"] + len(self.taken), old["letters"] + sum(map(len, self.taken))
+        totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
 
 
-class Lengths(BatchBolt, Committer):
+class Lengths(Words):
     """A committer with six states: counts of the words longer than 0 to 5 letters."""
 
     def __init__(self) -> None:
         self.states = [KeyedState(f"longer_{i}", key={"word": str}, value={"n": int}) for i in range(6)]
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.words = context, Counter()
-
-    def execute(self, tuple):
-        self.words[tuple["word"]] += 1
-
     def finish_batch(self):
         for i in range(6):
-            longer = {word: n for word, n in self.words.items() if len(word) > i}
+            longer = Counter(word for word in self.taken if len(word) > i)
             self.context.state(f"longer_{i}").update_many(longer, lambda old, n: (old or 0) + n)
 
 
-class Maps(BatchBolt, Committer):
+class Maps(Words):
     """A committer that counts in two maps of a database; even txids remove words that begin with z from one of them."""
 
     def __init__(self, url: str) -> None:
         words, lengths = SqlAlchemyBackend(url, "words"), SqlAlchemyBackend(url, "lengths")
         self.maps = [MapState("words", words), MapState("lengths", lengths, "transactional", allow_opaque_spout=True)]
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.attempt, self.words = context, attempt, Counter()
-
-    def execute(self, tuple):
-        self.words[tuple["word"]] += 1
-
     def finish_batch(self):
-        words, lengths = self.context.state("words"), self.context.state("lengths")
-        words.update_many(self.words, lambda old, n: (old or 0) + n)
-        for word, n in self.words.items():
+        words, lengths, counts = self.context.state("words"), self.context.state("lengths"), Counter(self.taken)
+        words.update_many(counts, lambda old, n: (old or 0) + n)
+        for word, n in counts.items():
             lengths.update(len(word), lambda old, n=n: (old or 0) + n)
             if word.startswith("z") and self.attempt.txid % 2 == 0:
                 words.remove(word)
+
+
+def map_rows(url: str) -> dict[str, dict[object, object]]:
+    """Return the actual rows of the maps."""
+    found = {}
+    for table, keys in (("words", [f'"{word}"' for word in WORDS]), ("lengths", [str(n) for n in range(1, 9)])):
+        backend = SqlAlchemyBackend(url, table)
+        rows = backend.multi_get(keys)
+        found[table] = {key: row.value for key, row in zip(keys, rows, strict=True) if row and row.value is not None}
+        backend.dispose()
+    return found
+
+
+def expected_map_rows(spout: str) -> dict[str, dict[str, int]]:
+    """Return the expected rows after an undisturbed run of the scenario with this spout."""
+    words: dict[str, int] = {}
+    lengths: dict[str, int] = {}
+    for txid, batch in enumerate(batches(spout), start=1):
+        for word in batch:
+            words[f'"{word}"'] = words.get(f'"{word}"', 0) + 1
+            lengths[str(len(word))] = lengths.get(str(len(word)), 0) + 1
+        if txid % 2 == 0:
+            words = {word: n for word, n in words.items() if not (word.startswith('"z') and word.strip('"') in batch)}
+    return {"words": words, "lengths": lengths}
 
 
 def spout(kind: str, txids: int, data_dir: Path) -> Any:
@@ -132,9 +143,13 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
         if not path.exists():
             path.write_text("\n".join(rows) + "\n")
         return FileSpout(path, max_batch_rows=4)
-    partitions = {0: rows[::2], 1: rows[1::2]}
-    made = MemoryTransactionalSpout if kind == "memory" else OpaqueMemoryTransactionalSpout
-    return made(partitions, ["line"], take=2)
+    return memory_spout(kind, {0: rows[::2], 1: rows[1::2]}, ["line"], 2)
+
+
+def memory_spout(kind: str, partitions: Mapping[int, Sequence[Any]], fields: Sequence[str], take: Any) -> Any:
+    """Build a spout over rows in memory: an opaque one, or one that replays the same rows."""
+    made = OpaqueMemoryTransactionalSpout if kind == "opaque" else MemoryTransactionalSpout
+    return made(partitions, fields, take=take)
 
 
 def topology(

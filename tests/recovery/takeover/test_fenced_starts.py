@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recovery_cases import ended
 
-from txstorm import BatchBolt, Committer, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.books.books import Books
 from txstorm.errors import FencedError
@@ -23,6 +24,7 @@ from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.rewind import rewind
 from txstorm.operations.savepoints import create_savepoint
 from txstorm.results.views import SinkView, StateView
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.tables.identity import table_ref
 from txstorm.storage.tables.intent import STAGED
@@ -32,22 +34,6 @@ WORDS = [["a"], ["b"], ["a"], ["c"], ["a"], ["b"]]
 NEW = ("changes/more", "state/more", "sinks/extra", "dead_letters")
 
 
-class Keep(BatchBolt, Committer):
-    """A committer that appends every word to the sink ``extra``."""
-
-    sinks = (SinkTable("extra", {"word": str}),)
-
-    def prepare(self, context, collector, attempt):
-        self.sink, self.words = context.sink("extra"), []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
-    def finish_batch(self):
-        for word in self.words:
-            self.sink.append(word)
-
-
 def go(data_dir: Path, txids: int, *, new: bool = False, **options: Any) -> None:
     """Run the old code, or the new one, which has three more tables, until `txids` transactions are committed."""
     spout = MemoryTransactionalSpout({0: WORDS[:txids]}, ["word"], 1)
@@ -55,13 +41,9 @@ def go(data_dir: Path, txids: int, *, new: bool = False, **options: Any) -> None
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
     if new:
         builder.set_bolt("more", CountByKey("word", table="more")).fields_grouping("words", ["word"])
-        builder.set_committer_bolt("keep", Keep(), 1).global_grouping("words")
+        builder.set_committer_bolt("keep", DeltaSink("extra", {"word": str}), 1).global_grouping("words")
         options["settings"] = {"on_error": "dead_letter"}
-    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True, **options)
-    handle.awaitTermination()
-    if handle.exception():
-        raise handle.exception()
-    assert handle.committed == txids
+    assert ended(builder.build_topology(), data_dir, **options).committed == txids
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import shutil
 from collections import Counter
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
-from map_cases import counted, of_spout
 from recovery_cases import check, ends, fails, killed, lose, one_published, open_books
-from scenarios.words import SPOUTS, TXIDS, lines
+from scenarios.words import SPOUTS, TXIDS, expected_map_rows, lines, map_rows
 from servers.kafka_reading import committed_records
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
@@ -27,11 +27,15 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize(("fault", "spout"), list(zip(FAULTS, cycle(SPOUTS))))
-def test_killed_and_its_ledger_is_lost(ends_as_undisturbed, place, fault, spout):
-    data_dir = place / "data"
-    killed(fault.replace(":", ":kill:"), data_dir, "--spout", spout)
+def lost(fault: str, data_dir: Path, *options: Any) -> None:
+    """Run until `fault` kills the run, then lose its ledger."""
+    killed(fault, data_dir, *options)
     lose(data_dir)
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip(FAULTS, cycle(SPOUTS))))
+def test_killed_and_its_ledger_is_lost(ends_as_undisturbed, data_dir, fault, spout):
+    lost(fault.replace(":", ":kill:"), data_dir, "--spout", spout)
     output = fails(data_dir, "--spout", spout)
     assert "has no ledger (ledger.db)" in output
     assert f"txstorm recover {data_dir}" in output
@@ -41,9 +45,8 @@ def test_killed_and_its_ledger_is_lost(ends_as_undisturbed, place, fault, spout)
     ends_as_undisturbed(data_dir, "--spout", spout)
 
 
-def test_lost_again_after_it_was_rebuilt(ends_as_undisturbed, place):
+def test_lost_again_after_it_was_rebuilt(ends_as_undisturbed, data_dir):
     """The ledger is rebuilt with a group published to only some tables, and lost again before its roll-forward."""
-    data_dir = place / "data"
     killed("p7.3.before:hang:2,p7.2.after:kill:2", data_dir)
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
         lose(data_dir)
@@ -55,10 +58,8 @@ def test_lost_again_after_it_was_rebuilt(ends_as_undisturbed, place):
     ends_as_undisturbed(data_dir)
 
 
-def test_a_dry_run_writes_nothing_and_shows_what_it_would(place):
-    data_dir = place / "data"
-    killed(one_published(2), data_dir, "--spout", "file")
-    lose(data_dir)
+def test_a_dry_run_writes_nothing_and_shows_what_it_would(data_dir):
+    lost(one_published(2), data_dir, "--spout", "file")
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
 
     shown = recover(data_dir, dry_run=True)
@@ -76,8 +77,7 @@ def test_a_dry_run_writes_nothing_and_shows_what_it_would(place):
     json.dumps(shown)
 
 
-def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(ends_as_undisturbed, place):
-    data_dir = place / "data"
+def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(ends_as_undisturbed, data_dir):
     ends(data_dir, "--spout", "file")
     lose(data_dir)
     found = recover(data_dir)
@@ -94,45 +94,33 @@ MAP_FAULTS = (
 )
 
 
-@pytest.fixture
-def maps(place: Path) -> str:
-    return f"sqlite:///{place / 'own.db'}"
-
-
 def ends_with_maps(data_dir: Path, spout: str, maps: str) -> None:
     ends(data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
-    assert counted(maps) == of_spout(spout)
+    assert map_rows(maps) == expected_map_rows(spout)
     check(data_dir, TXIDS)
 
 
 @pytest.mark.parametrize(("fault", "spout"), list(zip(MAP_FAULTS, cycle(SPOUTS))))
-def test_killed_around_the_puts_into_maps_and_its_ledger_is_lost(place, maps, fault, spout):
-    data_dir = place / "data"
-    killed(fault.replace(":", ":kill:"), data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
-    lose(data_dir)
+def test_killed_around_the_puts_into_maps_and_its_ledger_is_lost(data_dir, maps, fault, spout):
+    lost(fault.replace(":", ":kill:"), data_dir, "--spout", spout, "--tables", 1, "--maps", maps)
     recover(data_dir)
     ends_with_maps(data_dir, spout, maps)
 
 
-def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(place, maps):
-    data_dir = place / "data"
+def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(data_dir, maps):
     options = ["--tables", 1, "--maps", maps]
-    killed("p7.2.before:kill:2", data_dir, "--spout", "opaque", *options)
+    lost("p7.2.before:kill:2", data_dir, "--spout", "opaque", *options)
     for fault in ("p0.before:kill:1", "p7.2.written:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
-        lose(data_dir)
         assert recover(data_dir)["rolled_forward"] is not None
-        killed(fault, data_dir, "--spout", "opaque", *options)
-    lose(data_dir)
+        lost(fault, data_dir, "--spout", "opaque", *options)
     recover(data_dir)
     ends_with_maps(data_dir, "opaque", maps)
 
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.3.before:kill:2"])
-def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(place, maps, fault):
+def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(data_dir, maps, fault):
     """If no staged file records a map's position, recovery reads it from the commit mark in the database."""
-    data_dir = place / "data"
-    killed(fault, data_dir, "--tables", 1, "--maps", maps)
-    lose(data_dir)
+    lost(fault, data_dir, "--tables", 1, "--maps", maps)
     last = recover(data_dir, dry_run=True)["rolled_forward"][1]
     old = [file for file in data_dir.glob(f"maps/*/{STAGED}/*") if int(file.name.split("-")[1]) < last]
     assert old
@@ -143,11 +131,10 @@ def test_a_map_position_is_read_from_its_commit_mark_without_staged_files(place,
 
 
 @pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.2.written:kill:2"])
-def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(place, kafka_broker, fault):
-    data_dir, topic = place / "data", kafka_broker.make_topic(partitions=2)
+def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(data_dir, kafka_broker, fault):
+    data_dir, topic = data_dir, kafka_broker.make_topic(partitions=2)
     options = ["--tables", 1, "--kafka", kafka_broker.bootstrap, topic]
-    killed(fault, data_dir, *options)
-    lose(data_dir)
+    lost(fault, data_dir, *options)
     recover(data_dir)
     ends(data_dir, "--spout", "memory", *options)
     sent = Counter(record.key for record in committed_records(kafka_broker.bootstrap, topic))
@@ -175,14 +162,6 @@ def test_without_tables_there_is_nothing_to_rebuild_from(place):
     (place / "empty").mkdir()
     with pytest.raises(DataDirectoryError, match="expected tables to rebuild its ledger from, found none"):
         recover(place / "empty")
-
-
-def restore_older(data_dir: Path, uri: str, version: int) -> None:
-    """Restore a table to an older version, as if it came from an older backup than the other tables."""
-    log = data_dir / uri / "_delta_log"
-    for entry in log.glob("*.json"):
-        if int(entry.stem) > version:
-            entry.unlink()
 
 
 def test_tables_of_two_topologies(ended, place):
@@ -215,19 +194,18 @@ def test_tables_with_different_attempts_of_a_txid_are_refused(ended, place):
         recover(ended)
 
 
-def test_a_table_from_an_older_copy(place):
-    data_dir = place / "data"
+def test_a_table_from_an_older_copy(data_dir):
     ends(data_dir)
     lose(data_dir)
-    restore_older(data_dir, "sinks/words", 3)
+    for entry in (data_dir / "sinks/words/_delta_log").glob("*.json"):
+        if int(entry.stem) > 3:
+            entry.unlink()
     with pytest.raises(TableCorrupt, match=r"table sinks/words: the history knows it at version \d+, found it at"):
         recover(data_dir)
 
 
-def test_a_damaged_staged_file_of_the_last_group(place):
-    data_dir = place / "data"
-    killed(one_published(2), data_dir)
-    lose(data_dir)
+def test_a_damaged_staged_file_of_the_last_group(data_dir):
+    lost(one_published(2), data_dir)
     found = recover(data_dir, dry_run=True)
     last = found["rolled_forward"][1]
     damaged = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +27,34 @@ from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.standby import real_end
 from txstorm.state.store import StateStore
 
+ALONE = {"max_group_txids": 1}
+
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
-def test_a_standby_takes_over_from_a_killed_driver(drive: Drive, place: Path):
-    first = drive()
-    first.leads()
-    second = drive("--standby")
+@pytest.mark.parametrize(
+    "driving", ["sqlite", "zookeeper", pytest.param("delta", marks=pytest.mark.long)], indirect=True
+)
+def test_a_standby_takes_over_from_a_killed_driver(driving: Drive, data_dir: Path):
+    """With a ledger elsewhere it takes over when the killed driver's lease has expired."""
+    first = driving.leader()
+    second = driving("--standby")
     second.says(f"life: standing by for 'life' (pid {first.pid} on ")
-    refused = drive()
-    code, told = refused.ends()
+    code, told = driving().ends()
     assert (code, told["error"]["type"]) == (3, "HeldError")
     assert f"pid {first.pid} " in told["error"]["message"]
-    assert f"pid {first.pid} " in read_status(place / "data")["holder"]
+    assert f"pid {first.pid} " in read_status(data_dir)["holder"]
 
     first.kill()
     second.leads()
     assert f"life: taking over from 'life' (pid {first.pid} on" in second.said
-    told = kill(place / "data")
-    assert second.ends()[0] == 0
-    assert_as_undisturbed(place / "data", told["committed_txid"])
+    second.ends_killed()
 
 
 @pytest.mark.integration
-def test_two_standbys_take_over_one_after_the_other(drive, place):
-    first = drive()
-    first.leads()
+def test_two_standbys_take_over_one_after_the_other(drive: Drive):
+    first = drive.leader()
     waiting = [drive("--standby"), drive("--standby")]
     for one in waiting:
         one.says(f"standing by for 'life' (pid {first.pid} ")
@@ -64,36 +65,31 @@ def test_two_standbys_take_over_one_after_the_other(drive, place):
     third.says(f"standing by for 'life' (pid {second.pid} on")
     second.kill()
     third.leads()
-    told = kill(place / "data")
-    assert third.ends()[0] == 0
-    assert_as_undisturbed(place / "data", told["committed_txid"])
+    third.ends_killed()
 
 
 @pytest.mark.integration
-def test_kill_ends_the_run_and_those_that_stand_by_for_it(drive, place):
-    first = drive()
-    first.leads()
+def test_kill_ends_the_run_and_those_that_stand_by_for_it(drive: Drive, data_dir: Path):
+    first = drive.leader()
     waiting = [drive("--standby"), drive("--standby")]
     for one in waiting:
         one.says("standing by for")
-    told = kill(place / "data")
-    assert told["ended"]
+    last = kill(data_dir)["committed_txid"]
     assert first.ends()[0] == 0
     for one in waiting:
         code, said = one.ends()
         assert (code, said["error"]["type"]) == (0, "KilledError")
         assert "topology 'life' was killed by pid " in one.said
-    assert read_status(place / "data")["mode"] == "killed"
-    assert_as_undisturbed(place / "data", told["committed_txid"])
+    assert read_status(data_dir)["mode"] == "killed"
+    assert_as_undisturbed(data_dir, last)
 
-    again = drive("--standby", "--until-txid", str(told["committed_txid"] + 3))
+    again = drive("--standby", "--until-txid", str(last + 3))
     assert again.ends()[0] == 0  # what ended an earlier run does not end this one
 
 
 @pytest.mark.integration
-def test_a_standby_is_interrupted_and_does_not_disturb_the_leader(drive, place):
-    first = drive()
-    first.leads()
+def test_a_standby_is_interrupted_and_does_not_disturb_the_leader(drive: Drive):
+    first = drive.leader()
     second = drive("--standby")
     second.says("standing by for")
     code, told = second.interrupt()
@@ -164,13 +160,13 @@ class Standby(threading.Thread):
         return self.handle
 
 
-def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held, place):
+def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held, place, data_dir):
     standby = Standby(place, until_txid=3)
     standby.waits()
     assert standby.engine.calls == ["start", "warm up"]
     assert standby.told[0].startswith("life: standing by for 'first' (pid ")
     assert held.children("") == []
-    assert not (place / "data" / "format.json").exists()
+    assert not (data_dir / "format.json").exists()
     assert standby.handle is None
 
     held.close()
@@ -179,13 +175,13 @@ def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held
     assert handle.committed == 3
     assert standby.told[-1].startswith("life: taking over from 'first'")
     assert standby.engine.calls == ["start", "warm up", "start", "close"]
-    assert_as_undisturbed(place / "data", 3)
+    assert_as_undisturbed(data_dir, 3)
 
 
-def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_back(held, place):
+def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_back(held, place, data_dir):
     standby = Standby(place)
     standby.waits()
-    Books(held, place / "data" / "intents").write_identity(Identity("other", "0" * 32), None)
+    Books(held, data_dir / "intents").write_identity(Identity("other", "0" * 32), None)
     held.release()
     standby.join(60)
     assert isinstance(standby.error, DataDirectoryError)
@@ -200,8 +196,7 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
     def away(self: SqliteLedger, seconds: float) -> bool:
         asked.append(seconds)
         if len(asked) < 3:
-            msg = "no answer"
-            raise TxstormError(msg)
+            raise TxstormError("no answer")
         return real(self, seconds)
 
     monkeypatch.setattr(SqliteLedger, "wait_free", away)
@@ -212,10 +207,10 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
     standby.returned().awaitTermination()
 
 
-def test_without_standby_a_held_lease_is_refused(held, place):
+def test_without_standby_a_held_lease_is_refused(held, place, data_dir):
     engine = Recorder()
     with pytest.raises(HeldError, match="'first'"):
-        run(life(Diary(place / "diary")), engine=engine, data_dir=place / "data")
+        run(life(Diary(place / "diary")), engine=engine, data_dir=data_dir)
     assert engine.calls == []
 
 
@@ -228,24 +223,6 @@ def lock(place: Path) -> Path:
     return place / "data" / "ledger.db.lock"
 
 
-@pytest.fixture
-def go(place: Path) -> Iterator[Callable[..., RunHandle]]:
-    """Yield a function that starts the topology in this process, one txid per group; the run ends with the test.
-
-    Its committer calls `trouble` with every txid, before the decision.
-    """
-    started: list[RunHandle] = []
-
-    def go(trouble: Callable[[int], object] | None = None, **options: Any) -> RunHandle:
-        topology = life(Diary(place / "diary"), 0.002, trouble=trouble, max_group_txids=1)
-        started.append(run(topology, engine="local", data_dir=place / "data", **options))
-        return started[-1]
-
-    yield go
-    for handle in started:
-        handle.stop()
-
-
 def fenced(handle: RunHandle) -> str:
     """Return the messages of a run that steps down."""
     with pytest.raises(FencedError) as caught:
@@ -253,25 +230,22 @@ def fenced(handle: RunHandle) -> str:
     return str(caught.value)
 
 
-def next_txid(data_dir: Path) -> int:
-    with open_books(data_dir) as books:
-        return books.currtx()
-
-
-def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, place, lock):
+def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, data_dir, lock):
     def lose(txid: int) -> None:
         if txid == 4:
-            eventually(lambda: next_txid(place / "data") == 4)  # the transaction before may still be on its way
+            eventually(
+                lambda: read_status(data_dir)["committed_txid"] == 3
+            )  # the transaction before may still be on its way
             lock.unlink()
 
-    handle = go(lose)
+    handle = go(trouble=lose, settings=ALONE)
     assert "its lock file was removed; another run may lead" in fenced(handle)
-    assert published(place / "data") == {3}
-    with open_books(place / "data") as books:
+    assert published(data_dir) == {3}
+    with open_books(data_dir) as books:
         assert (books.currtx(), books.live_intents()) == (4, [])
 
 
-def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, place, lock, monkeypatch):
+def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, data_dir, lock, monkeypatch):
     real = Books.decide
 
     def decide(books: Books, intent: Any) -> None:
@@ -281,26 +255,25 @@ def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, place, lo
 
     with monkeypatch.context() as patch:
         patch.setattr(Books, "decide", decide)
-        fenced(go())
-    assert published(place / "data") == {5}
-    with open_books(place / "data") as books:
+        fenced(go(settings=ALONE))
+    assert published(data_dir) == {5}
+    with open_books(data_dir) as books:
         assert [intent.last for intent in books.live_intents()] == [6]
 
-    go(until_txid=12).awaitTermination()  # behind all that was planned
-    assert_as_undisturbed(place / "data", 12)
+    go(until_txid=12, settings=ALONE).awaitTermination()  # behind all that was planned
+    assert_as_undisturbed(data_dir, 12)
 
 
-def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place, lock):
-    handle = go()
-    eventually(lambda: handle.committed > 1)
-    deactivate(place / "data")
+def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place, data_dir, lock):
+    handle = go(settings=ALONE, more=2)
+    deactivate(data_dir)
     eventually(lambda: handle.phase == "inactive" and not handle.in_flight)
     before = handle.committed
     # Once that is told, there is nothing more to write.
     eventually(lambda: _told(place) == ("inactive", [], before))
     lock.unlink()
     fenced(handle)
-    with open_books(place / "data") as books:
+    with open_books(data_dir) as books:
         assert books.currtx() == before + 1
 
 
@@ -316,32 +289,28 @@ def _told(place: Path) -> tuple[str, list[Any], int]:
     [("before", "another coordinator has taken over: epoch 1 is"), ("after", "a coordinator with epoch 2 has taken")],
 )
 def test_without_a_lease_to_check_the_epochs_of_ledger_and_tables_fence_as_well(
-    go, drive, place, lock, monkeypatch, moment, message
+    go, drive, data_dir, lock, monkeypatch, moment, message
 ):
     """The stale coordinator is frozen around its decision while another process takes over and continues."""
     refusals: list[str] = []
+    real = Books.decide
 
     def take_over() -> None:
         lock.unlink()
         taker = drive("--until-txid", "9")
         assert taker.ends()[0] == 0, taker.said
 
-    def decide(real: Any, books: Books, intent: Any) -> None:
-        if intent.last != 4:
-            real(books, intent)
-            return
-        if moment == "before":
+    def decide(books: Books, intent: Any) -> None:
+        if intent.last == 4 and moment == "before":
             take_over()
         real(books, intent)
-        take_over()
+        if intent.last == 4:
+            take_over()
 
-    def publish(real: Any, store: StateStore, intent: Any, epoch: int) -> Any:
-        return real(store, intent, epoch)
-
-    def noted(real: Any, call: Any) -> Any:
+    def noted(call: Any) -> Any:
         def calling(*arguments: Any) -> Any:
             try:
-                return call(real, *arguments)
+                return call(*arguments)
             except FencedError as error:
                 refusals.append(str(error))
                 raise
@@ -349,12 +318,12 @@ def test_without_a_lease_to_check_the_epochs_of_ledger_and_tables_fence_as_well(
         return calling
 
     monkeypatch.setattr(FileLease, "check", lambda self: None)
-    monkeypatch.setattr(Books, "decide", noted(Books.decide, decide))
-    monkeypatch.setattr(StateStore, "publish", noted(StateStore.publish, publish))
-    fenced(go())
+    monkeypatch.setattr(Books, "decide", noted(decide))
+    monkeypatch.setattr(StateStore, "publish", noted(StateStore.publish))
+    fenced(go(settings=ALONE))
     assert len(refusals) == 1
     assert message in refusals[0]
-    assert_as_undisturbed(place / "data", 9)
+    assert_as_undisturbed(data_dir, 9)
 
 
 def test_whatever_a_run_dies_of_that_has_lost_its_lease_it_says_so(go, lock, monkeypatch):
@@ -363,7 +332,7 @@ def test_whatever_a_run_dies_of_that_has_lost_its_lease_it_says_so(go, lock, mon
         raise FileNotFoundError(2, "No such file or directory", "a file that the other one swept")
 
     monkeypatch.setattr(Books, "decide", decide)
-    assert "its lock file was removed" in fenced(go())
+    assert "its lock file was removed" in fenced(go(settings=ALONE))
 
 
 def test_the_loss_of_the_lease_is_named_and_what_came_of_it_is_its_cause(place):
@@ -379,6 +348,6 @@ def test_the_loss_of_the_lease_is_named_and_what_came_of_it_is_its_cause(place):
 
 
 def test_process_all_available_raises_when_the_lease_is_lost(go, lock):
-    handle = go(lambda txid: lock.unlink() if txid == 4 else None)
+    handle = go(trouble=lambda txid: lock.unlink() if txid == 4 else None, settings=ALONE)
     with pytest.raises(FencedError):
         handle.processAllAvailable()
