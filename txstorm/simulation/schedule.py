@@ -133,7 +133,7 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
         depth=1 + int(draw() * 8),
         group=1 + int(draw() * (1 if external else 4)),
         turns=(1, 1, 1, 2, 3)[int(draw() * 5)],
-        trouble=(5, 15, 40)[int(draw() * 3)],
+        trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,

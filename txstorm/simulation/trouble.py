@@ -1,4 +1,4 @@
-"""Trouble in a simulated world: faults between steps, user requests, and an operator's savepoints and rewinds."""
+"""Trouble in a simulated world: requests of users and operators, other processes, and power cuts."""
 
 from __future__ import annotations
 
@@ -368,6 +368,6 @@ def _stop(world: World, process: Process) -> None:
 
 TROUBLE = (
     *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
-    *(rewind, rewind, rewind, back_and_forth),
-    *(deploy, deploy, stand_by, stand_by, power_cut, power_cut),
+    *(rewind, rewind, rewind, rewind, back_and_forth, back_and_forth),
+    *(deploy, deploy, deploy, stand_by, stand_by, power_cut, power_cut),
 )
