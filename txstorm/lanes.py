@@ -109,7 +109,14 @@ class Calls(Protocol):
 
 
 class Lanes(Protocol):
-    """Port: everything by which work runs concurrently, waits, and knows the time."""
+    """Port: everything by which work runs concurrently, waits, and knows the time.
+
+    Attributes:
+        longest: the seconds after which a driver with transactions in flight looks around although nothing has woken
+            it, for requests and timeouts. Infinite in some simulated worlds: there a lost wake-up is never made up for.
+    """
+
+    longest: float = 0.5
 
     def now(self) -> int:
         """Return the wall-clock time in UTC microseconds since 1970, for the timestamps of transactions."""

@@ -105,6 +105,7 @@ def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTab
         if table.log.app_version(ref.txid_app(owner)) is not None:
             table.secure()
             return
+        table.secure()  # no power failure may lose a version before the one that is committed now
         try:
             table.log.commit(_commit(table, rewind, todo, epoch, now))
         except ConflictError:

@@ -113,6 +113,7 @@ class Inbox:
     def __init__(self, lanes: Lanes) -> None:
         self.timers = Timers(lanes.monotonic)
         self._patience = SHORTEST
+        self._longest = lanes.longest
         self._calls = lanes.calls()
 
     def put(self, call: Call) -> None:
@@ -135,9 +136,9 @@ class Inbox:
     def next(self, *, idle: bool) -> Call | None:
         """Wait for the next call and return it; return None if a timer is due or the polling interval ends first.
 
-        While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`.
+        While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`; otherwise it is `Lanes.longest`.
         """
-        longest = self._patience if idle else LONGEST
+        longest = self._patience if idle else self._longest
         self._patience = min(LONGEST, self._patience * 2) if idle else SHORTEST
         try:
             return self._calls.get(timeout=self.timers.wait(longest))

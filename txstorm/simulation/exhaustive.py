@@ -163,7 +163,9 @@ def _next(commands: Sequence[tuple[int, str]], struck: Sequence[Struck]) -> Iter
 def _small(scope: Scope) -> Schedule:
     """Return the schedule of a world without faults that commits three transactions before it heals."""
     for index in count():
-        calm = replace(drawn(0, index), trouble=0, flaky=0, external=False, spark=False, strikes=(), notices=False)
+        calm = replace(
+            drawn(0, index), trouble=0, flaky=0, external=False, spark=False, strikes=(), notices=False, polls=True
+        )
         shape = replace(calm, **vars(scope), partitions=1, depth=TXIDS, turns=6)
         world = _Watched(shape)
         world.run()

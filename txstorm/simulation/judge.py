@@ -59,8 +59,13 @@ class Judge:
 
     # -- when something is written ------------------------------------------------------------------------------
 
-    def before_ledger(self, process: Process, changed: Mapping[str, Entry | None]) -> None:
-        """Check a write that `process` is about to make to the ledger."""
+    def before_ledger(self, process: Process, changed: Mapping[str, Entry | None], *, durable: bool) -> None:
+        """Check a write that `process` is about to make to the ledger; a power cut may take one that is not durable."""
+        if not durable:
+            at = self._world.entries.at
+            planned = [path for path in changed if path.startswith(f"{names.META}/") and path in at]
+            if changed.keys() - {names.STATUS, *planned}:
+                raise Violation(6, f"{process} writes {sorted(changed)}, and a power cut could take that")
         moves = changed.get(names.CURRTX)
         currtx = self.currtx if moves is None else self._value(moves.value)
         rewound = DECIDED in changed and changed[DECIDED] is None
@@ -100,6 +105,7 @@ class Judge:
                 raise Violation(6, f"of {sorted(before)} only {tables} stays recorded")
             self._lives[uri][1] = self.currtx - 1
         for uri in tables.keys() - before:
+            self._world.tables[uri].check_durable(0, f"{uri} is recorded")
             self._lives[uri] = [self.currtx - 1, None]
         stand = {uri: self._at(self._world.tables[uri]) for uri in tables}
         if tables != stand:
@@ -119,7 +125,7 @@ class Judge:
         if entry is not None:
             self.history(self._value(entry.value))
             return
-        kept = {(row["timeline"], row["txid"]) for row in self._world.history}
+        kept = {(row["timeline"], row["txid"]) for row in self._world.history[: self._world.history_synced]}
         for row in self._value(self._world.entries.at[path].value):
             if (row["timeline"], row["txid"]) not in kept:
                 raise Violation(6, f"the row of txid {row['txid']} is removed and is not in the history")
@@ -350,6 +356,22 @@ class Judge:
             last = state.currtx + len(state.entries) - 1
             if last >= min(state.held):
                 raise Violation(9, f"{process} has to wait with txid {min(state.held)}: {state}")
+
+    def after_power_cut(self) -> None:
+        """Check that everything completed, decided and saved is still there."""
+        entries = self._world.entries
+        recorded = entries.at.get(names.TABLES)
+        for uri, txid in ({} if recorded is None else self._value(recorded.value)).items():
+            stored = self._world.tables[uri]
+            if not stored.versions or self._at(stored) < txid:
+                raise Violation(6, f"a power cut sets {uri} back, which has completed txid {txid}")
+        for intent in self._intents.values():
+            for table in intent["tables"]:
+                if table["staged"]["path"] not in self._world.tables[table["uri"]].rows:
+                    raise Violation(6, f"a power cut takes the rows of {table['uri']} for txid {intent['txids'][-1]}")
+        for stored in self._world.tables.values():
+            if max(self._saved(stored), default=-1) >= len(stored.versions):
+                raise Violation(6, f"a power cut takes a version of {stored.uri} that a savepoint names")
 
     # -- when the world has healed -------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txstorm.errors import FencedError, HeldError, TxstormError
@@ -12,6 +12,10 @@ from txstorm.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 if TYPE_CHECKING:
     from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
+
+
+HOST = "simulated"
+"""The machine of all processes."""
 
 
 class Injected(TxstormError):
@@ -45,6 +49,23 @@ class Entries:
         self.at: dict[str, Entry] = {}
         self.below: dict[str, dict[str, Entry]] = {}
         self.holder: SimLedger | None = None
+        self._unsynced: list[dict[str, Entry | None]] = []  # of the commits since the last durable one: what was before
+
+    def commit(self, changed: Mapping[str, Entry | None], *, durable: bool) -> None:
+        """Apply a commit; a power cut may undo one that is not `durable` until a durable one follows."""
+        if durable:
+            self._unsynced.clear()
+        else:
+            self._unsynced.append({path: self.at.get(path) for path in changed})
+        self.update(changed)
+
+    def lose(self, below: Callable[[int], int]) -> int:
+        """Undo some of the last commits, as a power cut may; return how many."""
+        lost = below(len(self._unsynced) + 1) if self._unsynced else 0
+        for _ in range(lost):
+            self.update(self._unsynced.pop())
+        self._unsynced.clear()
+        return lost
 
     def update(self, changed: Mapping[str, Entry | None]) -> None:
         """Put or remove entries: path → new entry, None to remove it."""
@@ -74,7 +95,7 @@ class SimLedger:
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
-        self._process = process
+        self._process = self.process = process
         self._entries = world.entries
         self._at = world.entries.at
         self._notices = world.schedule.notices
@@ -114,8 +135,8 @@ class SimLedger:
             if after is not there:
                 changed[path] = after
         with self._world.judging():
-            self._world.judge.before_ledger(self._process, changed)
-        self._entries.update(changed)
+            self._world.judge.before_ledger(self._process, changed, durable=durable)
+        self._entries.commit(changed, durable=durable)
         if kind == CRASH_AFTER:
             self._process.dies()
         if kind == PAUSE_AFTER:
@@ -125,9 +146,11 @@ class SimLedger:
 
     def acquire(self, owner: str) -> None:
         """Acquire the lease."""
+        self._world.reads(self._process, "ledger acquire", owner)
         if self._entries.holder is not None:
             raise HeldError(f"another process has the lease, {owner} cannot")
-        self._entries.holder = self
+        self._entries.holder, self._process.waits = self, False
+        self._process.before = self._world.fences()
 
     def check_lease(self) -> None:
         """Raise `FencedError` if the lease is lost and the process can already notice it."""
@@ -147,7 +170,9 @@ class SimLedger:
 
     def holder(self) -> str | None:
         """Return the holder of the lease."""
-        return None if self._entries.holder is None else "a process"
+        self._world.reads(self._process, "ledger holder", "")
+        holder = self._entries.holder
+        return None if holder is None else f"pid {holder.process} on {HOST}"
 
     def close(self) -> None:
         """Release the lease, when the process has ended its work."""

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 TOPOLOGY, INCARNATION = "sim", "sim"
 CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
-CONFLICT, PAUSE, PAUSE_AFTER = "conflict", "paused_coordinator", "paused_after_write"
-STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE_AFTER, PAUSE_AFTER)
+CONFLICT, PAUSE, PAUSE_AFTER, POWER = "conflict", "paused_coordinator", "paused_after_write", "power_cut"
+STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE_AFTER, PAUSE_AFTER, POWER)
 """Faults that can occur at a step; a kind listed twice is drawn twice as often."""
 
 RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
@@ -20,18 +20,19 @@ THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
 HEARTBEAT, CREATING = "heartbeat", "paused_before_creation"
-STANDBY, POWER = "stand_by", "power_cut"
+STANDBY, KILLED, UNPOLLED, UNSYNCED = "stand_by", "killed", "polling_off", "unsynced_write_lost"
 HANGS, WORKER, REFUSED = "call_hangs", "worker_dies", "step_of_a_dead_process"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, THINNING, REPLAYED, LIE, DAMAGE, INACTIVE),
     *(ADDED, DROPPED, LEFT_OUT, HEARTBEAT, CREATING, HANGS, WORKER, REFUSED),
+    *(STANDBY, KILLED, UNPOLLED, UNSYNCED),
 )
 SOON = 16
-EXTERNAL, SPARK = 0.2, 0.25
+EXTERNAL, SPARK, POLLS = 0.2, 0.25, 0.7
 STRIKE_STEPS = 160
-DRAWS = 17
+DRAWS = 18
 """Number of random numbers from which a schedule is drawn."""
 
 
@@ -60,6 +61,7 @@ class Schedule:
         external: whether committers change a user's database; then only one coordinator leads at a time.
         ahead: whether committers may finish ahead of their turn.
         spark: whether the last table is written by Spark.
+        polls: whether drivers look around while transactions are in flight; otherwise only events and timers wake them.
         strikes: the faults, in the order of their steps.
     """
 
@@ -78,6 +80,7 @@ class Schedule:
     ahead: bool
     spark: bool
     strikes: tuple[Strike, ...]
+    polls: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return all choices of the schedule, from which `from_json` builds it again."""
@@ -130,11 +133,12 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
         depth=1 + int(draw() * 8),
         group=1 + int(draw() * (1 if external else 4)),
         turns=(1, 1, 1, 2, 3)[int(draw() * 5)],
-        trouble=(5, 15, 40)[int(draw() * 3)],
+        trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,
         ahead=draw() < 0.7,
         spark=draw() < SPARK,
         strikes=tuple([Strike(step, kind) for step, kind in sorted(strikes)]),
+        polls=draw() < POLLS,
     )

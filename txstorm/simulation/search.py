@@ -216,6 +216,8 @@ def _smaller(schedule: Schedule | Setting) -> Iterator[Schedule | Setting]:
         yield replace(schedule, external=False)
     if schedule.spark:
         yield replace(schedule, spark=False)
+    if not schedule.polls:
+        yield replace(schedule, polls=True)
 
 
 def story(found: Found) -> str:
@@ -234,7 +236,7 @@ def _description(found: Found, small: Found) -> str:
         f"made smaller: {small.what}",
         f"  {'opaque' if schedule.opaque else 'transactional'} spout, {schedule.partitions} partitions, "
         f"{schedule.tables} tables{' (the last by Spark)' if schedule.spark else ''}, depth {schedule.depth}, "
-        f"group {schedule.group}, {schedule.turns} turns",
+        f"group {schedule.group}, {schedule.turns} turns{'' if schedule.polls else ', polling off'}",
         f"  strikes: {strikes}",
     ]
     return "\n".join([*head, *(f"  {line}" for line in trace(schedule))])

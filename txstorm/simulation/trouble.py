@@ -1,10 +1,11 @@
-"""Trouble in a simulated world: faults between steps, user requests, and an operator's savepoints and rewinds."""
+"""Trouble in a simulated world: requests of users and operators, other processes, and power cuts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from txstorm.books.requests import ACTIVATE, DEACTIVATE, KILL
 from txstorm.books.rewind import Rewind
 from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.errors import DataDirectoryError
@@ -21,7 +22,6 @@ from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import SINK, STATE
 
 if TYPE_CHECKING:
-    from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
 
 
@@ -276,6 +276,51 @@ def _keep_up_now(world: World, process: Process) -> None:
         world.lets_run(30, jumps=2)
 
 
+def stand_by(world: World) -> None:
+    """Start a run that stands by for the leader; then that one ends or loses its lease, and the other one has to lead.
+
+    If the leader is ended with ``txstorm kill``, the other one has to end as well.
+    """
+    first = world.leader()
+    if first is None or not first.opened or first.is_frozen:
+        return
+    second = world.start(standby=True)
+    world.count(kinds.STANDBY, f"{second} stands by for {first}")
+    world.lets_run(20 + world.below(60), jumps=1 + world.below(3))
+    how = world.below(3 if world.schedule.external else 5)
+    if how == 0:
+        world.ended(first, "is dead")
+    elif how == 1:
+        _stop(world, first)
+    elif how == 2:
+        operator, first.stops = world.process("command"), True
+        world.count(kinds.KILLED, f"{operator} kills {first}")
+        operate(world, operator, lambda: operator.asks(KILL, wait_seconds=10.0 * world.below(2)))
+    else:
+        lose_lease(world)
+        first.frozen = world.scheduler.picks + 200 * (how - 3)
+    world.lets_run(PATIENCE, lambda: second not in world.processes or second.opened, jumps=60)
+    if second in world.processes and second.waits and world.entries.holder is None:
+        world.violates(7, f"{second} stands by, and does not acquire the lease")
+    status = world.status()
+    if second.opened and status["mode"] == "killed" and f"pid {status['pid']} on" in str(second.told):
+        world.violates(7, f"{second} leads, though {status['pid']} was killed while it stood by")
+
+
+def power_cut(world: World) -> None:
+    """Cut the power when something is not synced, often while a start follows one that died before it synced."""
+    process = world.leader() or world.start()
+    if world.below(2):
+        world.at_sync = Process.dies
+        world.more()
+        world.lets_run(400, lambda: process not in world.processes, jumps=10)
+        world.start()
+    world.at_sync = world.cut
+    world.more()
+    world.lets_run(400, lambda: not world.processes, jumps=10)
+    world.at_sync = None
+
+
 def savepoint(world: World) -> None:
     """Create a savepoint of the last committed transaction."""
     process = world.processes[world.below(len(world.processes))] if world.processes else None
@@ -299,7 +344,7 @@ def deactivate(world: World) -> None:
     active = process.is_inactive
     operator = world.process("command")
     world.count(kinds.INACTIVE, f"{process} is {'' if active else 'de'}activated")
-    operate(world, operator, lambda: operator.activates(active=active))
+    operate(world, operator, lambda: operator.asks(ACTIVATE if active else DEACTIVATE))
 
 
 def _stop(world: World, process: Process) -> None:
@@ -323,6 +368,6 @@ def _stop(world: World, process: Process) -> None:
 
 TROUBLE = (
     *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
-    *(rewind, rewind, rewind, back_and_forth),
-    *(deploy, deploy),
+    *(rewind, rewind, rewind, rewind, back_and_forth, back_and_forth),
+    *(deploy, deploy, deploy, stand_by, stand_by, power_cut, power_cut),
 )

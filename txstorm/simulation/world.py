@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from txstorm.books.requests import ACTIVATE
 from txstorm.coordinator.machine import FIRST_TXID, Config
-from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
-from txstorm.ledger.paths import DROPPED, EPOCH
+from txstorm.errors import BlockedError, FencedError, KilledError, StateError, TableCorrupt, TxstormError
+from txstorm.ledger.paths import DROPPED, EPOCH, STATUS, TABLES
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Stored
 from txstorm.simulation.expected import Violation
@@ -53,6 +54,8 @@ class World:
         trace: descriptions of the events; None if not requested.
         code: the tables that the topology's code has now; `drop`: those that starts may drop.
         late_creation: whether the next process that creates a table is paused between the ledger's answer and that.
+        at_sync: called once, with the next process that is about to sync what it has written.
+        history_synced: number of rows of the history that no power cut can take.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class World:
         self.draw = after_drawn(schedule) if draw is None else draw
         self.entries, self.values = Entries(), Values()
         self.history: list[Mapping[str, Any]] = []
+        self.history_synced = 0
         self.available = [1 + self.below(3) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
         self.news = 0  # number of changes to the source
@@ -92,7 +96,10 @@ class World:
         self._names, self._uniques = 0, 0
         self._todo: list[Callable[[], None]] = []
         self.late_creation = False
+        self.at_sync: Callable[[Process], object] | None = None
         self._healing = False
+        if not schedule.polls:
+            self.counts[kinds.UNPOLLED] += 1
 
     def add(self) -> None:
         """Add a sink or a state to the code."""
@@ -134,8 +141,11 @@ class World:
         return not self._healing and self.below(100) < self.schedule.flaky
 
     def hang(self) -> float:
-        """Return for how many seconds a call hangs: less than a timeout allows, more, or for ever."""
-        return (1.0, 30.0, 100.0, 1e9)[self.below(4)]
+        """Return for how many seconds a call hangs: less than a timeout allows, more, or for ever.
+
+        Only a driver that polls notices that time is up.
+        """
+        return (1.0, 30.0, 100.0, 1e9)[self.below(4 if self.schedule.polls else 3)]
 
     def passes(self, process: Process, what: str, about: object) -> str | None:
         """Take a step of `process`; return the kind of fault, if any, that the caller has to carry out itself."""
@@ -201,7 +211,34 @@ class World:
         if kind == kinds.PAUSE:
             self.pause(process)
             return None
+        if kind == kinds.POWER:
+            self.acts(self._power_fails)
         return kind
+
+    def syncs(self, process: Process) -> None:
+        """Note that `process` is about to sync what it has written."""
+        if (call := self.at_sync) is not None and not self._healing:
+            self.at_sync = None
+            call(process)
+
+    def cut(self, process: Process) -> None:
+        """Cut the power at a step of `process`."""
+        self.count(kinds.POWER, f"at a step of {process}")
+        self.acts(self._power_fails)
+
+    def _power_fails(self) -> None:
+        """Kill all processes, and lose any of what was not synced."""
+        for process in list(self.processes):
+            self.ended(process, "loses power")
+        self.entries.holder = None
+        lost = {uri: versions for uri, stored in self.tables.items() if (versions := stored.lose(self.below))}
+        commits, rows = self.entries.lose(self.below), len(self.history) - self.history_synced
+        if rows and self.below(2):
+            del self.history[self.history_synced :]
+        self.history_synced = len(self.history)
+        if lost or commits:
+            self.count(kinds.UNSYNCED, f"{commits} commits of the ledger, versions {lost}")
+        self.judge.after_power_cut()
 
     def creates(self, process: Process, uri: str) -> None:
         """Pause `process` before it creates a table, if that is due: usually, it is fenced when it wakes up."""
@@ -281,10 +318,11 @@ class World:
         self.available[self.below(len(self.available))] += 1 + self.below(3)
         self.news += 1
 
-    def start(self) -> Process:
-        """Start a new process that becomes the leader, no matter which process had the lease."""
-        self.entries.holder = None
-        process = self.process("c")
+    def start(self, *, standby: bool = False) -> Process:
+        """Start a new process: one that stands by, or the leader, no matter which process had the lease."""
+        if not standby:
+            self.entries.holder = None
+        process = self.process("c", standby=standby)
         self._say(f"{process} starts")
         process.lanes.start(process.run, "start")
         return process
@@ -295,10 +333,10 @@ class World:
         self.lets_run(PATIENCE, lambda: process.opened or process not in self.processes, jumps=20)
         return process if process in self.processes else None
 
-    def process(self, kind: str) -> Process:
+    def process(self, kind: str, *, standby: bool = False) -> Process:
         """Create a new process."""
         self._names += 1
-        made = Process(self, f"{kind}{self._names}")
+        made = Process(self, f"{kind}{self._names}", standby=standby)
         self.processes.append(made)
         self._all.append(made)
         return made
@@ -325,21 +363,31 @@ class World:
             raise error
         if isinstance(error, BlockedError) and process.stops:
             return  # a decided group is not published again and again by a run that is to stop
-        if isinstance(error, StateError) and self._has_dropped(process):
-            return  # code that was rolled back has a table that was dropped meanwhile
+        if isinstance(error, StateError) and self._misfits(process):
+            return  # code that was rolled back, or of a stand-by, is not that of the tables
+        if isinstance(error, KilledError) and (status := self.status()) is not None and status["mode"] == "killed":
+            return
         if isinstance(error, FencedError) and process.books.epoch == 0:
             leads = leads and process.before == self.fences()  # else another one has raised the epoch, or rewound
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
-    def _has_dropped(self, process: Process) -> bool:
-        entry = self.entries.at.get(DROPPED)
-        return entry is not None and not set(process.code).isdisjoint(self.values.decode(entry.value, "")["tables"])
+    def _misfits(self, process: Process) -> bool:
+        """Whether the code of `process` has a table that was dropped, or lacks a recorded one that it may not drop."""
+        dropped, recorded = (self._read(DROPPED) or {}).get("tables", {}).keys(), (self._read(TABLES) or {}).keys()
+        return not dropped.isdisjoint(process.code) or not recorded <= {*process.code, *process.drop}
+
+    def _read(self, path: str) -> Any:
+        entry = self.entries.at.get(path)
+        return None if entry is None else self.values.decode(entry.value, "")
+
+    def status(self) -> Any:
+        """Return the last status that a run has written; None if there is none."""
+        return self._read(STATUS)
 
     def leads(self, process: Process) -> bool:
         """Return whether `process` has the lease, and no process that lost it has raised the epoch since."""
-        epoch = self.entries.at.get(EPOCH)
-        newest = process.books.epoch == 0 or epoch is None or self.values.decode(epoch.value, "") == process.books.epoch
+        newest = process.books.epoch == 0 or self._read(EPOCH) in (None, process.books.epoch)
         return self.entries.holder is process.ledger and newest
 
     def fences(self) -> tuple[object, int]:
@@ -373,7 +421,7 @@ class World:
         for process in self.processes:
             process.frozen = 0
         # Processes that were paused make one more attempt, and operators end what they do.
-        self.lets_run(2000, lambda: all(one.state is not None for one in self.processes), jumps=5)
+        self.lets_run(2000, lambda: all(one.state is not None or one.waits for one in self.processes), jumps=5)
         self.lets_run(100, jumps=2)
         leader = next((one for one in self.processes if self.leads(one) and one.opened), None)
         for process in [one for one in self.processes if one is not leader]:
@@ -408,7 +456,7 @@ class World:
 
     def _activate(self) -> None:
         operator = self.process("command")
-        operate(self, operator, lambda: operator.activates(active=True))
+        operate(self, operator, lambda: operator.asks(ACTIVATE))
         self.lets_run(PATIENCE, lambda: operator not in self.processes, jumps=1000)
 
     def _is_over(self, process: Process, end: float) -> bool:

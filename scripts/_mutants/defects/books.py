@@ -64,4 +64,10 @@ for ops in in_commits([done, *beside]) if beside else (done,):
         "self._put(names.EPOCH, epoch, expect)",
         "self._put(names.EPOCH, epoch)",
     ),
+    Mutant(
+        "plans_are_not_durable",
+        "Books.write_metas",
+        "self._commit(ops)",
+        "self._commit(ops, durable=False)",
+    ),
 )

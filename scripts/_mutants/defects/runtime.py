@@ -151,4 +151,34 @@ if replay and not self.planner.opaque and txid in self.metas:
         "now < self._not_before",
         "tests/unit/runtime/test_maintenance.py",
     ),
+    Mutant(
+        "a_stand_by_leads_without_the_lease",
+        "_Watch._taken",
+        "ledger.acquire(self._owner)",
+        "pass",
+    ),
+    Mutant(
+        "a_stand_by_leads_although_the_run_was_killed",
+        "_Watch.wait",
+        "self._check_killed()",
+        "pass",
+    ),
+    Mutant(
+        "a_job_that_ends_does_not_wake_the_driver",
+        "Driver.__init__",
+        "lambda job: self._inbox.put(lambda: self._job_done(job))",
+        "lambda job: self._inbox.timers.later(0.0, lambda: self._job_done(job))",
+    ),
+    Mutant(
+        "a_commit_that_ends_does_not_wake_the_driver",
+        "Driver._commit_ended",
+        "self._inbox.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)",
+        "self._inbox.timers.later(0.0, lambda: self.group_done(done) if self._commits.is_current(done) else None)",
+    ),
+    Mutant(
+        "an_early_failure_does_not_wake_the_driver",
+        "Driver._ahead_ended",
+        "self._inbox.put(lambda: self._failed_ahead(attempt, error))",
+        "self._inbox.timers.later(0.0, lambda: self._failed_ahead(attempt, error))",
+    ),
 )

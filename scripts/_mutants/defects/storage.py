@@ -210,4 +210,16 @@ if BASE in entry.info:
 """,
         "yield (entry, as_of(entry.info))",
     ),
+    Mutant(
+        "a_version_follows_one_that_is_not_durable",
+        "TransactionalTable._try",
+        "if self._durable < self._log.version: self._make_durable(self._log.version)",
+        "pass",
+    ),
+    Mutant(
+        "a_table_that_another_start_made_is_not_durable",
+        "TableDirectory.create",
+        "self.secure_names(owner, ref)",
+        "pass",
+    ),
 )

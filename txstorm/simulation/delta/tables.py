@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,9 @@ from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED
 if TYPE_CHECKING:
     from txstorm.simulation.process.process import Process
     from txstorm.simulation.world import World
+
+SPARKS = "part-"
+"""Beginning of the names of files that Spark writes."""
 
 CHECKPOINTED = 4
 """Number of versions between checkpoints of a simulated table."""
@@ -64,8 +67,7 @@ class Stored:
             self.raised = len(self.versions)
         elif commit.info["kind"] in (COMMITTED, RESTORED):
             self.published = len(self.versions)
-        if self.versions:
-            self.volatile.add(len(self.versions))
+        self.volatile.add(len(self.versions))
         if commit.adds or commit.removes:
             files = dict(files)
             for gone in commit.removes:
@@ -80,10 +82,36 @@ class Stored:
         Checkpoints are durable in simulated worlds, and every open of a table reads, and makes durable, the entries
         since the newest one. `what` names the step that relies on these versions.
         """
+        if taken := [number for number in self.at_risk() if number <= last]:
+            raise Violation(6, f"{what}, a power cut could take versions {taken} of {self.uri}")
+
+    def at_risk(self) -> list[int]:
+        """Return the versions that a power cut may take; taking the first one takes the whole table."""
         newest = len(self.versions) - 1
         since = newest - newest % CHECKPOINTED
-        if taken := [number for number in self.volatile if since <= number <= last]:
-            raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
+        return sorted(number for number in self.volatile if number >= since or number == 0)
+
+    def lose(self, below: Callable[[int], int]) -> list[int]:
+        """Lose any of the versions at risk, as a power cut may; return them.
+
+        The names of unsynced entries may survive in any combination, their content was synced before. If one is missing
+        before the last, nobody can read the log.
+        """
+        lost = [number for number in self.at_risk() if below(2)]
+        if lost and lost[0] == 0:
+            self.versions.clear()
+            self.rows = {THEIRS: ()}
+        elif lost and lost != [*range(lost[0], len(self.versions))]:
+            raise Violation(6, f"a power cut takes versions {lost} of {self.uri}, and leaves {len(self.versions) - 1}")
+        elif lost:
+            del self.versions[lost[0] :]
+        kinds = [version.info.get("kind") for version in self.versions]
+        self.raised = max([at for at, kind in enumerate(kinds) if kind == EPOCH], default=0)
+        self.published = max([at for at, kind in enumerate(kinds) if kind in (COMMITTED, RESTORED)], default=0)
+        named = {path for version in self.versions for path in version.files}
+        self.rows = {path: rows for path, rows in self.rows.items() if path in named or not path.startswith(SPARKS)}
+        self.volatile, self.lost = set(), set()
+        return lost
 
     def foreign(self) -> None:
         """Commit as another writer would, without changing any row."""
@@ -159,7 +187,7 @@ class SimLog:
             raise self._conflict()
         if kind == CONFLICT:
             stored.foreign()
-        adds = [replace(file, path=f"part-{self._world.unique()}.parquet") for file in commit.adds]
+        adds = [replace(file, path=f"{SPARKS}{self._world.unique()}.parquet") for file in commit.adds]
         for ours, file in zip(commit.adds, adds, strict=True):
             stored.rows[file.path] = stored.rows[ours.path]
         self._append(commit._replace(transactions={app: commit.transactions[app]}, adds=adds), kind)
@@ -221,6 +249,7 @@ class SimTable(TransactionalTable):
 
     def sync(self, versions: range, *, again: bool = False) -> None:
         """Sync versions; the process may die, or a sync may fail, after which only rewritten entries become durable."""
+        self._world.syncs(self._process)
         for version in versions:
             try:
                 self._world.reads(self._process, "table sync", self.stored.uri)
@@ -229,7 +258,7 @@ class SimTable(TransactionalTable):
                 raise
             if again:
                 self.stored.lost.discard(version)
-            if version not in self.stored.lost:
+            if version and version not in self.stored.lost:  # the first one needs the names of directories, too
                 self.stored.volatile.discard(version)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
@@ -301,12 +330,16 @@ class SimPlace(TableDirectory):
             self._world.pause(self._process)
         if kind == LOST:
             raise TableCorrupt("the answer to the creation is lost")
+        self.secure_names(owner, ref)
 
     def discard_torn(self, ref: TableRef) -> None:
         """Do nothing: tables are created at once in simulated worlds of this kind."""
 
     def secure_names(self, owner: TopologyIdentity, ref: TableRef) -> None:
-        """Do nothing: the names of simulated directories are durable."""
+        """Make the first entry and the names of its directories durable."""
+        self._world.syncs(self._process)
+        self._world.reads(self._process, "directory sync", ref.uri)
+        self._world.tables[ref.uri].volatile.discard(0)
 
     def check_staged(self, uri: str, staged: Staged) -> None:
         """Raise `TableCorrupt` unless the file `staged` for the table `uri` exists."""
@@ -330,6 +363,9 @@ class SimPlace(TableDirectory):
         history.extend(fresh)
         if kind in (CRASH_AFTER, LOST):
             self._process.dies()
+        self._world.syncs(self._process)
+        self._world.reads(self._process, "history sync", "history")
+        self._world.history_synced = len(history)
 
 
 def written(process: Process, stored: Stored, rows: tuple[Row, ...]) -> DataFile:

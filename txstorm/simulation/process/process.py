@@ -5,10 +5,11 @@ Opening follows `txstorm.runtime.opening`, whose checks of files do not apply; e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import pyarrow as pa
 
@@ -16,12 +17,12 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.spout import SpoutCoordinator, TransactionalSpout
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
-from txstorm.books.requests import ACTIVATE, DEACTIVATE
 from txstorm.coordinator import events as ev
 from txstorm.coordinator.machine import AttemptStatus, Mode, State, step
 from txstorm.engine.port import TxidInput
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import StateError, TxstormError
+from txstorm.lanes import Lanes
 from txstorm.monitor.progress import Monitor
 from txstorm.operations.lifecycle import Waiting, ask_run
 from txstorm.plan.stages import compile_plan
@@ -32,11 +33,11 @@ from txstorm.runtime.commit.finisher import MakeRun
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import Led, RunOptions, Start, assemble
 from txstorm.runtime.session import Session
-from txstorm.runtime.standby import real_end
+from txstorm.runtime.standby import real_end, take_lease
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import SimPlace, SimTable, Stored
 from txstorm.simulation.expected import Violation
-from txstorm.simulation.ledger import SimLedger
+from txstorm.simulation.ledger import HOST, SimLedger
 from txstorm.simulation.outside import Extents, SimPlanner, extents_of
 from txstorm.simulation.process.committers import KEEP_INTENTS, SimRun, SimStore
 from txstorm.simulation.process.engine import SimEngine
@@ -133,26 +134,43 @@ class SimMonitor(Monitor):
             raise Violation(9, f"{self._process} gets {late}, late or repeated, and changes from {state} to {after}")
 
 
+class SimBooks(Books):
+    """Books whose status names the simulated process instead of the real one."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process.ledger, process.world.values, process.lanes)
+        self._process = process
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Record the status of the run."""
+        super().write_status({**status, "pid": self._process.name, "host": HOST})
+
+
 class Process(Owner):
     """A simulated process: a coordinator, or an operator's command; `name` is for the trace.
+
+    With `standby`, it waits for the lease while another one has it.
 
     Attributes:
         struck: whether a fault was injected that the process may end with.
         lied_to: whether its source has replayed another batch, with which the run must end.
-        before: what would have fenced it, as of its start.
+        before: what would have fenced it, as of when it acquired the lease.
+        waits: whether it stands by, and has never had the lease; `told`: what it said of the runs it stood by for.
         led: whether it led when it closed its ledger.
         stops: whether its user has asked it to stop.
         handle: the handle of its run, once it has opened.
         ended: whether it has ended by itself.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, standby: bool = False) -> None:
         self.name, self.world, self.scheduler = name, world, world.scheduler
         self.lanes = SimLanes(world.scheduler, self, world.micros)
+        self.lanes.longest = Lanes.longest if world.schedule.polls else math.inf
         self.ledger = SimLedger(world, self)
-        self.books = Books(self.ledger, world.values, self.lanes)
+        self.books = SimBooks(self)
         self.place = SimPlace(world, self)
         self.struck = self.led = self.ended = self.lied_to = self.stops = False
+        self.waits, self.told = standby, list[str]()
         self.handle: RunHandle | None = None
         self.monitor = SimMonitor(self)
         self.session: Session | None = None
@@ -205,7 +223,8 @@ class Process(Owner):
 
     def lead(self, *, starts: bool = False) -> Identity:
         """Acquire the lease and take over, as `txstorm.runtime.opening` and a rewind do."""
-        self.ledger.acquire(self.name)
+        take_lease(self.books, TOPOLOGY, self.told.append if self.waits else None, lambda: None, self.lanes)
+        self.books.check_leads()
         known = self.books.identity()
         identity = known or Identity(TOPOLOGY, INCARNATION)
         if finish_rewind(self.place, self.books, self.lanes) is not None:
@@ -244,8 +263,8 @@ class Process(Owner):
         roster = self._undeclared_tables()
         self.owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
         currtx = self.books.currtx()
-        self.tables = {uri: self._opened(self.world.tables[uri], currtx - 1) for uri in self.code}
         recorded = self.books.tables()
+        self.tables = {uri: self._opened(self.world.tables[uri], currtx - 1, recorded) for uri in self.code}
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
@@ -277,8 +296,11 @@ class Process(Owner):
         assert self.handle is not None
         self.world.finished(self, self.handle.exception())
 
-    def _opened(self, stored: Stored, after: int) -> SimTable:
-        if not self.place.has(stored.ref):
+    def _opened(self, stored: Stored, after: int, recorded: Mapping[str, int]) -> SimTable:
+        if self.place.has(stored.ref):
+            if stored.uri.replace("state/", "changes/") not in recorded:
+                self.place.secure_names(self.owner, stored.ref)
+        else:
             self.place.create(self.owner, stored.ref, pa.schema([]), after, {})
         return self.open_table(stored.ref)
 
@@ -354,7 +376,6 @@ class Process(Owner):
 
         self.lanes.start(body, name)
 
-    def activates(self, *, active: bool = True) -> None:
-        """Ask the run, through its ledger, to activate or deactivate the topology."""
-        command = ACTIVATE if active else DEACTIVATE
-        ask_run(self.books, "simulated", command, {}, Waiting(lanes=self.lanes))
+    def asks(self, command: str, **arguments: Any) -> None:
+        """Ask the run, through its ledger, for a life-cycle command."""
+        ask_run(self.books, "simulated", command, arguments, Waiting(lanes=self.lanes))

@@ -8,6 +8,7 @@ queues are ways to wait for the same scheduler.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -194,7 +195,7 @@ class Scheduler:
             raise Killed
         self._token += 1
         fiber.token, fiber.waiting, fiber.woken = self._token, True, False
-        if timeout is not None:
+        if timeout is not None and timeout < math.inf:
             heapq.heappush(self._timers, (self.time + max(0.0, timeout), self._token, fiber))
         self._to_hub(fiber)
         return fiber.woken

@@ -424,8 +424,11 @@ class TransactionalTable(ABC):
     def _try(self, commit: Commit, written: str | None = None) -> int | None:
         """Attempt a commit; return its version, or None if it may have failed, with the log at the newest version.
 
-        `written`: for a group's commit, the fault point between the write and its response.
+        Every earlier version is made durable first: a power failure must not leave a log that lacks a version before
+        its last one. `written`: for a group's commit, the fault point between the write and its response.
         """
+        if self._durable < self._log.version:
+            self._make_durable(self._log.version)
         try:
             if written:
                 version = self.commit_group(commit)

@@ -196,6 +196,22 @@ def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, inten
     assert after.st_ino != before.st_ino
 
 
+def test_every_version_is_synced_before_the_next_one_is_committed(tmp_path, store, monkeypatch):
+    with monkeypatch.context() as killed:  # between its commit and its sync
+        killed.setattr(DeltaTableState, "sync", lambda table, versions, again: None)
+        version = publish(opened(tmp_path), decided(store, 1))
+    calls = []
+    commit, make_durable = DeltaHandle.commit, DeltaHandle.make_durable
+    monkeypatch.setattr(DeltaHandle, "commit", lambda handle, made: (calls.append(None), commit(handle, made))[1])
+    monkeypatch.setattr(
+        DeltaHandle,
+        "make_durable",
+        lambda handle, versions, again: (calls.append(versions[-1]), make_durable(handle, versions, again=again))[1],
+    )
+    opened(tmp_path).raise_epoch(2)
+    assert calls == [version, None, version + 1]
+
+
 def test_a_log_entry_emptied_by_a_power_failure_is_rewritten(tmp_path, store, intent):
     version = publish(opened(tmp_path), intent)
     (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").write_bytes(b"")
