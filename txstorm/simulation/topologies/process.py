@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING
 
 from txstorm.books.books import Books
@@ -15,6 +16,7 @@ from txstorm.operations.lifecycle import Waiting, ask_run
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
+from txstorm.simulation import schedule as kinds
 from txstorm.simulation.process.scheduler import Owner, SimLanes
 from txstorm.storage.tables import history
 
@@ -36,6 +38,9 @@ class TopologyProcess(Owner):
     def __init__(self, world: TopologyWorld, name: str) -> None:
         self.name, self.world, self.scheduler = name, world, world.scheduler
         self.lanes = SimLanes(world.scheduler, self, world.micros)
+        if not world.setting.polls:
+            self.lanes.longest = inf
+            world.count(kinds.UNPOLLED, f"{self} does not poll")
         self.struck = self.led = self.stops = False
         self.handle: RunHandle | None = None
         self.session: Session | None = None

@@ -60,6 +60,7 @@ class Setting:
 
     Attributes:
         kind: name of the kind of world: ``counts``, or ``MODULE:CLASS``.
+        polls: whether drivers with transactions in flight look around although nothing has woken them.
         compacts: whether a clean stop brings the states up to date.
         strikes: steps, and the faults at them.
     """
@@ -73,6 +74,7 @@ class Setting:
     group: int
     ahead: bool
     compacts: bool
+    polls: bool
     turns: int
     flaky: int
     strikes: tuple[tuple[int, str], ...]
@@ -92,6 +94,7 @@ class Setting:
             group=rng.choice((1, 1, 4)),
             ahead=rng.random() < 0.5,
             compacts=rng.random() < 0.3,
+            polls=rng.random() < 0.7,
             turns=rng.choice((1, 1, 2)),
             flaky=rng.choice((0, 0, 10)),
             strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),

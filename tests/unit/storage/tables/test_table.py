@@ -196,10 +196,10 @@ def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, inten
     assert after.st_ino != before.st_ino
 
 
-def test_every_version_is_synced_before_the_next_one_is_committed(tmp_path, store, monkeypatch):
+def test_every_version_is_synced_before_the_next_one_is_committed(tmp_path, intent, monkeypatch):
     with monkeypatch.context() as killed:  # between its commit and its sync
         killed.setattr(DeltaTableState, "sync", lambda table, versions, again: None)
-        version = publish(opened(tmp_path), decided(store, 1))
+        version = publish(opened(tmp_path), intent)
     calls = []
     commit, make_durable = DeltaHandle.commit, DeltaHandle.make_durable
     monkeypatch.setattr(DeltaHandle, "commit", lambda handle, made: (calls.append(None), commit(handle, made))[1])
