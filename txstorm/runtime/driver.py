@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
-from txstorm.coordinator.machine import State, initial, step
+from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
@@ -28,8 +28,8 @@ from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitThread
 from txstorm.runtime.control import CORE_COMMANDS, CommandHandler, Control
-from txstorm.runtime.event_queue import LONGEST, Inbox, Waiters
 from txstorm.runtime.failures import batch_failure, letters_failure, spout_failure, spout_row
+from txstorm.runtime.loop import LONGEST, Loop, Waiters
 from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
 
@@ -66,7 +66,6 @@ class Driver:
         commands: name → handler of the life-cycle commands.
 
     Attributes:
-        state: the coordinator's state.
         jobs: the queue of packs, and the running jobs.
         control: answers life-cycle requests of other processes.
         doom: the error that ends the topology as soon as all txids before the failed one are committed.
@@ -86,7 +85,10 @@ class Driver:
         self._gate = session.gate
         self._system = session.system
         self._window = session.window
-        self._inbox = Inbox(session.lanes)
+        config = session.machine_config()
+        self._loop: Loop[State, ev.Event, cmd.Command] = Loop(
+            step, initial(config), self._carry_out, session.lanes, self._record(config), monitor.watch
+        )
         self._ready: dict[int, ProcessedBatch] = {}
         self._wake_set = False
         self._attempts = session.books.epoch << EPOCH_BITS
@@ -99,29 +101,30 @@ class Driver:
         self._upkeep = Upkeep(
             session.store.upkeep,
             self._commits.in_turn,
-            self._inbox.put,
+            self._loop.put,
             self._fail,
             session.lanes,
             session.retention,
         )
         self._waiters = Waiters(session.planning)
         self.control = Control(
-            session, monitor, lambda: self.state, self._feed, lambda drain: self.stop(drain=drain), commands
+            session, monitor, lambda: self.state, self._loop.feed, lambda drain: self.stop(drain=drain), commands
         )
         self.stopping = stopping
-        config = session.machine_config()
-        self.state: State = initial(config)
-        if session.journal is not None:
-            session.journal.write(journal.header(config) + "\n")
         self.jobs = PackQueue(
             session.engine,
             session.window,
             self._make_pack,
-            lambda job: self._inbox.put(lambda: self._job_done(job)),
+            lambda job: self._loop.put(lambda: self._job_done(job)),
             limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
             monotonic=session.lanes.monotonic,
             full=lambda: session.gate.full,
         )
+
+    @property
+    def state(self) -> State:
+        """The coordinator's state."""
+        return self._loop.state
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -132,8 +135,8 @@ class Driver:
             if not self._finished():
                 self._commits.run(self._session.committer.warm_up)  # while the first transaction is processed
             while not self._finished():
-                (self._inbox.next(idle=self.state.idle) or self.pass_time)()
-                self._inbox.drain()
+                (self._loop.next(idle=self.state.idle) or self.pass_time)()
+                self._loop.drain()
                 if self._failure is None:
                     self.control.poll()
                     self._look()
@@ -157,7 +160,7 @@ class Driver:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
         self._system.open(currtx)
-        self._feed(ev.Opened(currtx, self._planning.open(currtx)))
+        self._loop.feed(ev.Opened(currtx, self._planning.open(currtx)))
         if self._input_ended(currtx):
             log.warning(
                 "the input of topology %s ended with txid %s, so nothing more is read; to continue, rewind it to a "
@@ -171,7 +174,7 @@ class Driver:
     def _look(self) -> None:
         """Check the lease, plan new transactions, store their plans, and only then submit them for processing."""
         self._session.books.check_lease()
-        self._feed(ev.Wake())
+        self._loop.feed(ev.Wake())
         self._planning.save()
         self.jobs.submit()
         self._waiters.answer(self.state)
@@ -192,7 +195,7 @@ class Driver:
 
     def pass_time(self) -> None:
         """Run the timers that are due, and cancel jobs and commits that exceed ``batch_timeout``."""
-        self._inbox.timers.run_due()
+        self._loop.timers.run_due()
         self._expire(self._session.lanes.monotonic())
 
     # -- stepping on the caller's thread ------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class Driver:
         if self._failure is None:
             call()
             self._look()
-        while self._failure is None and self._inbox.drain():
+        while self._failure is None and self._loop.drain():
             self._planning.save()
             self.jobs.submit()
         self._finished()
@@ -211,18 +214,18 @@ class Driver:
 
     def later(self, call: Callable[[], None]) -> None:
         """Queue `call` for the driver thread, to run after the current event."""
-        self._inbox.put(call)
+        self._loop.put(call)
 
     def processed(self, attempt: TransactionAttempt) -> None:
         """Report the end of the processing phase of `attempt` (P4). Ignored unless it is the txid's current attempt."""
-        self._feed(ev.Processed(*attempt))
+        self._loop.feed(ev.Processed(*attempt))
 
     def fail(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
         """Report that the current phase of `attempt` failed. Ignored unless it is the current attempt of its txid."""
         if self._current(attempt):
             self._user_failed(attempt, row)
         else:
-            self._feed(ev.Failed(*attempt))
+            self._loop.feed(ev.Failed(*attempt))
 
     def group_done(self, done: Future[GroupOutcome]) -> None:
         """Process the outcome of the group that was handed over to be committed."""
@@ -243,11 +246,11 @@ class Driver:
         """Ask the loop to end; with `drain`, after committing the transactions in flight. Thread-safe."""
         if not drain:
             self.stopping.set()
-        self._inbox.put(lambda: self._feed(ev.Stopping(drain=drain)))
+        self._loop.put(lambda: self._loop.feed(ev.Stopping(drain=drain)))
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
         """Call `question` on the driver thread, the only user of spout and planning; return a future. Thread-safe."""
-        return self._inbox.ask(question)
+        return self._loop.ask(question)
 
     def wait_for_all(self) -> Future[None]:
         """Return a future that completes once everything that the source currently holds is committed. Thread-safe.
@@ -255,7 +258,7 @@ class Driver:
         After this call, transactions start only if the source has new data.
         """
         done: Future[None] = Future()
-        self._inbox.put(lambda: self._add_waiter(done))
+        self._loop.put(lambda: self._add_waiter(done))
         return done
 
     def _add_waiter(self, done: Future[None]) -> None:
@@ -264,18 +267,13 @@ class Driver:
 
     # -- events and commands ------------------------------------------------------------------------------------
 
-    def _feed(self, event: ev.Event) -> None:
-        pending: list[ev.Event] = [event]
-        while pending:
-            happened = pending.pop(0)
-            self.state, todo = step(self.state, happened)
-            if self._session.journal is not None:
-                self._session.journal.write(journal.record(happened, todo) + "\n")
-            for command in todo:
-                answer = self._carry_out(command)
-                if answer is not None:
-                    pending.append(answer)
-        self._monitor.watch(self.state)
+    def _record(self, config: Config) -> Callable[[ev.Event, Sequence[cmd.Command]], object] | None:
+        """Begin the journal, if the run has one; return what adds a step to it."""
+        file = self._session.journal
+        if file is None:
+            return None
+        file.write(journal.header(config) + "\n")
+        return lambda event, commands: file.write(journal.record(event, commands) + "\n")
 
     def _carry_out(self, command: cmd.Command) -> ev.Event | None:
         match command:
@@ -328,7 +326,7 @@ class Driver:
             return
         log.warning("txid %s: %s; retrying (failure %s)", txid, row, decision.count)
         self._plan_after = self._session.lanes.monotonic() + decision.delay
-        self._inbox.timers.later(decision.delay, self._woken)
+        self._loop.timers.later(decision.delay, self._woken)
 
     def _opens(self, txid: int) -> bool:
         previous = self._planning.document(txid - 1)
@@ -347,7 +345,7 @@ class Driver:
         """Plan again in `seconds`, if that is before the source would be polled anyway."""
         if seconds and seconds < LONGEST and not self._wake_set:
             self._wake_set = True
-            self._inbox.timers.later(seconds, self._woken)
+            self._loop.timers.later(seconds, self._woken)
 
     def _woken(self) -> None:
         self._wake_set = False
@@ -390,7 +388,7 @@ class Driver:
             if misread is not None:  # ends the topology after the txids before it are committed
                 self._take_processed(job, good[:place], seconds)
                 self.doom = misread
-                self._feed(ev.Failed(*outcome.attempt, resume=False))
+                self._loop.feed(ev.Failed(*outcome.attempt, resume=False))
                 return
         self._take_processed(job, good, seconds)
         last = outcomes[-1]
@@ -444,7 +442,7 @@ class Driver:
             log.warning("txids %s-%s: %s; retrying in smaller packs", alive[0].txid, alive[-1].txid, cause)
             self.jobs.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
             self._monitor.replayed()
-            self._feed(ev.Failed(*alive[0]))
+            self._loop.feed(ev.Failed(*alive[0]))
         else:
             self._user_failed(alive[0], ErrorRow("the worker", 0, "lost", "EngineError", cause, "", ""))
 
@@ -459,21 +457,21 @@ class Driver:
 
     def _user_failed(self, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
         if row is None:  # the end of the run cut it short
-            self._feed(ev.Failed(*attempt, resume=False))
+            self._loop.feed(ev.Failed(*attempt, resume=False))
             return
         decision = self._session.retry.judge(attempt.txid, row)
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:
             # This ends the topology, but the txids before the failed one are committed first (R3, replay).
             self.doom = batch_failure(attempt, row, decision.count)
-            self._feed(ev.Failed(*attempt, resume=False))
+            self._loop.feed(ev.Failed(*attempt, resume=False))
             return
         if row.kind != "failed":
             log.warning("txid %s: %s; replayed (failure %s)", attempt, row, decision.count)
         self._monitor.replayed()
-        self._feed(ev.Failed(*attempt, resume=decision.delay == 0))
+        self._loop.feed(ev.Failed(*attempt, resume=decision.delay == 0))
         if decision.delay > 0:
-            self._inbox.timers.later(decision.delay, lambda: self._feed(ev.Resume(attempt.txid)))
+            self._loop.timers.later(decision.delay, lambda: self._loop.feed(ev.Resume(attempt.txid)))
 
     # -- committing ---------------------------------------------------------------------------------------------
 
@@ -493,10 +491,10 @@ class Driver:
             self._commits.execute(self._ready.values())
 
     def _commit_ended(self, done: Future[GroupOutcome]) -> None:
-        self._inbox.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)
+        self._loop.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)
 
     def _ahead_ended(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        self._inbox.put(lambda: self._failed_ahead(attempt, error))
+        self._loop.put(lambda: self._failed_ahead(attempt, error))
 
     def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """Handle an early failure; ignore it if the attempt's group is committing, where it recurs and is reported."""
@@ -517,7 +515,7 @@ class Driver:
         notices = self._planning.planner.notices()
         self._monitor.committed(progress_list(outcome, spout, notices))
         self._upkeep.committed()
-        self._feed(ev.Committed(*last))
+        self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
         empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0))

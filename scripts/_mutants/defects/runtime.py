@@ -166,19 +166,19 @@ if replay and not self.planner.opaque and txid in self.metas:
     Mutant(
         "a_job_that_ends_does_not_wake_the_driver",
         "Driver.__init__",
-        "lambda job: self._inbox.put(lambda: self._job_done(job))",
-        "lambda job: self._inbox.timers.later(0.0, lambda: self._job_done(job))",
+        "lambda job: self._loop.put(lambda: self._job_done(job))",
+        "lambda job: self._loop.timers.later(0.0, lambda: self._job_done(job))",
     ),
     Mutant(
         "a_commit_that_ends_does_not_wake_the_driver",
         "Driver._commit_ended",
-        "self._inbox.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)",
-        "self._inbox.timers.later(0.0, lambda: self.group_done(done) if self._commits.is_current(done) else None)",
+        "self._loop.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)",
+        "self._loop.timers.later(0.0, lambda: self.group_done(done) if self._commits.is_current(done) else None)",
     ),
     Mutant(
         "an_early_failure_does_not_wake_the_driver",
         "Driver._ahead_ended",
-        "self._inbox.put(lambda: self._failed_ahead(attempt, error))",
-        "self._inbox.timers.later(0.0, lambda: self._failed_ahead(attempt, error))",
+        "self._loop.put(lambda: self._failed_ahead(attempt, error))",
+        "self._loop.timers.later(0.0, lambda: self._failed_ahead(attempt, error))",
     ),
 )

@@ -16,11 +16,12 @@ from txstorm.coordinator.events import Opened, Planned, Wake
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
+from txstorm.lanes import Inline
 from txstorm.ledger.location import PLACE_FILE
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.event_queue import Timers, Waiters
 from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy, batch_failure, spout_failure
+from txstorm.runtime.loop import Loop, Timers, Waiters
 from txstorm.topology.settings import Settings
 
 # --- retry ------------------------------------------------------------------------------------------------------------
@@ -110,6 +111,24 @@ def test_timers_are_due_in_order_and_may_set_others() -> None:
     clock.now += 1
     timers.run_due()
     assert made == [1, 1, 3, "second"]
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_feeds_any_machine_and_carries_out_its_commands_in_order():
+    def step(total, event):
+        kind, number = event
+        return total + number, [("half", number // 2)] if kind == "add" and number > 1 else []
+
+    recorded, seen = [], []
+    lanes = Inline(lambda: 0, lambda: 0.0)
+    loop = Loop(step, 0, lambda command: ("add", command[1]), lanes, lambda *one: recorded.append(one), seen.append)
+    loop.put(lambda: loop.feed(("add", 4)))
+    answer = loop.ask(lambda: loop.state)
+    assert loop.drain() == 2
+    assert (answer.result(), loop.state, seen) == (7, 7, [7])
+    assert recorded == [(("add", 4), [("half", 2)]), (("add", 2), [("half", 1)]), (("add", 1), [])]
 
 
 # --- waiters ----------------------------------------------------------------------------------------------------------

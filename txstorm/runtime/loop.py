@@ -1,18 +1,22 @@
-"""The driver thread's event queue (`Inbox`), its timers, and futures of callers waiting for the source to be read."""
+"""The loop that drives a pure machine (`Loop`), its timers, and futures of callers that wait until all data is read."""
 
 from __future__ import annotations
 
 import heapq
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from txstorm.coordinator.machine import State
 from txstorm.errors import StoppedError
 from txstorm.lanes import Call, Lanes
 from txstorm.runtime.batches.planning import Planning
+
+S = TypeVar("S")
+E = TypeVar("E")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -103,25 +107,58 @@ SHORTEST = 0.005
 """Bounds, in seconds, of the interval at which the source is polled."""
 
 
-class Inbox:
-    """First-in, first-out queue of calls for one reading thread. `put` and `ask` are thread-safe.
+class Loop(Generic[S, E, C]):
+    """Drives a pure machine on one lane: feeds it events, carries out its commands, and records both.
+
+    The coordinator's state machine is one; a machine needs nothing from this module. Calls of other lanes wait in a
+    first-in, first-out queue: `put` and `ask` are thread-safe, all else belongs to the lane of the loop.
+
+    Args:
+        step: the machine: takes a state and an event; returns the next state, and commands in their order.
+        state: the state before the first event.
+        carry_out: carries out a command; returns the event that this results in at once, or None.
+        lanes: queue the calls, and let time pass.
+        record: called with each event and its commands, before they are carried out.
+        watch: called with the state after each event and those that followed from it at once.
 
     Attributes:
-        timers: delayed calls; use on the reading thread only.
+        state: the state after the last event.
+        timers: delayed calls.
     """
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(
+        self,
+        step: Callable[[S, E], tuple[S, Sequence[C]]],
+        state: S,
+        carry_out: Callable[[C], E | None],
+        lanes: Lanes,
+        record: Callable[[E, Sequence[C]], object] | None = None,
+        watch: Callable[[S], object] = lambda state: None,
+    ) -> None:
+        self.state = state
         self.timers = Timers(lanes.monotonic)
+        self._step, self._carry_out, self._record, self._watch = step, carry_out, record, watch
         self._patience = SHORTEST
         self._longest = lanes.longest
         self._calls = lanes.calls()
 
+    def feed(self, event: E) -> None:
+        """Feed an event to the machine, and carry out what it commands."""
+        pending = [event]
+        while pending:
+            happened = pending.pop(0)
+            self.state, commands = self._step(self.state, happened)
+            if self._record is not None:
+                self._record(happened, commands)
+            pending += [answer for one in commands if (answer := self._carry_out(one)) is not None]
+        self._watch(self.state)
+
     def put(self, call: Call) -> None:
-        """Queue `call` for the reading thread."""
+        """Queue `call` for the lane of the loop."""
         self._calls.put(call)
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Queue `question` to be called on the reading thread; return a future of its result or exception."""
+        """Queue `question` to be called on the lane of the loop; return a future of its result or exception."""
         answer: Future[Any] = Future()
 
         def call() -> None:
