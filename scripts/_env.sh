@@ -7,6 +7,7 @@
 #   stage NAME CMD...  runs a command, reports its result, duration and processor time, remembers failures
 #   beside NAME CMD... starts a stage that runs beside the next one, and is reported when that has ended
 #   simulated COUNT    runs simulated worlds
+#   topologies COUNT   runs simulated worlds of whole topologies
 #   finish             lists the stages with the times of each; exit code 1 when one failed
 # Set-up messages go to standard error: standard output belongs to the caller (--json).
 
@@ -197,6 +198,17 @@ simulated() {
     shift
     .venv/bin/python -m txstorm simulate --json --seed "${TXSTORM_SIMULATION_SEED:-0}" --schedules "$count" \
         --processes "$(getconf _NPROCESSORS_ONLN)" "$@"
+}
+
+# topologies COUNT [OPTION...]: runs COUNT schedules of worlds of whole topologies, fewer of the kinds that cost more
+topologies() {
+    local count=$1 kind
+    shift
+    for kind in "33 counts" "33 stateful_world:StatefulWorld" "23 windows_world:WindowsWorld" "11 join_world:JoinWorld"; do
+        echo "   ${kind#* }"
+        PYTHONPATH=tests/helpers:tests/worlds:tests/stateful \
+            simulated $((count * ${kind%% *} / 100)) --kind "${kind#* }" "$@" || return 1
+    done
 }
 
 finish() {

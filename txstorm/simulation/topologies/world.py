@@ -93,7 +93,7 @@ class Setting:
             depth=rng.choice((1, 2, 4)),
             group=rng.choice((1, 1, 4)),
             ahead=rng.random() < 0.5,
-            compacts=rng.random() < 0.3,
+            compacts=rng.random() < 0.15,
             polls=rng.random() < 0.7,
             turns=rng.choice((1, 1, 2)),
             flaky=rng.choice((0, 0, 10)),
