@@ -95,7 +95,7 @@ class Stored:
         """Lose any of the versions at risk, as a power cut may; return them.
 
         The names of unsynced entries may survive in any combination, their content was synced before. If one is missing
-        before the last, nobody can read the log.
+        before the last, the log cannot be read.
         """
         lost = [number for number in self.at_risk() if below(2)]
         if lost and lost[0] == 0:

@@ -1,4 +1,4 @@
-"""What may happen in every world of a topology besides faults at a step: requests of users, and other processes."""
+"""Events of every world of a topology, besides faults at a step: requests of users, other processes, power cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of simulated world brings: bolts, rows, events, and a model of what must be committed; and its source."""
+"""Port of a kind of simulated world: bolts, rows, events, and a model of what must be committed; and its source."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ Begun = tuple[Sequence[tuple[Path, bytes | None]], dict[str, Entry]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn for a world before it begins; see `txstorm.simulation.schedule.Schedule` for the names.
+    """Setting of a world, drawn before it begins; see `txstorm.simulation.schedule.Schedule` for the names.
 
     Attributes:
         kind: name of the kind of world: ``counts``, or ``MODULE:CLASS``.
