@@ -15,7 +15,7 @@ from txstorm.errors import InputError
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
 from txstorm.simulation.topologies.named import kind_named
-from txstorm.simulation.topologies.world import Setting, TopologyWorld
+from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld
 from txstorm.simulation.world import World
 
 STORIES = 3

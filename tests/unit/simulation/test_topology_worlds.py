@@ -21,7 +21,7 @@ from txstorm.simulation.topologies.counts import CountsWorld
 from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.kind import WorldKind
 from txstorm.simulation.topologies.named import kind_named
-from txstorm.simulation.topologies.world import Setting, TopologyWorld
+from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld
 
 KINDS = ("counts", "windows_world:WindowsWorld", "join_world:JoinWorld", "stateful_world:StatefulWorld")
 SEED = int(os.environ.get("SEED", "0"))

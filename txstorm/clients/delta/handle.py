@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -552,21 +551,13 @@ def is_table(path: Path) -> bool:
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
     """Return `schema` as Delta stores it; raise `StateError` for a column whose type Delta does not support."""
-    try:
-        return _stored(schema.serialize().to_pybytes())
-    except Exception:
-        for column in schema:
-            try:
-                Schema.from_arrow(pa.schema([column]))
-            except Exception as cause:
-                msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
-                raise StateError(msg) from cause
-        raise
-
-
-@lru_cache(256)
-def _stored(schema: bytes) -> pa.Schema:
-    return pa.schema(Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(schema))).to_arrow())
+    for column in schema:
+        try:
+            Schema.from_arrow(pa.schema([column]))
+        except Exception as cause:
+            msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
+            raise StateError(msg) from cause
+    return pa.schema(Schema.from_arrow(schema).to_arrow())
 
 
 def _properties(commit: Commit, columns: list[Any] | None = None) -> CommitProperties:

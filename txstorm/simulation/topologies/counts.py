@@ -22,7 +22,7 @@ from txstorm.simulation.topologies.kind import CommittedBatch, Row, WorldKind
 from txstorm.topology.builder import TransactionalTopologyBuilder
 
 if TYPE_CHECKING:
-    from txstorm.simulation.topologies.world import TopologyWorld
+    from txstorm.simulation.topologies.topology_world import TopologyWorld
 
 KEYS = 5
 

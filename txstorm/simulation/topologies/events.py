@@ -11,7 +11,7 @@ from txstorm.operations.rewind import rewind_to
 from txstorm.simulation import schedule as kinds
 
 if TYPE_CHECKING:
-    from txstorm.simulation.topologies.world import TopologyWorld
+    from txstorm.simulation.topologies.topology_world import TopologyWorld
 
 
 def crash(world: TopologyWorld) -> None:

@@ -16,7 +16,7 @@ from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, Transactiona
 from txstorm.topology.builder import TransactionalTopologyBuilder
 
 if TYPE_CHECKING:
-    from txstorm.simulation.topologies.world import TopologyWorld
+    from txstorm.simulation.topologies.topology_world import TopologyWorld
 
 Row = tuple[str, tuple[Any, ...]]
 """A stream and the values of one tuple on it."""

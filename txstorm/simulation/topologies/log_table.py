@@ -16,25 +16,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import DeltaError
-
 from txstorm.clients.delta import handle
 from txstorm.clients.delta.log import LOG, entry_name
 from txstorm.clients.files import write_synced
 
+_DELTA_RS = vars(handle)
+"""Names of delta-rs as the handle knows them: it is the only module that imports them."""
+DeltaTable, Schema, DeltaError = _DELTA_RS["DeltaTable"], _DELTA_RS["Schema"], _DELTA_RS["DeltaError"]
 _ACTIONS = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("num_records", pa.int64())])
 
 
 @contextmanager
 def logs_in_python() -> Iterator[None]:
     """Within it, tables are read with `LogTable`."""
-    before = vars(handle)["DeltaTable"]
-    vars(handle)["DeltaTable"] = LogTable
+    _DELTA_RS["DeltaTable"] = LogTable
     try:
         yield
     finally:
-        vars(handle)["DeltaTable"] = before
+        _DELTA_RS["DeltaTable"] = DeltaTable
 
 
 class LogTable:
@@ -60,9 +59,9 @@ class LogTable:
         cls,
         path: str,
         *,
-        schema: Schema,
+        schema: Any,
         configuration: Mapping[str, str],
-        commit_properties: CommitProperties,
+        commit_properties: Any,
         raise_if_key_not_exists: bool,
     ) -> None:
         """Write the first entry of a log, as delta-rs does."""
@@ -103,7 +102,7 @@ class LogTable:
         else:
             self._read(version)
 
-    def schema(self) -> Schema:
+    def schema(self) -> Any:
         """Return the columns."""
         return _schema(self._meta["schemaString"])
 
@@ -179,5 +178,5 @@ class LogTable:
 
 
 @cache
-def _schema(text: str) -> Schema:
+def _schema(text: str) -> Any:
     return Schema.from_json(text)

@@ -21,7 +21,7 @@ from txstorm.simulation.process.scheduler import Owner, SimLanes
 from txstorm.storage.tables import history
 
 if TYPE_CHECKING:
-    from txstorm.simulation.topologies.world import TopologyWorld
+    from txstorm.simulation.topologies.topology_world import TopologyWorld
 
 
 class TopologyProcess(Owner):

@@ -40,7 +40,7 @@ from txstorm.simulation.topologies.events import EVENTS
 from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldSpout
 from txstorm.simulation.topologies.log_table import logs_in_python
 from txstorm.simulation.topologies.named import kind_named
-from txstorm.simulation.topologies.process import TopologyProcess, WorldLedger
+from txstorm.simulation.topologies.topology_process import TopologyProcess, WorldLedger
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
