@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+
 from txstorm.clients.delta import handle
 from txstorm.clients.delta.log import LOG, entry_name
 from txstorm.clients.files import write_synced
