@@ -226,25 +226,4 @@ books.raise_epoch()
 """,
         "tests/unit/recovery/test_take_over.py",
     ),
-    Mutant(
-        "a_rewind_follows_versions_that_are_not_durable",
-        "restore_table",
-        """
-table.secure()
-try:
-    table.log.commit(_commit(table, rewind, todo, epoch, now))
-except ConflictError:
-    pass
-except TableCorrupt as cause:
-    _check_moved(table, cause)
-""",
-        """
-try:
-    table.log.commit(_commit(table, rewind, todo, epoch, now))
-except ConflictError:
-    pass
-except TableCorrupt as cause:
-    _check_moved(table, cause)
-""",
-    ),
 )
