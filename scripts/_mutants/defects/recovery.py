@@ -226,4 +226,26 @@ books.raise_epoch()
 """,
         "tests/unit/recovery/test_take_over.py",
     ),
+    Mutant(
+        "a_rewind_follows_versions_that_are_not_durable",
+        "restore_table",
+        """
+table.secure()
+try:
+    table.log.commit(_commit(table, rewind, todo, epoch, now))
+except ConflictError:
+    pass
+except TableCorrupt as cause:
+    _check_moved(table, cause)
+""",
+        """
+try:
+    table.log.commit(_commit(table, rewind, todo, epoch, now))
+except ConflictError:
+    pass
+except TableCorrupt as cause:
+    _check_moved(table, cause)
+""",
+        "tests/unit/storage/tables/test_table.py::test_every_version_is_synced_before_the_next_one_is_committed",
+    ),
 )
