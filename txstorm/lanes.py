@@ -112,7 +112,7 @@ class Lanes(Protocol):
     """Port: everything by which work runs concurrently, waits, and knows the time."""
 
     longest: float = 0.5
-    """Seconds after which a driver with work in flight looks for requests and timeouts; simulations make it infinite."""
+    """Seconds after which a driver with work in flight looks for requests and timeouts; infinite in simulations."""
 
     def now(self) -> int:
         """Return the wall-clock time in UTC microseconds since 1970, for the timestamps of transactions."""
