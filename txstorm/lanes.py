@@ -109,14 +109,10 @@ class Calls(Protocol):
 
 
 class Lanes(Protocol):
-    """Port: everything by which work runs concurrently, waits, and knows the time.
-
-    Attributes:
-        longest: the seconds after which a driver with transactions in flight looks around although nothing has woken
-            it, for requests and timeouts. Infinite in some simulated worlds: there a lost wake-up is never made up for.
-    """
+    """Port: everything by which work runs concurrently, waits, and knows the time."""
 
     longest: float = 0.5
+    """Seconds after which a driver with work in flight looks for requests and timeouts; infinite in simulations."""
 
     def now(self) -> int:
         """Return the wall-clock time in UTC microseconds since 1970, for the timestamps of transactions."""

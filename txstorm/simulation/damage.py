@@ -161,7 +161,7 @@ def _recorded(world: World) -> Mapping[str, int]:
 
 
 DAMAGES: tuple[Callable[[World, Stored], str | None], ...] = (
-    _torn,
+    *(_torn, _torn, _torn),  # seldom possible
     _written,
     _foreign,
     _unstaged,

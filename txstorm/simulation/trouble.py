@@ -367,7 +367,7 @@ def _stop(world: World, process: Process) -> None:
 
 
 TROUBLE = (
-    *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
+    *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage, damage),
     *(rewind, rewind, rewind, rewind, back_and_forth, back_and_forth),
     *(deploy, deploy, deploy, stand_by, stand_by, power_cut, power_cut),
 )

@@ -246,5 +246,6 @@ except ConflictError:
 except TableCorrupt as cause:
     _check_moved(table, cause)
 """,
+        "tests/unit/storage/tables/test_table.py::test_every_version_is_synced_before_the_next_one_is_committed",
     ),
 )

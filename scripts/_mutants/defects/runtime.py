@@ -175,10 +175,4 @@ if replay and not self.planner.opaque and txid in self.metas:
         "self._loop.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)",
         "self._loop.timers.later(0.0, lambda: self.group_done(done) if self._commits.is_current(done) else None)",
     ),
-    Mutant(
-        "an_early_failure_does_not_wake_the_driver",
-        "Driver._ahead_ended",
-        "self._loop.put(lambda: self._failed_ahead(attempt, error))",
-        "self._loop.timers.later(0.0, lambda: self._failed_ahead(attempt, error))",
-    ),
 )

@@ -94,8 +94,8 @@ class Stored:
     def lose(self, below: Callable[[int], int]) -> list[int]:
         """Lose any of the versions at risk, as a power cut may; return them.
 
-        The names of unsynced entries may survive in any combination, their content was synced before. If one is missing
-        before the last, the log cannot be read.
+        The names of unsynced entries may survive in any combination, their content was synced before. A log without an
+        entry before its last one is unreadable.
         """
         lost = [number for number in self.at_risk() if below(2)]
         if lost and lost[0] == 0:

@@ -11,10 +11,12 @@ import pytest
 from store_cases import COUNTS, INCARNATION, TOPOLOGY, commit, open_store, record
 from table_steps import decided, interrupted, synced_paths
 
+from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.recovery.rewind import restore_table
 from txstorm.storage.rows.schema import changes_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
@@ -196,7 +198,8 @@ def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, inten
     assert after.st_ino != before.st_ino
 
 
-def test_every_version_is_synced_before_the_next_one_is_committed(tmp_path, intent, monkeypatch):
+@pytest.mark.parametrize("how", ["start", "rewind"])
+def test_every_version_is_synced_before_the_next_one_is_committed(how, tmp_path, intent, monkeypatch):
     with monkeypatch.context() as killed:  # between its commit and its sync
         killed.setattr(DeltaTableState, "sync", lambda table, versions, again: None)
         version = publish(opened(tmp_path), intent)
@@ -208,7 +211,11 @@ def test_every_version_is_synced_before_the_next_one_is_committed(tmp_path, inte
         "make_durable",
         lambda handle, versions, again: (calls.append(versions[-1]), make_durable(handle, versions, again=again))[1],
     )
-    opened(tmp_path).raise_epoch(2)
+    if how == "start":
+        opened(tmp_path).raise_epoch(2)
+    else:
+        rewind = Rewind(OWNER.topology, INCARNATION, 1, 2, 0, None, ())
+        restore_table(tmp_path, rewind, RewoundTable("changes/counts", 0, (), ()), 2, 0)
     assert calls == [version, None, version + 1]
 
 
