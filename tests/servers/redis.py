@@ -43,6 +43,12 @@ class Redis(Cluster):
         login = {"password": self.password} if self.password else {}
         return {"jedisPoolConfig": {"host": "127.0.0.1", "port": self.ports[0], **login, **pool}}
 
+    def flush(self) -> None:
+        """Delete everything on server 0."""
+        with socket.create_connection(("127.0.0.1", self.ports[0]), timeout=10) as connection:
+            connection.sendall(b"FLUSHALL\r\n")
+            assert connection.recv(100) == b"+OK\r\n"
+
     def ready(self, i: int) -> bool:
         """Return whether server i answers; an answer that asks for a password counts."""
         try:
