@@ -61,7 +61,7 @@ class Report:
             "steps": self.steps,
             "steps_per_s": int(self.steps / max(self.cpu_seconds, 1e-9)),
             "schedules_per_s": int(self.schedules / max(self.cpu_seconds, 1e-9)),
-            "faults": {kind: self.faults.get(kind, 0) for kind in KINDS},
+            "faults": {kind: self.faults.get(kind, 0) for kind in dict.fromkeys((*KINDS, *self.faults))},
         }
 
 

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from txstorm import faults
 from txstorm.api.context import EPOCH
 from txstorm.books.requests import ACTIVATE
+from txstorm.clients.delta import log as delta_log
 from txstorm.coordinator.machine import Mode
 from txstorm.errors import BlockedError, FailedException, FencedError, HeldError, TxstormError
 from txstorm.ledger.open import ledger_in_memory
@@ -50,6 +51,10 @@ NEVER = 1 << 60
 STRIKES = (kinds.CRASH, kinds.CRASH, kinds.POWER, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
 """Faults at a step; a kind listed twice is drawn twice as often."""
 STRIKE_STEPS = 600
+BUSY = {"state_max_lag": 1.0}
+"""Settings with which upkeep is due after every few commits."""
+COUNTED = {"compact.after": kinds.COMPACTION, "checkpoint.after": kinds.CHECKPOINT, "sweep.after": kinds.SWEEP}
+"""Fault points at which something has happened that is counted."""
 Begun = tuple[Sequence[tuple[Path, bytes | None]], dict[str, Entry]]
 """What a start has written: files (None: a directory), parents first, and the entries of the ledger."""
 
@@ -61,6 +66,7 @@ class Setting:
     Attributes:
         kind: name of the kind of world: ``counts``, or ``MODULE:CLASS``.
         polls: whether drivers with transactions in flight look around although nothing has woken them.
+        busy: whether states are compacted, and logs have checkpoints, after every few commits.
         compacts: whether a clean stop brings the states up to date.
         strikes: steps, and the faults at them.
     """
@@ -75,6 +81,7 @@ class Setting:
     ahead: bool
     compacts: bool
     polls: bool
+    busy: bool
     turns: int
     flaky: int
     strikes: tuple[tuple[int, str], ...]
@@ -95,6 +102,7 @@ class Setting:
             ahead=rng.random() < 0.5,
             compacts=rng.random() < 0.15,
             polls=rng.random() < 0.7,
+            busy=rng.random() < 0.25,
             turns=rng.choice((1, 1, 2)),
             flaky=rng.choice((0, 0, 10)),
             strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),
@@ -166,6 +174,7 @@ class TopologyWorld:
                 "retry_backoff": 0.1,
                 "compact_on_stop": one.compacts,
                 "on_error": "retry(30)",
+                **(BUSY if one.busy else {}),
                 **self.kind.settings,
             }
         )
@@ -182,6 +191,8 @@ class TopologyWorld:
             return
         self.scheduler.step(process)
         self.steps += 1
+        if what in COUNTED:
+            self.counts[COUNTED[what]] += 1
         if self.trace is not None:
             self.trace.append(f"{process}.{self.scheduler.current.name}: {what}")  # type: ignore[union-attr]
         if self._strikes and self.steps >= self._strikes[-1][0] and not self._healing:
@@ -305,7 +316,9 @@ class TopologyWorld:
                 self._names_drawn(),
                 ledger_in_memory(self.data_dir, self.ledger),
             )
+            every, delta_log.CHECKPOINT_EVERY = delta_log.CHECKPOINT_EVERY, 5 if self.setting.busy else NEVER
             with ExitStack() as stack:
+                stack.callback(setattr, delta_log, "CHECKPOINT_EVERY", every)
                 for one in watched:
                     stack.enter_context(one)
                 faults.watch(self.passes)
