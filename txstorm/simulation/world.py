@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from txstorm.books.requests import ACTIVATE
 from txstorm.coordinator.machine import FIRST_TXID, Config
@@ -21,8 +21,8 @@ from txstorm.simulation.judge import Judge
 from txstorm.simulation.ledger import Entries, Injected, Values
 from txstorm.simulation.outside import Database
 from txstorm.simulation.process.process import Process
-from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
+from txstorm.simulation.simulated_world import SimulatedWorld
 from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, operate, rewind
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, SINK, STATE
@@ -40,7 +40,7 @@ _SINK, _KEPT, _MORE = TableRef(SINK, "out"), TableRef(CHANGES, "kept"), TableRef
 _STATE = TableRef(STATE, "kept")
 
 
-class World:
+class World(SimulatedWorld[Process]):
     """Simulated world that runs one schedule.
 
     Args:
@@ -66,19 +66,15 @@ class World:
         draw: Callable[[], float] | None = None,
         counts: Counter[str] | None = None,
     ) -> None:
+        super().__init__(after_drawn(schedule) if draw is None else draw, counts, traced=traced)
         self.schedule = schedule
         self.config = Config(schedule.depth, schedule.group, schedule.opaque)
-        self.steps = 0
-        self.counts: Counter[str] = Counter() if counts is None else counts
-        self.trace: list[str] | None = [] if traced else None
-        self.draw = after_drawn(schedule) if draw is None else draw
         self.entries, self.values = Entries(), Values()
         self.history: list[Mapping[str, Any]] = []
         self.history_synced = 0
         self.available = [1 + self.below(3) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
         self.news = 0  # number of changes to the source
-        self.scheduler = Scheduler(self.draw, self._refused)
         self.epoch = 1_000_000  # the wall clock when the simulated time began; it may be changed
         self.tables: dict[str, Stored] = {}
         for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
@@ -89,12 +85,9 @@ class World:
         self.drop: frozenset[str] = frozenset()
         self.database = Database(is_opaque=schedule.opaque)
         self.judge = Judge(self)
-        self.processes: list[Process] = []
-        self._all: list[Process] = []
         self._strikes = list(reversed(schedule.strikes))
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
-        self._names, self._uniques = 0, 0
-        self._todo: list[Callable[[], None]] = []
+        self._uniques = 0
         self.late_creation = False
         self.at_sync: Callable[[Process], object] | None = None
         self._healing = False
@@ -118,10 +111,6 @@ class World:
         return self.schedule.spark and stored.number == self.schedule.tables - 1 and stored.ref.kind != STATE
 
     # -- what processes use ---------------------------------------------------------------------------------------
-
-    def below(self, bound: int) -> int:
-        """Draw a number from 0 to `bound` - 1."""
-        return int(self.draw() * bound)
 
     def timer(self) -> bool:
         """Draw whether the timer of a committer is due; none is once the world heals."""
@@ -198,10 +187,6 @@ class World:
         except Violation as violation:
             self.scheduler.abort(violation)
 
-    def violates(self, invariant: int, what: str) -> NoReturn:
-        """End the world with a violation."""
-        self.scheduler.abort(Violation(invariant, what))
-
     def _strike(self, process: Process) -> str | None:
         kind = self._strikes.pop().kind
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
@@ -260,13 +245,7 @@ class World:
             return
         process.frozen = self.scheduler.picks + (20, 60, 200)[self.below(3)]
         self.acts(lambda: self._during_pause(process, rewinds))
-        self._say(f"{process} wakes up")
-
-    def acts(self, call: Callable[[], None]) -> None:
-        """Have the world make a call before the current lane goes on."""
-        self._todo.append(call)
-        self.scheduler.interrupt()
-        self.scheduler.pass_on()
+        self.say(f"{process} wakes up")
 
     def _during_pause(self, process: Process, rewinds: int) -> None:
         if self.below(2) or all(one.is_frozen for one in self.processes):
@@ -286,21 +265,7 @@ class World:
             self._heal()
             self.judge.end()
         finally:
-            for process in [one for one in self._all if not one.dead]:
-                self._gone(process, "is over")
-                self.scheduler.kill(process)  # what is left of its lanes must not take further steps
-
-    def lets_run(self, picks: int, until: Callable[[], bool] = lambda: False, jumps: int = 1) -> bool:
-        """Let all processes run for a while; return whether `until` holds."""
-        end = self.scheduler.picks + picks
-        while self.scheduler.picks < end and not until():
-            more = self.scheduler.run(end - self.scheduler.picks, until, jumps)
-            acts = bool(self._todo)
-            while self._todo:
-                self._todo.pop(0)()
-            if not more and not acts:
-                break
-        return until()
+            self.over()
 
     def _turn(self) -> None:
         if self.below(3) == 0:
@@ -323,7 +288,7 @@ class World:
         if not standby:
             self.entries.holder = None
         process = self.process("c", standby=standby)
-        self._say(f"{process} starts")
+        self.say(f"{process} starts")
         process.lanes.start(process.run, "start")
         return process
 
@@ -335,24 +300,14 @@ class World:
 
     def process(self, kind: str, *, standby: bool = False) -> Process:
         """Create a new process."""
-        self._names += 1
-        made = Process(self, f"{kind}{self._names}", standby=standby)
-        self.processes.append(made)
-        self._all.append(made)
-        return made
-
-    def killed(self, process: Process) -> NoReturn:
-        """Kill a process at the step of one of its lanes."""
-        self._gone(process, "is dead")
-        self.scheduler.kill(process)
-        raise Killed
+        return self.added(lambda name: Process(self, name, standby=standby), kind)
 
     def finished(self, process: Process, error: BaseException | None) -> None:
         """Take note of a process that ends by itself; if no simulated fault explains its error, that is a violation."""
         if process not in self.processes:
             return
         process.ended = True
-        self._gone(process, "ends" if error is None else f"ends with {type(error).__name__}: {error}")
+        self.gone(process, "ends" if error is None else f"ends with {type(error).__name__}: {error}")
         if error is not None:
             self.told(process, "run", error)
 
@@ -398,22 +353,15 @@ class World:
         """Return the process that holds the lease; None if it is free."""
         return next((one for one in self.processes if self.entries.holder is one.ledger), None)
 
-    def ended(self, process: Process, how: str) -> None:
-        """Kill a process between its steps."""
-        self._gone(process, how)
-        self.scheduler.kill(process)
-
-    def _gone(self, process: Process, how: str) -> None:
-        self._say(f"{process} {how}")
-        if process in self.processes:
-            self.processes.remove(process)
+    def released(self, process: Process) -> None:
+        """Release the lease, if `process` had it."""
         process.ledger.release()
 
     # -- healing ------------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Run without faults: everything in the source must be committed within a bounded simulated time."""
-        self._say("everything heals")
+        self.say("everything heals")
         self._fuse, self._healing = NEVER, True
         self.away.clear()
         self.news += 1
@@ -465,19 +413,5 @@ class World:
     def forget(self) -> None:
         """Drop all references, so that this world's memory is freed immediately."""
         self.entries.holder = None
-        for one in (*self._all, self.judge, self):
-            vars(one).clear()
-
-    def _refused(self, process: Owner) -> None:
-        self.counts[kinds.REFUSED] += 1
-
-    # -- words --------------------------------------------------------------------------------------------------------
-
-    def count(self, kind: str, what: str) -> None:
-        """Count a fault, and record it in the trace."""
-        self.counts[kind] += 1
-        self._say(f"fault {kind}: {what}")
-
-    def _say(self, what: str) -> None:
-        if self.trace is not None:
-            self.trace.append(f"-- {what}")
+        vars(self.judge).clear()
+        super().forget()

@@ -13,13 +13,13 @@ import json
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from txstorm import faults
 from txstorm.api.context import EPOCH
@@ -34,8 +34,9 @@ from txstorm.runtime.session import Session
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.outside import extents_of
-from txstorm.simulation.process.scheduler import Killed, Owner, Scheduler
+from txstorm.simulation.process.scheduler import Killed
 from txstorm.simulation.schedule import random_of
+from txstorm.simulation.simulated_world import SimulatedWorld
 from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.events import EVENTS
 from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldSpout
@@ -124,7 +125,7 @@ def _micros(stamp: datetime) -> int:
     return (stamp - EPOCH) // timedelta(microseconds=1)
 
 
-class TopologyWorld:
+class TopologyWorld(SimulatedWorld[TopologyProcess]):
     """World of one schedule, whose setting determines everything in it.
 
     Args:
@@ -134,27 +135,16 @@ class TopologyWorld:
     """
 
     def __init__(self, setting: Setting, counts: Counter[str] | None = None, *, traced: bool = False) -> None:
-        self.rng, self.setting = random_of(setting.seed, setting.index), setting
-        Setting.drawn(setting.kind, setting.seed, setting.index, self.rng)  # the world has the numbers that follow
-        self.kind = kind_named(setting.kind)(self.rng)
-        self.counts: Counter[str] = Counter() if counts is None else counts
-        self.trace: list[str] | None = [] if traced else None
-        self.steps = 0
-        self.scheduler = Scheduler(self.rng.random, self._refused)
+        rng, self.setting = random_of(setting.seed, setting.index), setting
+        Setting.drawn(setting.kind, setting.seed, setting.index, rng)  # the world has the numbers that follow
+        super().__init__(rng.random, counts, traced=traced)
+        self.kind = kind_named(setting.kind)(rng)
         self.source = Source(self, self.setting.partitions, opaque=self.setting.opaque)
-        self.processes: list[TopologyProcess] = []
-        self._all: list[TopologyProcess] = []
         self._epoch = 1_000_000
         self._strikes = list(reversed(self.setting.strikes))
-        self._todo: list[Callable[[], None]] = []
         self._healing = False
-        self._names = 0
 
     # -- what processes use ---------------------------------------------------------------------------------------
-
-    def below(self, bound: int) -> int:
-        """Draw a number from 0 to `bound` - 1."""
-        return int(self.rng.random() * bound)
 
     def micros(self) -> int:
         """Return the wall-clock time: a simulated second is `kind.tick` microseconds."""
@@ -224,21 +214,11 @@ class TopologyWorld:
             self.count(kinds.BATCH, f"the batch of {attempt} fails")
             raise FailedException("injected")
 
-    def violates(self, invariant: int, what: str) -> NoReturn:
-        """End the world with a violation."""
-        self.scheduler.abort(Violation(invariant, what))
-
-    def killed(self, process: TopologyProcess) -> NoReturn:
-        """Kill a process at the step of one of its lanes."""
-        self._gone(process, "is dead")
-        self.scheduler.kill(process)
-        raise Killed
-
     def cut_power(self) -> None:
         """End all processes at once, and lose any subset of what they had not synced."""
         current = self.current()
         for process in sorted(self.processes, key=lambda one: one is current):
-            self._gone(process, "has no power")
+            self.gone(process, "has no power")
             with suppress(Killed):
                 self.scheduler.kill(process)
         self.ledger.expire()
@@ -251,9 +231,7 @@ class TopologyWorld:
             self.scheduler.block((0.05, 1.0, 20.0)[self.below(3)])
             return
         process.frozen = self.scheduler.picks + (50, 200, 800)[self.below(3)]
-        self._todo.append(self._during_pause)
-        self.scheduler.interrupt()
-        self.scheduler.pass_on()
+        self.acts(self._during_pause)
 
     def _during_pause(self) -> None:
         if self.below(3):
@@ -326,21 +304,7 @@ class TopologyWorld:
                     yield
                 finally:
                     faults.watch(None)
-                    for process in [one for one in self._all if not one.dead]:
-                        self._gone(process, "is over")
-                        self.scheduler.kill(process)
-
-    def lets_run(self, picks: int, until: Callable[[], bool] = lambda: False, jumps: int = 1) -> bool:
-        """Let all processes run for a while; return whether `until` holds."""
-        end = self.scheduler.picks + picks
-        while self.scheduler.picks < end and not until():
-            more = self.scheduler.run(end - self.scheduler.picks, until, jumps)
-            acts = bool(self._todo)
-            while self._todo:
-                self._todo.pop(0)()
-            if not more and not acts:
-                break
-        return until()
+                    self.over()
 
     def more(self) -> None:
         """Add rows to the source."""
@@ -359,11 +323,7 @@ class TopologyWorld:
 
     def process(self, kind: str) -> TopologyProcess:
         """Create a process."""
-        self._names += 1
-        made = TopologyProcess(self, f"{kind}{self._names}")
-        self.processes.append(made)
-        self._all.append(made)
-        return made
+        return self.added(lambda name: TopologyProcess(self, name), kind)
 
     def leads(self, process: TopologyProcess) -> bool:
         """Return whether `process` has the lease."""
@@ -373,17 +333,12 @@ class TopologyWorld:
         """Return the process that has the lease and runs."""
         return next((one for one in self.processes if self.leads(one) and one.handle is not None), None)
 
-    def ended(self, process: TopologyProcess, how: str) -> None:
-        """Kill a process between its steps."""
-        self._gone(process, how)
-        self.scheduler.kill(process)
-
     def finished(self, process: TopologyProcess, error: BaseException | None) -> None:
         """Take note of a process that ends by itself; if no fault explains its error, that is a violation."""
         if process not in self.processes:
             return
         led = process.led or self.leads(process)
-        self._gone(process, "ends" if error is None else f"ends with {type(error).__name__}: {error}")
+        self.gone(process, "ends" if error is None else f"ends with {type(error).__name__}: {error}")
         if error is not None:
             self._judge(process, "run", error, led=led)
 
@@ -400,10 +355,8 @@ class TopologyWorld:
         if not isinstance(error, TxstormError | OSError) or not known:
             raise Violation(7, f"the {what} of {process} ends with {type(error).__name__}: {error}") from error
 
-    def _gone(self, process: TopologyProcess, how: str) -> None:
-        self.say(f"{process} {how}")
-        if process in self.processes:
-            self.processes.remove(process)
+    def released(self, process: TopologyProcess) -> None:
+        """Release the lease, if `process` had it."""
         for one in process.holds:
             one.release()
 
@@ -492,22 +445,6 @@ class TopologyWorld:
         """The setting, which determines everything in the world."""
         return self.setting
 
-    def forget(self) -> None:
-        """Drop all references, so that this world's memory is freed immediately."""
-        for one in (*self._all, self):
-            vars(one).clear()
-
-    # -- words --------------------------------------------------------------------------------------------------------
-
-    def _refused(self, process: Owner) -> None:
-        self.counts[kinds.REFUSED] += 1
-
-    def count(self, kind: str, what: str) -> None:
-        """Count what happens, and record it in the trace."""
-        self.counts[kind] += 1
-        self.say(f"{kind}: {what}")
-
     def say(self, what: str) -> None:
         """Record what happens in the trace."""
-        if self.trace is not None:
-            self.trace.append(f"-- {what.replace(str(self.data_dir), '')}")
+        super().say(what.replace(str(self.data_dir), ""))
