@@ -33,6 +33,7 @@ from txstorm.results.views import read_directory_history
 from txstorm.runtime.session import Session
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.expected import Violation
+from txstorm.simulation.ledger import Injected
 from txstorm.simulation.outside import extents_of
 from txstorm.simulation.process.scheduler import Killed
 from txstorm.simulation.schedule import random_of
@@ -206,7 +207,8 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
             written = what.endswith("written")
             self.count(kinds.LOST if written else kind, f"{process} fails at {what}")
             process.struck = True
-            raise OSError(errno.EIO, f"injected at {what}")
+            why = f"injected at {what}"
+            raise Injected(why) if what.startswith("ledger") else OSError(errno.EIO, why)
 
     def reads_batch(self, attempt: object) -> None:
         """Let a batch fail now and then."""
