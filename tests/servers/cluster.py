@@ -74,6 +74,14 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.servers[i].start()
         self.wait_ready(i)
 
+    def freeze(self, i: int = 0) -> None:
+        """Suspend server i with SIGSTOP."""
+        self.servers[i].freeze()
+
+    def thaw(self, i: int = 0) -> None:
+        """Resume server i with SIGCONT."""
+        self.servers[i].thaw()
+
     def stop(self) -> None:
         """Shut down all servers with SIGTERM, as operators do; return when they have ended."""
         for server in self.servers:

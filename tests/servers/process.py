@@ -1,4 +1,4 @@
-"""Server processes: started, awaited, stopped and killed individually, by process id."""
+"""Server processes: started, awaited, suspended, stopped and killed individually, by process id."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ServerProcess(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Return whether the process exists."""
+        """Return whether the process exists, including when it is suspended."""
 
     def start(self) -> None:
         """Start the server without waiting until it is ready; raise ServerError if it is already running."""
@@ -102,16 +102,33 @@ class ServerProcess(ABC):
         except ServerError:
             self.kill()
 
+    def freeze(self) -> None:
+        """Suspend the process with SIGSTOP: connections remain open without responses, as in a long GC pause."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Resume the suspended process with SIGCONT."""
+        self._signal(signal.SIGCONT)
+
     def _end(self, how: signal.Signals, seconds: float) -> None:
         if not self.alive:
             return
-        with contextlib.suppress(ProcessLookupError):  # it has just ended, which its guard has not noticed yet
-            os.kill(self.pid or 0, how)
+        self._signal(how)
+        if how is not signal.SIGKILL:
+            self._signal(signal.SIGCONT)  # a suspended process handles no other signal
         until = time.monotonic() + seconds
         while self.alive:
             if time.monotonic() > until:
                 raise self.failure(f"did not end within {seconds:g} s after {how.name}")
             time.sleep(0.02)
+
+    def _signal(self, how: signal.Signals) -> None:
+        if not self.alive or self.pid is None:
+            raise ServerError(f"{self.name} does not run: no {how.name} can be sent")
+        try:
+            os.kill(self.pid, how)
+        except ProcessLookupError:  # it has just ended, which its guard has not noticed yet
+            return
 
     def failure(self, what: str) -> ServerError:
         """Return an error that describes the failure of this server, with the tail of its log."""
@@ -128,7 +145,7 @@ class GuardedProcess(ServerProcess):
 
     @property
     def alive(self) -> bool:
-        """Return whether the process exists."""
+        """Return whether the process exists, including when it is suspended."""
         return self._guard is not None and self._guard.poll() is None
 
     def _start(self, log: int) -> None:

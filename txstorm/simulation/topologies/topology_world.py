@@ -4,6 +4,7 @@ In contrast to the plain worlds of `txstorm.simulation.world`, which play a hund
 engine, state store, windows, joins, upkeep and Delta logs are the shipped code, on files in memory. What befalls it is
 drawn: crashes, pauses, lost answers and failures at every fault point and call of the ledger, second coordinators,
 stand-bys, stops, rewinds. A kind of world (`kind.WorldKind`) brings the bolts and a model of what they must commit.
+It is one module, as what is drawn is drawn here, in one order.
 """
 
 from __future__ import annotations
