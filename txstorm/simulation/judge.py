@@ -57,6 +57,11 @@ class Judge:
         self._lives: dict[str, list[int | None]] = {}  # first and last txid of each table ever recorded
         self._unseen: dict[int, Mapping[str, Any]] = {}  # intents not yet seen in all their tables
 
+    @property
+    def decided(self) -> int:
+        """The timeline of the last rewind that is decided."""
+        return self.timeline if self._rewind is None else self._rewind["timeline"]
+
     # -- when something is written ------------------------------------------------------------------------------
 
     def before_ledger(self, process: Process, changed: Mapping[str, Entry | None], *, durable: bool) -> None:

@@ -322,8 +322,9 @@ class World(SimulatedWorld[Process]):
             return  # code that was rolled back, or of a stand-by, is not that of the tables
         if isinstance(error, KilledError) and (status := self.status()) is not None and status["mode"] == "killed":
             return
-        if isinstance(error, FencedError) and process.books.epoch == 0:
-            leads = leads and process.before == self.fences()  # else another one has raised the epoch, or rewound
+        if isinstance(error, FencedError) and not process.opened:
+            (epoch, rewinds), (before, earlier) = self.fences(), process.before
+            leads = leads and rewinds == earlier and (process.books.epoch > 0 or epoch == before)
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
@@ -345,9 +346,9 @@ class World(SimulatedWorld[Process]):
         newest = process.books.epoch == 0 or self._read(EPOCH) in (None, process.books.epoch)
         return self.entries.holder is process.ledger and newest
 
-    def fences(self) -> tuple[object, int]:
-        """Return what changes when a coordinator takes over or a rewind is completed."""
-        return self.entries.at.get(EPOCH), self.judge.timeline
+    def fences(self) -> tuple[object, tuple[int, int]]:
+        """Return what changes when a coordinator takes over, or a rewind is decided or completed."""
+        return self.entries.at.get(EPOCH), (self.judge.timeline, self.judge.decided)
 
     def leader(self) -> Process | None:
         """Return the process that holds the lease; None if it is free."""
