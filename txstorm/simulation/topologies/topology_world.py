@@ -54,8 +54,6 @@ NEVER = 1 << 60
 STRIKES = (kinds.CRASH, kinds.CRASH, kinds.POWER, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
 """Faults at a step; a kind listed twice is drawn twice as often."""
 STRIKE_STEPS = 600
-BUSY = {"state_max_lag": 1.0}
-"""Settings with which upkeep is due after every few commits."""
 COUNTED = {"compact.after": kinds.COMPACTION, "checkpoint.after": kinds.CHECKPOINT, "sweep.after": kinds.SWEEP}
 """Fault points at which something has happened that is counted."""
 Begun = tuple[Sequence[tuple[Path, bytes | None]], dict[str, Entry]]
@@ -69,7 +67,7 @@ class Setting:
     Attributes:
         kind: name of the kind of world: ``counts``, or ``MODULE:CLASS``.
         polls: whether drivers with transactions in flight look around although nothing has woken them.
-        busy: whether states are compacted, and logs have checkpoints, after every few commits.
+        busy: whether logs have checkpoints after every few commits.
         compacts: whether a clean stop brings the states up to date.
         strikes: steps, and the faults at them.
     """
@@ -119,7 +117,11 @@ def _opened(setting: Setting, variant: int) -> Begun:
     """Return what a start of this topology writes: to create tables costs more than to open them."""
     key = setting.kind, variant, setting.opaque
     if key not in _begun:
-        _begun[key] = TopologyWorld(replace(setting, strikes=())).opened()
+        one = replace(Setting.drawn(setting.kind, 0, 0), opaque=setting.opaque, partitions=1, strikes=(), busy=False)
+        world = TopologyWorld(one)  # the same whichever world asks for it first
+        world.kind.variant = variant
+        world.kind.declare(Random(variant))  # noqa: S311 - not for secrets
+        _begun[key] = world.opened()
     return _begun[key]
 
 
@@ -166,7 +168,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
                 "retry_backoff": 0.1,
                 "compact_on_stop": one.compacts,
                 "on_error": "retry(30)",
-                **(BUSY if one.busy else {}),
+                "state_max_lag": 1.0,
                 **self.kind.settings,
             }
         )
