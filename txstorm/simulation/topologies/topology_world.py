@@ -204,8 +204,10 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
             self.pause(process)
         if kind == kinds.HANGS:
             self.count(kind, f"{process} hangs at {what}")
-            longest = 100.0 if what.startswith("p3") else 10.0  # only a job is given up
-            self.scheduler.block((1.0, 5.0, longest)[self.below(3)])
+            if what.startswith("p3"):  # a job, which is given up; other steps only let others go on
+                self.scheduler.block((1.0, 30.0, 100.0)[self.below(3)])
+            else:
+                self.scheduler.pass_on()
         if kind == kinds.FAILED:
             written = what.endswith("written")
             self.count(kinds.LOST if written else kind, f"{process} fails at {what}")
