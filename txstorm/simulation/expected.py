@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from txstorm.simulation.outside import extents_of
 from txstorm.simulation.schedule import INCARNATION
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import STATE, TxidRecord
+from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table_log import COMMITTED, COMPACTED, CREATED, RESTORED
 
 if TYPE_CHECKING:
@@ -136,15 +135,3 @@ def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
 def skips(table: int, partition: int, partitions: int) -> bool:
     """Return whether a table receives no rows from a partition, so that some txids do not change the table."""
     return table > 0 and partitions > 1 and partition == (table - 1) % partitions
-
-
-def rows_from(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
-    """Return the rows that the committers of one table write for a group."""
-    rows = [
-        (one.txid, part, start, end)
-        for one in records
-        for extents in [extents_of(one.extents)]
-        for part, (start, end) in enumerate(extents)
-        if start < end and not skips(stored.number, part, len(extents))
-    ]
-    return tuple(rows)

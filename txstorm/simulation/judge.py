@@ -5,7 +5,7 @@ It is one module, since every check needs what others have seen: positions, inte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txstorm.api.attempt import FIRST_TXID
@@ -313,12 +313,6 @@ class Judge:
         kept = [txid for txid in entries.names(names.INTENTS) if int(txid) <= last]
         if len(kept) != intents and last == self.currtx - 1:
             raise Violation(6, f"txid {last} is completed, intents {kept} are kept, {intents} should be")
-
-    def check_removed(self, above: str, removed: Iterable[int]) -> None:
-        """Check that paths reported as removed no longer exist."""
-        left = [one for one in removed if f"{above}/{one}" in self._world.entries.at]
-        if left:
-            raise Violation(6, f"{above} of {left} stays in the ledger")
 
     def _check_versions(self, row: Mapping[str, Any]) -> None:
         """Check that the history names the version of every table that the group of a txid created."""

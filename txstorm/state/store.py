@@ -387,7 +387,7 @@ def _opened(
 ) -> dict[TableRef, DeltaTableState]:
     """Open the existing tables of a declaration and check them against it."""
     for ref in one.refs:
-        if not recorded.has(ref):
+        if recorded.lacks(ref):
             place.discard_torn(ref)
     found = {ref: place.table(owner, ref) for ref in one.refs if place.has(ref)}
     tables = list(found.values())

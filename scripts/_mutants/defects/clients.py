@@ -29,6 +29,20 @@ found = connection.execute(sa.update(self._marks).where(self._marks.c.map == sel
         "tests/stateful/test_redis_states.py::test_a_stale_coordinator_changes_nothing",
     ),
     Mutant(
+        "properties_are_visible_before_they_are_synced",
+        "DeltaHandle.commit",
+        "self._commit_entry(commit)",
+        "not commit.properties and self._commit_entry(commit)",
+        "tests/unit/clients/delta/test_handle.py::test_properties_are_synced_before_readers_see_them",
+    ),
+    Mutant(
+        "directories_that_exist_are_taken_for_durable",
+        "secure_directories",
+        "sync_names(path.parent, [path])",
+        "pass",
+        "tests/unit/storage/tables/test_directory.py::test_names_of_directories_are_synced_even_if_they_exist",
+    ),
+    Mutant(
         "names_are_believed_after_a_failed_sync",
         "sync_names",
         "renew(path)",

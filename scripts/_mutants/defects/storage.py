@@ -4,6 +4,20 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "a_torn_creation_is_kept",
+        "Directory.discard_torn",
+        "entry.unlink()",
+        "pass",
+        "tests/unit/storage/tables/test_directory.py::test_a_table_whose_creation_a_power_failure_tore_is_created_again",
+    ),
+    Mutant(
+        "a_torn_creation_is_removed_with_what_was_staged",
+        "Directory.discard_torn",
+        "(entry := torn_creation(path / LOG)) is None or any((path / STAGED).glob('*'))",
+        "(entry := torn_creation(path / LOG)) is None",
+        "tests/unit/storage/tables/test_directory.py::test_a_table_whose_creation_a_power_failure_tore_is_created_again",
+    ),
+    Mutant(
         "opaque_rule_without_going_back_to_prev",
         "base",
         "return row.prev if is_applied(row, txid) else row.value",

@@ -265,10 +265,8 @@ class DeltaHandle:
             raise TableRefused(append_only_text(self.path))
         try:
             with locked(self.path):
-                if commit.properties:
-                    self._commit_properties(commit)
-                elif not self._commit_entry(commit):
-                    self._commit_through(commit)
+                if not self._commit_entry(commit):
+                    (self._commit_properties if commit.properties else self._commit_through)(commit)
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
@@ -300,9 +298,13 @@ class DeltaHandle:
             msg = f"{self.path}: expected version {self.version} as it was committed: another writer has replaced it"
             raise ConflictError(msg)
         metadata, columns = None, None
-        if commit.columns is not None:
-            schema = Schema.from_arrow(stored_schema(str(self.path), commit.columns[0])).to_json()
-            metadata = table_action(self._read_here().metadata(), schema, commit.columns[1])
+        if commit.columns is not None or commit.properties:
+            known, schema = self._read_here().metadata(), self._table.schema()
+            properties: Mapping[str, str] = {**known.configuration, **commit.properties}
+            if commit.columns is not None:
+                wanted, properties = commit.columns
+                schema = Schema.from_arrow(stored_schema(str(self.path), wanted))
+            metadata = table_action(known, schema.to_json(), properties)
             columns = [json.loads(metadata["schemaString"]), metadata["configuration"]]
         data = entry_bytes(commit, commit_info(commit, columns), milliseconds(), metadata)
         try:

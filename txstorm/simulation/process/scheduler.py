@@ -100,12 +100,14 @@ class Scheduler:
         time: simulated seconds, which never run backwards.
         current: the lane that runs; None on the hub.
         picks: number of times that a lane was chosen to run.
+        shortest: the seconds that a wait for a time lasts at least.
     """
 
     def __init__(self, draw: Callable[[], float], refused: Callable[[Owner], None]) -> None:
         self.time = 0.0
         self.current: Fiber | None = None
         self.picks = 0
+        self.shortest = 0.0
         self.hub = getcurrent()
         self._draw, self._refused = draw, refused
         self._ready: list[Fiber] = []
@@ -196,7 +198,7 @@ class Scheduler:
         self._token += 1
         fiber.token, fiber.waiting, fiber.woken = self._token, True, False
         if timeout is not None and timeout < math.inf:
-            heapq.heappush(self._timers, (self.time + max(0.0, timeout), self._token, fiber))
+            heapq.heappush(self._timers, (self.time + max(self.shortest, timeout), self._token, fiber))
         self._to_hub(fiber)
         return fiber.woken
 

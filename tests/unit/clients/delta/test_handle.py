@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from table_steps import synced_paths
 
 from txstorm.clients.delta import data_files
 from txstorm.clients.delta.entry import Commit, DataFile
@@ -41,6 +42,24 @@ def test_created_with_properties_and_transactions(tmp_path, handle):
     assert not is_table(tmp_path)
     (tmp_path / "half/_delta_log").mkdir(parents=True)
     assert not is_table(tmp_path / "half")
+
+
+def test_properties_are_synced_before_readers_see_them(handle, monkeypatch):
+    add(handle, 1)
+    with synced_paths(monkeypatch) as synced:
+        handle.commit(
+            Commit(
+                {"app": 1},
+                {"kind": "describe"},
+                properties={"own": "2", "delta.logRetentionDuration": "interval 1 days"},
+            )
+        )
+    assert synced[0].startswith(f"{handle.path}/_delta_log/_commit_")
+    again = DeltaTable(handle.path)
+    assert {**again.metadata().configuration, **handle.properties} == again.metadata().configuration
+    assert (again.metadata().configuration["own"], again.metadata().id) == ("2", handle.id)
+    assert again.schema() == DeltaTable(handle.path, version=1).schema()
+    assert handle.read().num_rows == 1
 
 
 def test_cached_data_is_never_older_than_the_version_of_the_handle(handle):

@@ -3,15 +3,20 @@
 from collections import Counter
 
 import pytest
+from outlet_nets import MemoryWriter, Target
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
+from table_steps import synced_paths
 
 from txstorm import TransactionalTopologyBuilder
+from txstorm.api.external import Outlet
 from txstorm.bolts import CountByKey
 from txstorm.clients.delta import handle
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.state.external.targets import StoredOutlet
 from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
+from txstorm.storage.tables.intent import STAGED
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
 OWNER, REF = TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("changes", "counts")
@@ -67,3 +72,35 @@ def test_a_start_opens_each_table_once(tmp_path, opened):
         driver.feed({"default": [("a",)]})
         driver.commit()
         assert driver.state("counts").to_pylist() == [{"word": "a", "n": 2}, {"word": "b", "n": 1}]
+
+
+@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"oper', b'{"protocol":{"minReaderVersion":1}}'])
+def test_a_table_whose_creation_a_power_failure_tore_is_created_again(tmp_path, left):
+    store = open_store(tmp_path, create=True, epoch=None)
+    path = store.tables[REF].path
+    whole, entry = (path / "_delta_log" / f"{0:020d}.json").read_bytes(), path / "_delta_log" / f"{0:020d}.json"
+    Directory(tmp_path).discard_torn(REF)
+    assert entry.read_bytes() == whole
+    entry.write_bytes(left)
+    (path / STAGED / "rows.parquet").write_bytes(b"")
+    Directory(tmp_path).discard_torn(REF)
+    assert entry.exists(), "something was written to the table"
+    (path / STAGED / "rows.parquet").unlink()
+    (path / STAGED).rmdir()
+    assert open_store(tmp_path, create=True, recorded=()).tables[REF].last_txid() == 0
+    (path / STAGED).rmdir()
+    Directory(tmp_path).secure_names(OWNER, REF)
+    assert (path / STAGED).is_dir()
+
+
+def test_names_of_directories_are_synced_even_if_they_exist(tmp_path, monkeypatch):
+    outlet = Outlet("out", {"n": int}, MemoryWriter(Target()))
+    for _ in range(2):
+        with synced_paths(monkeypatch) as synced:
+            StoredOutlet(tmp_path, OWNER, "send", outlet).make_directory()
+        assert synced == [
+            f"{tmp_path}/outlets/out/_txstorm",
+            f"{tmp_path}/outlets/out",
+            f"{tmp_path}/outlets",
+            f"{tmp_path}",
+        ]
