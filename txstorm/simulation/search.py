@@ -14,8 +14,7 @@ from txstorm.engine.gc_pause import seldom_collected
 from txstorm.errors import InputError
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
-from txstorm.simulation.topologies.named import kind_named
-from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld
+from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld, kind_named
 from txstorm.simulation.world import World
 
 STORIES = 3

@@ -20,8 +20,7 @@ from txstorm.simulation.search import violation
 from txstorm.simulation.topologies.counts import CountsWorld
 from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.kind import WorldKind
-from txstorm.simulation.topologies.named import kind_named
-from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld
+from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld, kind_named
 
 KINDS = ("counts", "windows_world:WindowsWorld", "join_world:JoinWorld", "stateful_world:StatefulWorld")
 SEED = int(os.environ.get("SEED", "0"))

@@ -10,6 +10,7 @@ It is one module, as what is drawn is drawn here, in one order.
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import tempfile
 import uuid
@@ -27,7 +28,7 @@ from txstorm.api.context import EPOCH
 from txstorm.books.requests import ACTIVATE
 from txstorm.clients.delta import log as delta_log
 from txstorm.coordinator.machine import Mode
-from txstorm.errors import BlockedError, FailedException, FencedError, HeldError, TxstormError
+from txstorm.errors import BlockedError, FailedException, FencedError, HeldError, InputError, TxstormError
 from txstorm.ledger.open import ledger_in_memory
 from txstorm.ledger.port import Entry
 from txstorm.results.views import read_directory_history
@@ -39,11 +40,11 @@ from txstorm.simulation.outside import extents_of
 from txstorm.simulation.process.scheduler import Killed
 from txstorm.simulation.schedule import random_of
 from txstorm.simulation.simulated_world import SimulatedWorld
+from txstorm.simulation.topologies.counts import CountsWorld
 from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.events import EVENTS
-from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldSpout
+from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldKind, WorldSpout
 from txstorm.simulation.topologies.log_table import logs_in_python
-from txstorm.simulation.topologies.named import kind_named
 from txstorm.simulation.topologies.topology_process import TopologyProcess, WorldLedger
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
@@ -58,6 +59,30 @@ COUNTED = {"compact.after": kinds.COMPACTION, "checkpoint.after": kinds.CHECKPOI
 """Fault points at which something has happened that is counted."""
 Begun = tuple[Sequence[tuple[Path, bytes | None]], dict[str, Entry]]
 """What a start has written: files (None: a directory), parents first, and the entries of the ledger."""
+
+
+KINDS: dict[str, type[WorldKind]] = {"counts": CountsWorld}
+
+
+def kind_named(name: str) -> type[WorldKind]:
+    """Return the kind of world with this name, or the class ``MODULE:CLASS``.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None) if module and attribute else None
+    except ImportError as error:
+        raise InputError(
+            f"kind {name!r}: expected the MODULE of MODULE:CLASS to be importable, got: {error}"
+        ) from error
+    if isinstance(found, type) and issubclass(found, WorldKind):
+        return found
+    msg = f"kind {name!r}: expected {', '.join(KINDS)}, or MODULE:CLASS with a subclass of WorldKind"
+    raise InputError(msg)
 
 
 @dataclass(frozen=True)
