@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -66,7 +67,8 @@ class Postgres:
         process.send_signal(how)
         if how is signal.SIGKILL:
             for child in children:
-                os.kill(int(child), how)
+                with suppress(ProcessLookupError):  # it has ended by itself when its parent was gone
+                    os.kill(int(child), how)
         process.wait()
 
     def sql(self, statement: str) -> None:
