@@ -425,10 +425,13 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
         def over() -> bool:
             return process not in self.processes or process.has_committed(ends) or self.scheduler.time > end
 
-        self.lets_run(PATIENCE, lambda: over() or self._inactive(process), jumps=2000)
-        if self._inactive(process) and process.handle is not None:
+        def activated() -> bool:
+            return over() or not self._inactive(process)
+
+        while self.lets_run(PATIENCE, lambda: over() or self._inactive(process), jumps=2000) and not over():
             self.process("command").asks(ACTIVATE)
-            self.lets_run(PATIENCE, over, jumps=2000)
+            again = self.scheduler.time + 20.0  # it is refused while the request of a command that has died is open
+            self.lets_run(PATIENCE, lambda: activated() or self.scheduler.time > again, jumps=2000)
         if process in self.processes and not process.has_committed(ends):
             raise Violation(7, f"{process} does not commit the source in {HEALING} s")
         return process in self.processes
