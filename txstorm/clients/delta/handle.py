@@ -553,13 +553,14 @@ def is_table(path: Path) -> bool:
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
     """Return `schema` as Delta stores it; raise `StateError` for a column whose type Delta does not support."""
-    for column in schema:
-        try:
-            Schema.from_arrow(pa.schema([column]))
-        except Exception as cause:
-            msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
-            raise StateError(msg) from cause
-    return pa.schema(Schema.from_arrow(schema).to_arrow())
+    try:
+        return pa.schema(Schema.from_arrow(schema).to_arrow())
+    except Exception as cause:
+        for column in schema if len(schema) > 1 else ():
+            stored_schema(table, pa.schema([column]))  # names the column
+        column = schema.field(0)
+        msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
+        raise StateError(msg) from cause
 
 
 def _properties(commit: Commit, columns: list[Any] | None = None) -> CommitProperties:

@@ -72,10 +72,11 @@ class Disk:
         self._step(f"{event} {changed[-1][len(self._root) :]}")
         self._busy = True
         try:
-            if event == "open" and os.path.lexists(changed[0]):
-                self._durable.discard(os.stat(changed[0]).st_ino)
-            elif not (event in _NEW and os.path.lexists(changed[0])):
+            known = _inode(changed[0]) if event in _NEW else None
+            if known is None:
                 self._changes.append(_Change(changed, [self._linked(name) for name in changed]))
+            elif event == "open":
+                self._durable.discard(known)
         finally:
             self._busy = False
 
@@ -83,10 +84,8 @@ class Disk:
         self._links += 1
         kept = str(self._kept / str(self._links))
         try:
-            if os.path.isdir(name):
-                return None
             os.link(name, kept)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # there is none, or it is a directory
             return None
         return kept
 
@@ -131,6 +130,13 @@ class Disk:
                 path.unlink(missing_ok=True)
             if before is not None and path.parent.is_dir():
                 os.link(before, path)
+
+
+def _inode(name: str) -> int | None:
+    try:
+        return os.lstat(name).st_ino
+    except FileNotFoundError:
+        return None
 
 
 _NEW = ("open", "os.link", "os.mkdir")

@@ -284,7 +284,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
 
     def run(self) -> None:
         """Run the world: first with faults, then healed; raise `Violation` if something is wrong."""
-        begun = self.below(4) > 0 and not self.kind.outside
+        begun = self.below(8) > 0 and not self.kind.outside
         with self._there(_opened(self.setting, self.kind.variant) if begun else None):
             for _ in range(self.setting.turns):
                 self.more()
