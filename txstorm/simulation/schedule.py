@@ -21,7 +21,7 @@ REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damag
 ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
 HEARTBEAT, CREATING = "heartbeat", "paused_before_creation"
 STANDBY, KILLED, UNPOLLED, UNSYNCED = "stand_by", "killed", "polling_off", "unsynced_write_lost"
-CHECKPOINT = "checkpoint"
+CHECKPOINT, RETENTION = "checkpoint", "retention"
 HANGS, WORKER, REFUSED = "call_hangs", "worker_dies", "step_of_a_dead_process"
 KINDS = (
     *dict.fromkeys(STRIKES),

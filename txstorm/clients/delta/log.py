@@ -82,8 +82,11 @@ def check_log(table: Path) -> None:
     check_files(table / LOG, (".json", ".parquet", HINT))
 
 
-def torn_creation(log: Path) -> Path | None:
-    """Return the only entry of a log if it is the first one and not complete; None for any other log."""
+def torn_creation(log: Path, last: str = "txn") -> Path | None:
+    """Return the only entry of a log if it is the first one and not complete; None for any other log.
+
+    `last`: the kind of action with which the first entry of such a log ends.
+    """
     names = sorted(os.listdir(log)) if log.is_dir() else []
     if [name for name in names if not name.startswith("_")] != [entry_name(0)]:
         return None
@@ -92,7 +95,7 @@ def torn_creation(log: Path) -> Path | None:
         kinds = {kind for line in read_whole(entry).splitlines() for kind in json.loads(line)}
     except ValueError:
         return entry
-    return None if {"protocol", "metaData", "txn"} <= kinds else entry
+    return None if {"protocol", "metaData", last} <= kinds else entry
 
 
 def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:

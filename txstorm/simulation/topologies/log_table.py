@@ -19,12 +19,18 @@ import pyarrow as pa
 
 from txstorm.clients.delta import handle
 from txstorm.clients.delta.log import LOG, entry_name
-from txstorm.clients.files import write_synced
 
 _DELTA_RS = vars(handle)
 """Names of delta-rs as the handle knows them: it is the only module that imports them."""
 DeltaTable, Schema, DeltaError = _DELTA_RS["DeltaTable"], _DELTA_RS["Schema"], _DELTA_RS["DeltaError"]
-_ACTIONS = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("num_records", pa.int64())])
+_ACTIONS = pa.schema(
+    {
+        "path": pa.string(),
+        "size_bytes": pa.int64(),
+        "modification_time": pa.timestamp("ms"),
+        "num_records": pa.int64(),
+    }
+)
 
 
 @contextmanager
@@ -88,7 +94,8 @@ class LogTable:
         log = Path(path) / LOG
         log.mkdir(exist_ok=True)
         try:
-            write_synced(log / entry_name(0), "\n".join(map(json.dumps, actions)).encode())
+            with (log / entry_name(0)).open("xb") as entry:  # which delta-rs does not sync
+                entry.write("\n".join(map(json.dumps, actions)).encode())
         except FileExistsError as there:
             raise DeltaError(f"a table exists at {path}") from there
 
@@ -139,6 +146,7 @@ class LogTable:
             {
                 "path": path,
                 "size_bytes": add["size"],
+                "modification_time": add["modificationTime"],
                 "num_records": json.loads(add.get("stats") or "{}").get("numRecords"),
             }
             for path, add in self._files.items()

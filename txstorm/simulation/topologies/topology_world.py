@@ -19,19 +19,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from txstorm import faults
 from txstorm.api.context import EPOCH
+from txstorm.books.books import Books
 from txstorm.books.requests import ACTIVATE
 from txstorm.clients.delta import log as delta_log
 from txstorm.coordinator.machine import Mode
 from txstorm.errors import BlockedError, FailedException, FencedError, HeldError, InputError, TxstormError
 from txstorm.ledger.open import ledger_in_memory
 from txstorm.ledger.port import Entry
+from txstorm.results.snapshot import snapshot
 from txstorm.results.views import read_directory_history
+from txstorm.runtime import maintenance
+from txstorm.runtime import session as sessions
 from txstorm.runtime.session import Session
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.expected import Violation
@@ -55,7 +60,15 @@ NEVER = 1 << 60
 STRIKES = (kinds.CRASH, kinds.CRASH, kinds.POWER, kinds.FAILED, kinds.PAUSE, kinds.PAUSE, kinds.HANGS)
 """Faults at a step; a kind listed twice is drawn twice as often."""
 STRIKE_STEPS = 600
-COUNTED = {"compact.after": kinds.COMPACTION, "checkpoint.after": kinds.CHECKPOINT, "sweep.after": kinds.SWEEP}
+RETAINED = 0.1
+"""Simulated seconds for which history is kept, if not for ever."""
+COUNTED = {
+    "compact.after": kinds.COMPACTION,
+    "checkpoint.after": kinds.CHECKPOINT,
+    "sweep.after": kinds.SWEEP,
+    "thin.removed": kinds.THINNING,
+    "retain.history": kinds.RETENTION,
+}
 """Fault points at which something has happened that is counted."""
 Begun = tuple[Sequence[tuple[Path, bytes | None]], dict[str, Entry]]
 """What a start has written: files (None: a directory), parents first, and the entries of the ledger."""
@@ -94,6 +107,7 @@ class Setting:
         polls: whether drivers with transactions in flight look around although nothing has woken them.
         busy: whether states are compacted, and logs have checkpoints, after every few commits.
         compacts: whether a clean stop brings the states up to date.
+        retains: whether history is removed after `RETAINED` simulated seconds.
         strikes: steps, and the faults at them.
     """
 
@@ -111,6 +125,7 @@ class Setting:
     turns: int
     flaky: int
     strikes: tuple[tuple[int, str], ...]
+    retains: bool
 
     @classmethod
     def drawn(cls, kind: str, seed: int, index: int, rng: Random | None = None) -> Setting:
@@ -132,6 +147,7 @@ class Setting:
             turns=rng.choice((1, 1, 2)),
             flaky=rng.choice((0, 0, 10)),
             strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),
+            retains=rng.random() < 0.25,
         )
 
 
@@ -142,7 +158,14 @@ def _opened(setting: Setting, variant: int) -> Begun:
     """Return what a start of this topology writes: to create tables costs more than to open them."""
     key = setting.kind, variant, setting.opaque
     if key not in _begun:
-        one = replace(Setting.drawn(setting.kind, 0, 0), opaque=setting.opaque, partitions=1, strikes=(), busy=False)
+        one = replace(
+            Setting.drawn(setting.kind, 0, 0),
+            opaque=setting.opaque,
+            partitions=1,
+            strikes=(),
+            busy=False,
+            retains=False,
+        )
         world = TopologyWorld(one)  # the same whichever world asks for it first
         world.kind.variant = variant
         world.kind.declare(Random(variant))  # noqa: S311 - not for secrets
@@ -174,6 +197,8 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
         self._epoch = 1_000_000
         self._strikes = list(reversed(self.setting.strikes))
         self._healing = False
+        self._history: dict[tuple[int, int], dict[str, Any]] = {}
+        self._expired = 0
 
     # -- what processes use ---------------------------------------------------------------------------------------
 
@@ -196,6 +221,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
                 "compact_on_stop": one.compacts,
                 "on_error": "retry(30)",
                 "state_max_lag": 1.0 if one.busy else 10.0,
+                "history_retention": RETAINED * self.kind.tick / 1_000_000 if one.retains else None,
                 **self.kind.settings,
             }
         )
@@ -214,6 +240,8 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
         self.steps += 1
         if what in COUNTED:
             self.counts[COUNTED[what]] += 1
+        if what == "retain.before":
+            self.acts(self._remember)
         if self.trace is not None:
             self.trace.append(f"{process}.{self.scheduler.current.name}: {what}")  # type: ignore[union-attr]
         if self._strikes and self.steps >= self._strikes[-1][0] and not self._healing:
@@ -326,9 +354,15 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
                 self._names_drawn(),
                 ledger_in_memory(self.data_dir, self.ledger),
             )
-            every, delta_log.CHECKPOINT_EVERY = delta_log.CHECKPOINT_EVERY, 5 if self.setting.busy else NEVER
+            often = (
+                (delta_log, "CHECKPOINT_EVERY", 5 if self.setting.busy else NEVER),
+                (maintenance, "LEAST_SECONDS", 0.25),
+                (sessions, "HISTORY_GROUPS", 1 if self.setting.retains else sessions.HISTORY_GROUPS),
+            )
             with ExitStack() as stack:
-                stack.callback(setattr, delta_log, "CHECKPOINT_EVERY", every)
+                for module, name, value in often:
+                    stack.callback(setattr, module, name, getattr(module, name))
+                    setattr(module, name, value)
                 for one in watched:
                     stack.enter_context(one)
                 faults.watch(self.passes)
@@ -425,13 +459,13 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
         def over() -> bool:
             return process not in self.processes or process.has_committed(ends) or self.scheduler.time > end
 
-        def activated() -> bool:
-            return over() or not self._inactive(process)
+        def activated(until: float) -> bool:
+            return over() or not self._inactive(process) or self.scheduler.time > until
 
         while self.lets_run(PATIENCE, lambda: over() or self._inactive(process), jumps=2000) and not over():
             self.process("command").asks(ACTIVATE)
             again = self.scheduler.time + 20.0  # it is refused while the request of a command that has died is open
-            self.lets_run(PATIENCE, lambda: activated() or self.scheduler.time > again, jumps=2000)
+            self.lets_run(PATIENCE, partial(activated, again), jumps=2000)
         if process in self.processes and not process.has_committed(ends):
             raise Violation(7, f"{process} does not commit the source in {HEALING} s")
         return process in self.processes
@@ -452,7 +486,11 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
 
     def batches(self) -> list[CommittedBatch]:
         """Return the committed transactions; raise `Violation` unless they hold every row of the source once."""
-        rows = read_directory_history(self.data_dir).to_pylist()
+        there = self._read_history()
+        for (timeline, txid), row in self._history.items():
+            if (timeline, txid) not in there and _micros(row["stamp"]) > self._expired:
+                raise Violation(1, f"the history lacks txid {txid} of timeline {timeline}, which is to be kept")
+        rows = [row for _, row in sorted({**self._history, **there}.items())]
         kept: dict[int, dict[str, Any]] = {}
         for row in rows:  # a later timeline replaces what it has rewound
             kept = {txid: one for txid, one in kept.items() if txid < row["txid"]}
@@ -470,8 +508,23 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
             raise Violation(1, f"the source is committed up to {ends}, not {wanted}")
         return batches
 
+    def _read_history(self) -> dict[tuple[int, int], dict[str, Any]]:
+        rows = read_directory_history(self.data_dir).to_pylist()
+        return {(row["timeline"], row["txid"]): row for row in rows}
+
+    def _remember(self) -> None:
+        """Keep a copy of the history, which is about to become shorter."""
+        self._history.update(self._read_history())
+        self._expired = self.micros() - int(RETAINED * self.kind.tick)
+
     def _check(self) -> None:
         batches = self.batches()
+        kept = Books(self.ledger, self.data_dir / "intents").kept()
+        if kept:
+            try:
+                snapshot(self.data_dir, kept).to_arrow()
+            except TxstormError as error:
+                raise Violation(1, f"the history is kept from txid {kept} on, but there: {error}") from error
         if (wrong := self.kind.check(batches, self.data_dir)) is not None:
             raise Violation(1, wrong)
 

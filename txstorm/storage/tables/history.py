@@ -14,8 +14,8 @@ from txstorm.clients.delta.archive import Archiving, Shortening
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle, is_table
-from txstorm.clients.delta.log import checkpoint_after
-from txstorm.clients.files import secure_directories, sync_names
+from txstorm.clients.delta.log import LOG, checkpoint_after, torn_creation
+from txstorm.clients.files import secure_directories, sync_file, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.intent import STAGED, Intent
@@ -88,7 +88,7 @@ def read_history(data_dir: Path) -> pa.Table:
         DataDirectoryError: it has a newer format.
     """
     path = data_dir / HISTORY
-    if not is_table(path):
+    if not has_history(path):
         return SCHEMA.empty_table()
     table = _open(path).read(SCHEMA.names)
     return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
@@ -100,7 +100,7 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
     The stamp is the txid's processing time.
     """
     path = data_dir / HISTORY
-    if not is_table(path):
+    if not has_history(path):
         return None
     rows = _open(path).read(["timeline", "txid", "stamp"], ("txid", txid - 1), ("txid", txid))
     stamps = rows["stamp"].cast(pa.int64()).to_pylist()
@@ -109,7 +109,7 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
 
 def check_history(data_dir: Path) -> None:
     """Check, without writing, that the history table, if it exists, is usable; raises the errors of `read_history`."""
-    if is_table(data_dir / HISTORY):
+    if has_history(data_dir / HISTORY):
         _open(data_dir / HISTORY).check_writable()
 
 
@@ -118,7 +118,7 @@ def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
 
     Does nothing if there is no history table.
     """
-    if not is_table(data_dir / HISTORY):
+    if not has_history(data_dir / HISTORY):
         return
     handle = _open(data_dir / HISTORY)
     for _ in range(TRIES):
@@ -175,17 +175,31 @@ def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
     return pa.array([json.dumps(cell, sort_keys=True) for cell in cells] if field.name in _TEXT else cells, field.type)
 
 
+def has_history(path: Path) -> bool:
+    """Return whether there is a history table at `path`, and not just the torn first entry of a power failure."""
+    return is_table(path) and _torn(path) is None
+
+
+def _torn(path: Path) -> Path | None:
+    return torn_creation(path / LOG, last="metaData")
+
+
 def _open_or_create(path: Path) -> DeltaHandle:
-    if is_table(path):
+    if has_history(path):
         return _open(path)
     (path / STAGED).mkdir(parents=True, exist_ok=True)
     properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
+    if (entry := _torn(path)) is not None:
+        log.warning("table %s: its creation was interrupted by a power failure; it is created again", HISTORY)
+        entry.unlink()
+        sync_file(entry.parent)
     try:
         handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
     except TableCorrupt:
-        if not is_table(path):
+        if not has_history(path):
             raise
         handle = _open(path)  # a coordinator that is fenced by now has just created it
+    secure_history(handle)  # no later entry of the log survives a power failure without the first one
     return handle
 
 

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 from txstorm import faults
 from txstorm.clients.delta.archive import Archiving, Shortening, expired_files, remove_archived
 from txstorm.clients.delta.entry import Commit
-from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import checkpoint_after
 from txstorm.errors import ConflictError
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.as_of import staying
-from txstorm.storage.tables.history import HISTORY, secure_history
+from txstorm.storage.tables.history import HISTORY, has_history, secure_history
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import PRUNED, RewriteFiles
@@ -181,7 +181,7 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | 
     Raises:
         TableCorrupt: the history table cannot be read.
     """
-    if not is_table(data_dir / HISTORY):
+    if not has_history(data_dir / HISTORY):
         return None
     handle = yield from in_background(partial(DeltaHandle.open, data_dir / HISTORY))
     older: list[tuple[str, pa.Table]] = []

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from table_steps import history_row, interrupted
+from table_steps import history_row, interrupted, synced_paths
 
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
-from txstorm.clients.delta.log import CHECKPOINT_EVERY, CHECKPOINT_MOST
+from txstorm.clients.delta.log import CHECKPOINT_EVERY, CHECKPOINT_MOST, LOG, entry_name
 from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
 
@@ -54,6 +54,30 @@ def test_a_crash_while_the_log_is_truncated(tmp_path, point):
     assert append_history(tmp_path, [history_row(txid), history_row(txid + 1)]) == 1
     check_history(tmp_path)
     assert read_history(tmp_path)["txid"].to_pylist() == [*range(1, CHECKPOINT_EVERY + 2)]
+
+
+def create_only(data_dir, monkeypatch):
+    """Create the table, and fail before a row is appended; return the directory of its log."""
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr("txstorm.storage.tables.history._append", lambda *arguments: 1 // 0)
+        append_history(data_dir, [history_row(1)])
+    return data_dir / "history" / LOG
+
+
+@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"oper', b'{"protocol":{"minReaderVersion":1}}'])
+def test_a_table_whose_creation_a_power_failure_tore_is_created_again(tmp_path, monkeypatch, left):
+    (create_only(tmp_path, monkeypatch) / entry_name(0)).write_bytes(left)
+    check_history(tmp_path)
+    assert read_history(tmp_path).num_rows == 0
+    assert append_history(tmp_path, [history_row(1)]) == 1
+    assert read_history(tmp_path)["txid"].to_pylist() == [1]
+
+
+def test_the_first_log_entry_is_durable_before_the_next_one_is_written(tmp_path, monkeypatch):
+    with synced_paths(monkeypatch) as synced:
+        log = create_only(tmp_path, monkeypatch)
+    assert [path.name for path in log.iterdir()] == [entry_name(0)]
+    assert {str(log), str(log.parent), str(tmp_path)} <= set(synced)
 
 
 def test_a_foreign_or_newer_table_is_refused(tmp_path):
