@@ -13,7 +13,6 @@ from stateful_nets import (
     LINES,
     Hooked,
     SharedWordCount,
-    Split,
     StormWordCount,
     TypedWordCount,
     WordCount,
@@ -23,6 +22,7 @@ from stateful_nets import (
 )
 
 from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, rewind
+from txstorm.bolts import SplitWords
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
@@ -306,9 +306,9 @@ def test_checkpoints_are_described():
     """Row W33."""
     described = json.loads(net(WordCount()).describe("json"))
     assert described["checkpoints"] == {"source": "coordinator", "bolts": ["split", "count"]}
-    assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "Split", "WordCount"]
+    assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "SplitWords", "WordCount"]
     builder = TransactionalTopologyBuilder("t", "lines", MemoryTransactionalSpout([LINES], ["line"], 1))
-    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("split", SplitWords()).shuffle_grouping("lines")
     assert json.loads(builder.build_topology().describe("json"))["checkpoints"] is None
 
 

@@ -7,19 +7,17 @@ source brings fewer of them after the fault.
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections import Counter
 
 import pytest
 from aggregate_model import AggregateModel, AggregateRules
+from runs import ended
 from scenarios.windows import LAG, LATENESS, LENGTH, PARTITIONS, SLIDE, Sums, rows, topology
-from servers.running import start_redis
 from stateful_cases import CELL, SPOUTS, StatefulRuns, cells
 from window_schedules import micros
 from windows_model import Model, Rules
 
-from txstorm import run
 from txstorm.results.read import read_sink, read_state
 from txstorm.storage.tables.history import read_history
 
@@ -138,22 +136,14 @@ class KillsRedis(Sums):
             threading.Timer(0.4, server.restart).start()
 
 
-@pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="redis-server is not installed: scripts/redis --install"
-)
 @pytest.mark.parametrize("spout", SPOUTS)
 @pytest.mark.parametrize("method", ["pre_prepare", "pre_commit"])
-def test_every_window_fires_once_if_redis_is_killed_and_restarted(place, tmp_path, method, spout):
-    server = start_redis(tmp_path)
-    try:
-        SERVERS[:] = [server]
-        runs = StatefulRuns(place, "windows", "redis", server.conf(timeout=500))
-        bolt = KillsRedis(place / "hooks", f"{method}::0")
-        settings = {"state_provider": "redis", "state_provider_config": json.dumps(runs.conf), "retry_backoff_max": 0.2}
-        made = topology(spout, 2, bolt)
-        run(made, engine="local", data_dir=runs.data_dir, settings=settings, end_of_input=True).awaitTermination()
-        assert not SERVERS
-        check_windows(runs, "redis")
-        assert Counter(runs.hooks()["pre_commit"]) == dict.fromkeys(range(1, runs.decided()[0] + 1), 2)
-    finally:
-        server.close()
+def test_every_window_fires_once_if_redis_is_killed_and_restarted(place, own_redis, method, spout):
+    SERVERS[:] = [own_redis]
+    runs = StatefulRuns(place, "windows", "redis", own_redis.conf(timeout=500))
+    bolt = KillsRedis(place / "hooks", f"{method}::0")
+    settings = {"state_provider": "redis", "state_provider_config": json.dumps(runs.conf), "retry_backoff_max": 0.2}
+    ended(topology(spout, 2, bolt), runs.data_dir, settings=settings, end_of_input=True)
+    assert not SERVERS
+    check_windows(runs, "redis")
+    assert Counter(runs.hooks()["pre_commit"]) == dict.fromkeys(range(1, runs.decided()[0] + 1), 2)
