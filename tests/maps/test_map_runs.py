@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 from map_nets import TROUBLE, Plain, Source, Sums, topology, values
-from runs import ended
+from recovery_cases import ended, eventually
 
 from txstorm import FailedException, MapState, MemoryBackend, TransactionalTopologyBuilder, run
 from txstorm.books.books import Books
@@ -138,13 +137,6 @@ class LosesConnection(SqlAlchemyBackend):
             cut(connection)
 
 
-def waits_for(condition):
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 @pytest.mark.integration
 def test_a_database_killed_during_a_put_blocks_commits_until_it_is_back(postgres, tmp_path):
     backend = LosesConnection(postgres.url, "cut_kill")
@@ -152,7 +144,7 @@ def test_a_database_killed_during_a_put_blocks_commits_until_it_is_back(postgres
     built = topology(Source(ROWS), MapState("sums", backend), group=1)
     handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
     try:
-        waits_for(lambda: handle.progress.blocked)
+        eventually(lambda: handle.progress.blocked)
         assert "map 'sums': cannot put txids 1-1: ConnectionError: table 'cut_kill'" in handle.progress.blocked
     finally:
         postgres.start()
@@ -196,7 +188,7 @@ def test_a_database_unavailable_for_reads_fails_batches_until_it_is_back(postgre
     backend.multi_get = cut
     handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
     try:
-        waits_for(lambda: handle.progress.last_failure)
+        eventually(lambda: handle.progress.last_failure)
         assert "map 'sums' (sums[0], txid 2): the store cannot be read" in handle.progress.last_failure
     finally:
         postgres.start()
@@ -254,7 +246,7 @@ def blocked(backend, data_dir):
     """Run on a broken `backend` until blocked, so that `data_dir` has a decided group whose rows are not published."""
     built = topology(Source(ROWS), MapState("sums", backend))
     handle = run(built, engine="local", data_dir=data_dir, available_now=True)
-    waits_for(lambda: handle.progress.blocked)
+    eventually(lambda: handle.progress.blocked)
     reason = handle.progress.blocked
     handle.stop()
     return reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recovery_cases import check, ends, killed, open_books
+from recovery_cases import killed, open_books
 from scenarios.words import TXIDS, batches
 from table_ranges import table_ranges
 
@@ -35,13 +35,6 @@ def check_cuts(data_dir, txids) -> None:
         assert cut.sink("lines").to_arrow().num_rows == 4 * txid
 
 
-def test_ten_tables_under_one_txid(data_dir):
-    argv = [data_dir, "--tables", TABLES, "--set", "max_group_txids=1"]
-    ends(*argv)
-    check(data_dir, TXIDS)
-    check_cuts(data_dir, [1, TXIDS // 2, TXIDS])
-
-
 @pytest.mark.parametrize("fault", KILLED_BETWEEN)
 def test_killed_with_some_of_ten_tables_published(ends_as_undisturbed, data_dir, fault):
     """U13: tables and position are one commit, also in what readers see before the restart."""
@@ -56,4 +49,4 @@ def test_killed_with_some_of_ten_tables_published(ends_as_undisturbed, data_dir,
     check_cuts(data_dir, [live.first - 1])
 
     ends_as_undisturbed(*argv)
-    check_cuts(data_dir, [live.first - 1, live.first, live.last])
+    check_cuts(data_dir, [1, live.first - 1, live.first, live.last, TXIDS])
