@@ -23,7 +23,6 @@ SCENARIOS = {
     "grid": "scenarios.grid:main",
     "stateful": "scenarios.stateful:main",
     "shelf": "scenarios.shelf:watch",
-    "keyed": "scenarios.shelf:keep_keyed",
     "spark-writer": "scenarios.spark_writer:main",
     "cluster": "scenarios.cluster:main",
     "redefined": "scenarios.redefined:main",
