@@ -13,7 +13,6 @@ from bad_topologies import CASES
 from programs import loaded
 
 import txstorm
-from txstorm.cli.main import execute
 from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_state
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
@@ -24,24 +23,22 @@ WORDS = "bad_jobs:words('words.txt')"
 
 
 @pytest.fixture
-def refused(in_tmp, capsys):
+def refused(in_tmp, command):
     """Return a function that runs a command that must fail and change nothing: (exit code, error type, message)."""
 
-    def command(*arguments, changes=False):
+    def ends(*arguments, changes=False):
         before = listing(in_tmp)
-        capsys.readouterr()
-        code = execute([*map(str, arguments), "--json"])
-        out, err = capsys.readouterr()
-        about = json.loads(out.splitlines()[-1])["error"]
-        assert about["exit_code"] == code
-        assert f'File "{PACKAGE}' not in out + err  # a trace is of the user's code, or there is none
+        ended = command(*arguments, "--json")
+        about = ended.json["error"]
+        assert about["exit_code"] == ended.code
+        assert f'File "{PACKAGE}' not in ended.out + ended.err  # a trace is of the user's code, or there is none
         first = about["message"].splitlines()[0].encode("utf-8", "backslashreplace").decode()
-        assert " ".join(first.split()) in " ".join(err.split()), err
+        assert " ".join(first.split()) in " ".join(ended.err.split()), ended.err
         assert changes or listing(in_tmp) == before
-        return code, about["type"], about["message"]
+        return ended.code, about["type"], about["message"]
 
     write_words(in_tmp / "words.txt")
-    return command
+    return ends
 
 
 def run(*arguments, target=WORDS):
@@ -209,7 +206,7 @@ def test_streams_that_are_closed(closed, in_tmp):
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
     done = subprocess.run(shell, env=environment(), capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    assert execute(["state", "data", "counts"]) == 0
+    command.printed("state", "data", "counts")
     assert read_state(in_tmp / "data", "counts").to_pydict() == {"word": ["a", "b", "c"], "n": [2, 1, 1]}
 
 

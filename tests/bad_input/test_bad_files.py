@@ -9,7 +9,6 @@ import pytest
 from bad_input_cases import Says, go, refused, topology, unchanged, write_words
 from crashes import crashing
 
-from txstorm.cli.main import execute
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt, TxstormError
 from txstorm.ledger.lease import FileLease
@@ -206,17 +205,16 @@ def test_what_is_decided_explains_tables_ahead_of_the_ledger(tmp_path):
     assert sum(row["n"] for row in StateView(tmp_path / "data", "counts").to_pylist()) == 3
 
 
-def test_a_rewound_directory_can_be_read(data_dir, capsys):
-    assert execute(["rewind", str(data_dir), "--to-txid", "12", "--yes"]) == 0
+def test_a_rewound_directory_can_be_read(data_dir, command):
+    command.printed("rewind", data_dir, "--to-txid", 12, "--yes")
     assert sum(row["n"] for row in StateView(data_dir, "counts").to_pylist()) == 12
     assert SinkView(data_dir, "lines").to_arrow().num_rows == 12
     assert read_directory_history(data_dir)["txid"].to_pylist()[-1] == 12
 
 
-def test_a_history_without_a_ledger_is_refused(data_dir, capsys):
+def test_a_history_without_a_ledger_is_refused(data_dir, command):
     (data_dir / "ledger.db").unlink()
-    assert execute(["history", str(data_dir)]) == 2
-    assert "has no ledger" in capsys.readouterr().err
+    assert "has no ledger" in command.refused("history", data_dir)
 
 
 # -- values of the ledger that nothing has checksums of, as in ZooKeeper and Delta -----------------------------------
@@ -235,17 +233,16 @@ VALUES = {
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize(
-    "command", [["snapshot"], ["history"], ["rewind", "--to-txid", "12", "--yes"]], ids=lambda c: c[0]
+    "what", [["snapshot"], ["history"], ["rewind", "--to-txid", "12", "--yes"]], ids=lambda c: c[0]
 )
-def test_a_value_of_another_shape_is_named(command, name, data_dir, capsys):
+def test_a_value_of_another_shape_is_named(what, name, data_dir, command):
     path, value = VALUES[name]
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ledger.commit([Put(path, encode_value(None, value))])
     with unchanged(data_dir):
-        assert execute([command[0], str(data_dir), *command[1:]]) == 2
-    error = capsys.readouterr().err
-    assert f"ledger entry {path}: expected" in " ".join(error.split())
-    assert "restore the ledger" in " ".join(error.split())
+        error = command.refused(what[0], data_dir, *what[1:])
+    assert f"ledger entry {path}: expected" in error
+    assert "restore the ledger" in error
 
 
 def test_a_row_of_the_history_that_is_none_is_named(data_dir):

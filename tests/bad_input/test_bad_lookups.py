@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from fed import fed_bolt
 
 from txstorm import BatchBolt, Duration, TransactionalTopologyBuilder, run
 from txstorm.errors import InputError, TopologyError, TxstormError
@@ -44,9 +45,7 @@ def ab() -> JoinBolt:
 
 
 def unwindowed() -> Topology:
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"a": ("id", "k")}))
-    builder.set_bolt("w", JoinBolt("a", "k")).global_grouping("feed", "a")
-    return builder.build_topology()
+    return fed_bolt("w", JoinBolt("a", "k"), {"a": ("id", "k")}).build_topology()
 
 
 JOINS = {
@@ -66,53 +65,50 @@ JOINS = {
     "a bad output stream": (lambda: ab().with_output_stream("1st"), "with_output_stream: stream '1st'"),
     "no window": (unwindowed, "'w': it declares no windows"),
     "a stream without input": (
-        lambda: windows(ab().join("d", "k", "a")),
+        lambda: ab().join("d", "k", "a"),
         "'w': no input is the stream, or the default stream of the component, 'd'; subscribe to it",
     ),
     "an input that is not joined": (
-        lambda: windows(ab(), c="k"),
+        ab,
         "'w': its input, stream 'c' of 'feed', is not joined; join 'c', or do not subscribe to it",
+        {"c": "k"},
     ),
     "an unknown join field": (
-        lambda: windows(JoinBolt("a", "kk").join("b", "k", "a")),
+        lambda: JoinBolt("a", "kk").join("b", "k", "a"),
         "'w': stream 'a' has no join field 'kk' .did you mean 'k'..; it has id, k",
     ),
-    "an unknown field": (
-        lambda: windows(ab().select("a:id, y")),
-        "'w': select: no stream has 'y'; it has id, k, x",
-    ),
-    "an unknown field of a stream": (
-        lambda: windows(ab().select("a:x")),
-        "'w': select: 'a:x': no such field; it has id, k",
-    ),
+    "an unknown field": (lambda: ab().select("a:id, y"), "'w': select: no stream has 'y'; it has id, k, x"),
+    "an unknown field of a stream": (lambda: ab().select("a:x"), "'w': select: 'a:x': no such field; it has id, k"),
     "an unknown stream": (
-        lambda: windows(ab().select("aa:k")),
+        lambda: ab().select("aa:k"),
         "'w': select: 'aa:k': there is no 'aa' .did you mean 'a'.* there are a, b, and window with start and end",
     ),
-    "an unknown time": (lambda: windows(ab().select("window:middle")), "there is no 'window' .*with start and end"),
-    "a field twice": (lambda: windows(ab().select("x, b:x")), "select: 'x' and 'b:x' would both be called 'b_x'; se"),
+    "an unknown time": (lambda: ab().select("window:middle"), "there is no 'window' .*with start and end"),
+    "a field twice": (lambda: ab().select("x, b:x"), "select: 'x' and 'b:x' would both be called 'b_x'; se"),
     "late tuples among the results": (
-        lambda: windows(ab().with_late_tuple_stream("default").with_timestamp_field("id")),
+        lambda: ab().with_late_tuple_stream("default").with_timestamp_field("id"),
         "with_late_tuple_stream: the stream 'default' has the fields a_id, .*, late tuples have id, k, x; choose",
     ),
     "grouped by another field": (
-        lambda: windows(ab(), 2, b="id"),
+        ab,
         "'w': its input 'feed', joined as 'b' by 'k', is grouped by fields id, so tuples of one key may get into "
         r"different tasks; use fields_grouping.'feed', 'b', \['k'\]",
+        {"tasks": 2, "b": "id"},
     ),
-    "not grouped": (lambda: windows(ab(), 2, a="shuffle"), "joined as 'a' by 'k', is grouped by shuffle"),
+    "not grouped": (ab, "joined as 'a' by 'k', is grouped by shuffle", {"tasks": 2, "a": "shuffle"}),
     "the first stream to all tasks": (
-        lambda: windows(ab(), 2, a="all"),
+        ab,
         "'w': its first stream 'a' goes to all tasks, so each of them would emit the results",
+        {"tasks": 2, "a": "all"},
     ),
 }
 
 
 @pytest.mark.parametrize("name", JOINS)
 def test_a_wrong_join_per_window_is_refused(name: str) -> None:
-    make, message = JOINS[name]
+    make, message, *grouped = JOINS[name]
     with pytest.raises(InputError, match=message) as refused:
-        make()
+        windows(make(), **dict(*grouped))
     assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
 
 
@@ -139,86 +135,66 @@ def lookup(join: LookupJoin, tasks: int = 1, grouping: str = "shuffle", *streams
 
 
 S = ("feed", "s")
-LOOKUPS: dict[str, tuple[Any, str]] = {
-    "no stream": (lambda users: LookupJoin(None, users, on="id"), "LookupJoin: left: expected a Side, a component"),
+CALLS: dict[str, Any] = {
+    "no stream": ({"left": None}, "left: expected a Side, a component"),
     "a table elsewhere": (
-        lambda users: LookupJoin(S, "s3://bucket/users", on="id"),
-        "LookupJoin: uri: expected the directory of a Delta table, or a file: URI of it, got 's3://bucket/users'",
+        {"uri": "s3://bucket/users"},
+        "uri: expected the directory of a Delta table, or a file: URI of it, got 's3://bucket/users'",
     ),
-    "no fields": (
-        lambda users: LookupJoin(S, users),
-        "LookupJoin: on: expected fields, or field .* column of the tabl",
-    ),
-    "numbers for fields": (lambda users: LookupJoin(S, users, on=[1]), "LookupJoin: on: expected fields"),
-    "an unknown type": (
-        lambda users: LookupJoin(S, users, on="id", how="full"),
-        "LookupJoin: how: expected inner, left, semi, anti, got 'full'",
-    ),
-    "nothing selected": (lambda users: LookupJoin(S, users, on="id", select=[]), "LookupJoin: select: expected names"),
-    "a refresh time without unit": (
-        lambda users: LookupJoin(S, users, on="id", refresh=5),
-        "LookupJoin: refresh: expected a Duration or a timedelta, got 5",
-    ),
+    "no fields": ({"on": None}, "on: expected fields, or field .* column of the tabl"),
+    "numbers for fields": ({"on": [1]}, "on: expected fields"),
+    "an unknown type": ({"how": "full"}, "how: expected inner, left, semi, anti, got 'full'"),
+    "nothing selected": ({"select": []}, "select: expected names"),
+    "a refresh time without unit": ({"refresh": 5}, "refresh: expected a Duration or a timedelta, got 5"),
+}
+LOOKUPS: dict[str, Any] = {
     "no table": (
-        lambda users: lookup(LookupJoin(S, users.with_name("none"), on="id")),
-        "'j': LookupJoin: the table cannot be read: .*none: expected a Delta table, found none; create it before",
+        {"uri": "no/such"},
+        "the table cannot be read: .*no/such: expected a Delta table, found none; create it before",
     ),
-    "another stream": (
-        lambda users: lookup(LookupJoin(("feed", "t"), users, on="id")),
-        "'j': LookupJoin: no input is stream 't' of 'feed'; subscribe to it",
-    ),
+    "another stream": ({"left": ("feed", "t")}, "no input is stream 't' of 'feed'; subscribe to it"),
     "a second input": (
-        lambda users: lookup(LookupJoin(S, users, on="id"), 1, "shuffle", "s", "r"),
-        "'j': LookupJoin: its input, stream 'r' of 'feed', is not the one that it joins; leave it out",
+        {},
+        "its input, stream 'r' of 'feed', is not the one that it joins; leave it out",
+        *(1, "shuffle", "s", "r"),
     ),
-    "an input of all tasks": (
-        lambda users: lookup(LookupJoin(S, users, on="id"), 2, "all"),
-        "'j': LookupJoin: stream 's' of 'feed' goes to all tasks, so each would emit the results",
-    ),
+    "an input of all tasks": ({}, "stream 's' of 'feed' goes to all tasks, so each would emit the results", 2, "all"),
     "an unknown field": (
-        lambda users: lookup(LookupJoin(S, users, on={"idd": "id"})),
-        "'j': LookupJoin: on: stream 's' of 'feed' has no field 'idd' .did you mean 'id'..; there are n, id",
+        {"on": {"idd": "id"}},
+        "on: stream 's' of 'feed' has no field 'idd' .did you mean 'id'..; there are n, id",
     ),
-    "an unknown column": (
-        lambda users: lookup(LookupJoin(S, users, on={"n": "nam"})),
-        "'j': LookupJoin: on: the table .* has no column 'nam' .did you mean 'name'",
-    ),
+    "an unknown column": ({"on": {"n": "nam"}}, "on: the table .* has no column 'nam' .did you mean 'name'"),
     "the key of a side, which the table does not have": (
-        lambda users: lookup(LookupJoin(Side("feed", "s", key="n", time="id"), users)),
-        "'j': LookupJoin: on: the table .* has no column 'n'",
+        {"left": Side("feed", "s", key="n", time="id"), "on": None},
+        "on: the table .* has no column 'n'",
     ),
     "a list as key": (
-        lambda users: lookup(LookupJoin(S, users, on={"n": "tags"})),
-        "'j': LookupJoin: on: column 'tags' has type list<.*>, which cannot be a key; join by another one",
+        {"on": {"n": "tags"}},
+        "on: column 'tags' has type list<.*>, which cannot be a key; join by another one",
     ),
-    "times without zone": (
-        lambda users: lookup(LookupJoin(S, users, on="id")),
-        "'j': LookupJoin: select: column 'at' has times without time zone",
-    ),
+    "times without zone": ({}, "select: column 'at' has times without time zone"),
     "an unknown selected field": (
-        lambda users: lookup(LookupJoin(S, users, on="id", select=["table:n"])),
-        "'j': LookupJoin: select: there is no 'table:n'; there are id, name, at, tags",
+        {"select": ["table:n"]},
+        "select: there is no 'table:n'; there are id, name, at, tags",
     ),
-    "an unknown side": (
-        lambda users: lookup(LookupJoin(S, users, on="id", select=["users:id"])),
-        "'j': LookupJoin: select: 'users:id': expected left:field or table:column",
-    ),
+    "an unknown side": ({"select": ["users:id"]}, "select: 'users:id': expected left:field or table:column"),
     "a field twice": (
-        lambda users: lookup(LookupJoin(S, users, on="id", select=["name", "table:name"])),
-        "'j': LookupJoin: select: field 'table_name' is selected 2 times; select it once",
+        {"select": ["name", "table:name"]},
+        "select: field 'table_name' is selected 2 times; select it once",
     ),
     "columns of a semi join": (
-        lambda users: lookup(LookupJoin(S, users, on="id", how="semi", select=["n", "name"])),
-        "'j': LookupJoin: select: a semi join has no fields of the table, such as 'name'",
+        {"how": "semi", "select": ["n", "name"]},
+        "select: a semi join has no fields of the table, such as 'name'",
     ),
 }
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
+@pytest.mark.parametrize("name", [*CALLS, *LOOKUPS])
 def test_a_wrong_look_up_is_refused(name: str, users: Path) -> None:
-    make, message = LOOKUPS[name]
-    with pytest.raises(InputError, match=message) as refused:
-        make(users)
+    options, message, *where = {**CALLS, **LOOKUPS}[name]
+    place = "'j': " if name in LOOKUPS else "^"
+    with pytest.raises(InputError, match=f"{place}LookupJoin: {message}") as refused:
+        lookup(LookupJoin(**{"left": S, "uri": users, "on": "id", **options}), *where)
     assert "\n" not in str(refused.value) or isinstance(refused.value, TopologyError)
 
 

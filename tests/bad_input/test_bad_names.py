@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import Keep, go, topology, unchanged, write_words
+from seeded import seeded
 
 from txstorm import KeyedState, SinkTable, TransactionalTopologyBuilder
 from txstorm.api.names import name_fault
@@ -28,16 +29,8 @@ def fuzzed(rng: random.Random) -> str:
     return "".join(rng.choices(PARTS, k=rng.randint(0, 6)))
 
 
-@pytest.fixture
-def rng(progress) -> random.Random:
-    """Return a generator whose seed is printed."""
-    seed = random.randrange(1 << 30)
-    progress(f"seed {seed}")
-    return random.Random(seed)
-
-
-def test_a_name_that_is_taken_is_one_step_down_whatever_it_is_made_of(tmp_path, rng):
-    taken = 0
+def test_a_name_that_is_taken_is_one_step_down_whatever_it_is_made_of(tmp_path):
+    rng, taken = seeded(), 0
     root = os.path.realpath(tmp_path)
     for _ in range(COUNT):
         name = fuzzed(rng)
@@ -65,7 +58,8 @@ PLACES = ["topology_id", "spout", "bolt", "state", "sink"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_other_name_is_built(place, in_tmp, rng):
+def test_no_other_name_is_built(place, in_tmp):
+    rng = seeded()
     for _ in range(200):
         name = fuzzed(rng)
         if name_fault("table", name) is not None:
@@ -99,7 +93,8 @@ READERS: dict[str, Callable[[Path, str], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_no_reader_follows_a_path(reader, neighbours, rng):
+def test_no_reader_follows_a_path(reader, neighbours):
+    rng = seeded()
     names = ["../../other/state/counts", "../../other/sinks/lines", str(neighbours / "other/state/counts"), "..", ""]
     names += [name for name in (fuzzed(rng) for _ in range(50)) if name not in ("counts", "lines")]
     with unchanged(neighbours):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from bad_input_cases import WORDS, Keep, Says, environment, go, refused, run_words, topology, unchanged, write_words
 from crashes import crashing
 from programs import loaded
+from table_steps import full_disk
 
 from txstorm import KeyedState
 from txstorm.errors import BlockedError, DataDirectoryError, HeldError, StateError, TxstormError
@@ -40,11 +40,6 @@ def make_foreign(path):
 
 def make_other_table(path):
     (path / "state" / "counts").mkdir(parents=True)
-
-
-def make_file_for_tables(path):
-    path.mkdir()
-    (path / "state").write_text("")
 
 
 PLACES = {
@@ -83,7 +78,8 @@ def test_a_path_that_only_looks_odd(name, tmp_path):
 
 
 def test_a_file_where_tables_should_be(tmp_path):
-    make_file_for_tables(tmp_path / "data")
+    (tmp_path / "data").mkdir()
+    make_file(tmp_path / "data/state")
     with pytest.raises(TxstormError, match="data/state"):
         go(topology(write_words(tmp_path / "words.txt")), tmp_path / "data")
 
@@ -231,23 +227,12 @@ def test_a_table_that_cannot_be_written(open_tmp):
 
 
 @contextmanager
-def largest_file(size):
-    """Limit file sizes to `size` bytes within the context, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
 def small_disk(place, size):
-    """Mount a disk of `size` bytes at `place`, and a large one afterwards; without mount rights, use `largest_file`."""
+    """Mount a disk of `size` bytes at `place`, and a large one afterwards; without mount rights, use `full_disk`."""
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o"]
     if subprocess.run([*mount, f"size={size}", "tmpfs", place], capture_output=True).returncode:
-        with largest_file(size):
+        with full_disk(size):
             yield lambda: None
         return
     try:
@@ -282,7 +267,7 @@ def large(tmp_path):
 @pytest.mark.parametrize("size", [16 << 10, 40 << 10, 100 << 10, 250 << 10])
 def test_files_that_cannot_grow(size, large, tmp_path):
     made, lines = large
-    with largest_file(size):
+    with full_disk(size):
         check_full(made, tmp_path / "data")
     check_goes_on(made, tmp_path / "data", lines)
 

@@ -5,19 +5,9 @@ import math
 
 import pytest
 from bad_input_cases import Keep, Says, go, refused
+from spout_samples import OneClass, OpaquePartitionedSpout, PartitionedSpout, PlainSpout
 
-from txstorm import (
-    Emitter,
-    OpaquePartitionedCoordinator,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from txstorm import TransactionalTopologyBuilder
 from txstorm.errors import EmitError, FailedException, InputError, MetadataError, SpoutError, TopologyFailed
 from txstorm.results.read import read_state
 
@@ -28,8 +18,10 @@ def oops(*given, **more):
     raise KeyError("oops")
 
 
-class Coordinator(SpoutCoordinator):
-    """A coordinator of three transactions of one word each."""
+class Spout(PlainSpout):
+    """A spout of three transactions of one word each."""
+
+    fields = ("line",)
 
     def initialize_transaction(self, txid, prev_metadata):
         return {"txid": txid}
@@ -40,23 +32,13 @@ class Coordinator(SpoutCoordinator):
     def reached(self, metadata, mark):
         return metadata is not None and metadata["txid"] >= mark
 
-
-class Words(Emitter):
     def emit_batch(self, attempt, metadata, collector):
         collector.emit("a")
 
 
-class Spout(TransactionalSpout):
-    fields = ("line",)
-
-    def __init__(self, coordinator=None, emitter=None, **changes):
-        self.changes = {"coordinator": coordinator or {}, "emitter": emitter or {}, **changes}
-
-    def coordinator(self, context):
-        return type("Mine", (Coordinator,), self.changes["coordinator"])()
-
-    def emitter(self, context):
-        return type("Mine", (Words,), self.changes["emitter"])()
+def changed(**methods):
+    """Return such a spout, with other methods of its own, its coordinator or its emitter."""
+    return type("Changed", (Spout,), methods)()
 
 
 def run(spout, data_dir, engine="local", keep=Keep, pending=1, **options):
@@ -90,7 +72,7 @@ def test_metadata_that_is_not_json(name, tmp_path):
         return {"txid": txid} if txid == 1 else value
 
     with refused(Says(MetadataError, "spout 'lines', txid 2", found, cure)):
-        run(Spout({"initialize_transaction": initialize}), tmp_path / "data")
+        run(changed(initialize_transaction=initialize), tmp_path / "data")
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": 1}]
     assert run(Spout(), tmp_path / "data") == LAST
 
@@ -100,25 +82,21 @@ def test_metadata_that_contains_itself(tmp_path):
     endless.append(endless)
     says = Says(MetadataError, "spout 'lines', txid 1", "cannot be stored", "return values that JSON can represent")
     with refused(says):
-        run(Spout({"initialize_transaction": lambda self, txid, previous: endless}), tmp_path / "data")
+        run(changed(initialize_transaction=lambda self, txid, previous: endless), tmp_path / "data")
 
 
-class Partitions(PartitionedTransactionalSpout):
+class Partitions(PartitionedSpout):
     fields = ("line",)
 
-    def __init__(self, count=2, metadata=None, silent=False):
-        self.count, self.metadata, self.silent = count, metadata, silent
+    def __init__(self, count=2, metadata=None):
+        self.count, self.metadata = count, metadata
 
-    def coordinator(self, context):
-        return type("Mine", (PartitionedCoordinator,), {"num_partitions": lambda me: self.count})()
+    def num_partitions(self):
+        return self.count
 
-    def emitter(self, context):
-        def new(me, attempt, collector, partition, last_metadata):
-            if not self.silent:
-                collector.emit("a")
-            return self.metadata
-
-        return type("Mine", (PartitionedEmitter,), {"emit_partition_batch_new": new})()
+    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
+        collector.emit("a")
+        return self.metadata
 
 
 PARTITIONED = {
@@ -143,19 +121,12 @@ def test_what_a_partitioned_spout_returns(name, tmp_path, make_engine):
     assert read_state(tmp_path / "data", "counts").num_rows == 0
 
 
-class Opaque(OpaquePartitionedTransactionalSpout):
+class Opaque(OpaquePartitionedSpout):
     fields = ("line",)
 
-    def coordinator(self, context):
-        return OpaquePartitionedCoordinator()
-
-    def emitter(self, context):
-        def emit(me, attempt, collector, partition, last_metadata):
-            collector.emit("a")
-            return object()
-
-        calls = {"emit_partition_batch": emit, "num_partitions": lambda me: 1}
-        return type("Mine", (OpaquePartitionedEmitter,), calls)()
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        collector.emit("a")
+        return object()
 
 
 def test_what_an_opaque_spout_returns(tmp_path):
@@ -168,33 +139,20 @@ def test_what_an_opaque_spout_returns(tmp_path):
 
 # -- exceptions ----------------------------------------------------------------------------------------------------
 
-RAISING = {
-    "check": (Spout(), "check"),
-    "coordinator": (Spout(), "coordinator"),
-    "emitter": (Spout(), "emitter"),
-    "initialize": (Spout({"initialize_transaction": oops}), None),
-    "is_ready": (Spout({"is_ready": oops}), None),
-    "payload": (Spout({"payload": oops}), None),
-    "latest": (Spout({"latest": oops}), None),
-    "reached": (Spout({"reached": oops}), None),
-    "emit": (Spout(emitter={"emit_batch": oops}), None),
-}
+RAISING = ["check", "coordinator", "emitter", "initialize_transaction", "is_ready", "payload", "latest", "reached"]
 
 
-@pytest.mark.parametrize("name", RAISING)
+@pytest.mark.parametrize("name", [*RAISING, "emit_batch"])
 def test_a_spout_that_raises(name, tmp_path):
-    spout, method = RAISING[name]
-    if method:
-        spout = type("Raising", (Spout,), {method: oops})()
-    with refused(Says(TopologyFailed, "Raising" if name == "check" else "lines", "raised KeyError", "oops")) as caught:
-        run(spout, tmp_path / "data")
+    with refused(Says(TopologyFailed, "Changed" if name == "check" else "lines", "raised KeyError", "oops")) as caught:
+        run(changed(**{name: oops}), tmp_path / "data")
     assert isinstance(caught.value.__cause__, KeyError) or "oops" in "".join(caught.value.__notes__)
     assert run(Spout(), tmp_path / "data") == LAST
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]
 
 
 def test_a_spout_that_cannot_be_closed_has_still_done_its_work(tmp_path):
-    assert run(Spout({"close": oops}, {"close": oops}), tmp_path / "data") == LAST
+    assert run(changed(close=oops), tmp_path / "data") == LAST
 
 
 def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
@@ -206,11 +164,7 @@ def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
             raise FailedException
         return {"txid": txid}
 
-    class Counting(Spout):
-        def coordinator(self, context):
-            return type("Mine", (Coordinator,), {"initialize_transaction": initialize})()
-
-    assert run(Counting(), tmp_path / "data") == LAST
+    assert run(changed(initialize_transaction=initialize), tmp_path / "data") == LAST
     assert tries[:4] == [1, 1, 1, 2]
 
 
@@ -237,31 +191,38 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
         "use an opaque",
     )
     with refused(says):
-        run(Spout(emitter={"emit_batch": emit}), tmp_path / "data", keep=FailOnce)
+        run(changed(emit_batch=emit), tmp_path / "data", keep=FailOnce)
     assert read_state(tmp_path / "data", "counts").num_rows == 0
 
 
 # -- partitions that go away ---------------------------------------------------------------------------------------
 
 
-class Shrinks(Partitions):
-    """A partitioned spout that reads its number of partitions from a file, with two txids per partition."""
+class Counted(OneClass):
+    """Base class of spouts that read their number of partitions from a file; each has `LINES` words."""
+
+    fields = ("line",)
 
     def __init__(self, path):
-        super().__init__()
         self.path = path
 
-    def coordinator(self, context):
-        return type("Mine", (PartitionedCoordinator,), {"num_partitions": lambda me: int(self.path.read_text())})()
+    def num_partitions(self):
+        return int(self.path.read_text())
 
-    def emitter(self, context):
-        def new(me, attempt, collector, partition, last_metadata):
-            number = last_metadata or 0
-            if number < 2:
-                collector.emit(f"{partition}.{number}")
-            return min(number + 1, 2)
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        number = last_metadata or 0
+        if number < self.LINES:
+            collector.emit(f"{partition}.{number}")
+        return min(number + 1, self.LINES)
 
-        return type("Mine", (PartitionedEmitter,), {"emit_partition_batch_new": new})()
+
+class Shrinks(Counted, PartitionedSpout):
+    LINES = 2
+    emit_partition_batch_new = Counted.emit_partition_batch
+
+
+class OpaqueShrinks(Counted, OpaquePartitionedSpout):
+    LINES = 5
 
 
 @pytest.mark.parametrize(("count", "gone"), [(1, "partitions 1, 2 disappeared"), (2, "partition 2 disappeared")])
@@ -281,25 +242,6 @@ def test_partitions_of_a_transactional_spout_that_go_away(count, gone, tmp_path)
 
 def go_until(spout, data_dir, txid, **options):
     return run(spout, data_dir, until_txid=txid, available_now=False, **options)
-
-
-class OpaqueShrinks(OpaquePartitionedTransactionalSpout):
-    """An opaque spout whose partition 1 exists if a file does; one word per txid and partition, five in all."""
-
-    fields = ("line",)
-
-    def __init__(self, path):
-        self.path = path
-
-    def emitter(self, context):
-        def emit(me, attempt, collector, partition, last_metadata):
-            number = last_metadata or 0
-            if number < 5:
-                collector.emit(f"{partition}.{number}")
-            return min(number + 1, 5)
-
-        count = {"num_partitions": lambda me: int(self.path.read_text()), "emit_partition_batch": emit}
-        return type("Mine", (OpaquePartitionedEmitter,), count)()
 
 
 def test_a_partition_of_an_opaque_spout_that_goes_away_is_said_once_and_kept(tmp_path, caplog):
@@ -339,7 +281,7 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path):
         "emit through the collector of the batch at hand",
     )
     with refused(says):
-        run(Spout(emitter={"emit_batch": emit}), tmp_path / "data", pending=8, settings={"max_pack_txids": 4})
+        run(changed(emit_batch=emit), tmp_path / "data", pending=8, settings={"max_pack_txids": 4})
     assert read_state(tmp_path / "data", "counts").to_pylist() in ([], [{"word": "a", "n": 1}])
     assert run(Spout(), tmp_path / "data") == LAST
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]

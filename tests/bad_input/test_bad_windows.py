@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from window_bolts import Emitting
 
 from txstorm import (
-    BatchBolt,
-    Committer,
     Count,
     Duration,
-    SinkTable,
     StatefulBolt,
     TransactionalTopologyBuilder,
     WindowAggregate,
-    WindowedBolt,
     run,
 )
 from txstorm.errors import TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
 
@@ -36,31 +35,13 @@ NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that it is naive is the case
 EVER = timedelta(days=1)
 
 
-class Ids(WindowedBolt):
-    """Emits the ids that are new in a window, after reading all of it."""
-
-    fields = ("ids",)
-
-    def prepare(self, context: Any, collector: Any) -> None:
-        self.collector = collector
-
-    def execute(self, window: Any) -> None:
-        assert window.get()
-        self.collector.emit("".join(one["id"] for one in window.get_new()))
+def new_ids(window: Any) -> tuple[str]:
+    assert window.get()
+    return ("".join(one["id"] for one in window.get_new()),)
 
 
-class Keep(BatchBolt, Committer):
-    out = SinkTable("out", {"ids": str})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.rows = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.rows.append(str(tuple[0]))
-
-    def finish_batch(self) -> None:
-        for row in self.rows:
-            self.context.sink("out").append(row)
+Ids = partial(Emitting, "id", new_ids)
+"""The ids that are new in a window, after reading all of it."""
 
 
 def topology(bolt: Any, bad: Any = 12, tasks: int = 1, name: str = "t", **settings: Any) -> Topology:
@@ -68,7 +49,7 @@ def topology(bolt: Any, bad: Any = 12, tasks: int = 1, name: str = "t", **settin
     rows = [("a", 1), ("b", 8), ("c", bad), ("d", 30)]
     builder = TransactionalTopologyBuilder(name, "feed", MemoryTransactionalSpout([rows], ("id", "ts"), take=2))
     builder.set_bolt("w", bolt, tasks).fields_grouping("feed", ["id"])
-    builder.set_bolt("keep", Keep()).global_grouping("w")
+    builder.set_bolt("keep", DeltaSink("out", {"id": str})).global_grouping("w")
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 
 
@@ -146,7 +127,7 @@ def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tmp_path: 
     handle = run(topology(make(), bad, on_error="dead_letter"), engine="local", data_dir=tmp_path, end_of_input=True)
     with pytest.warns(UserWarning, match="1 record is left out|left out"):
         handle.awaitTermination(120)
-    kept = "".join(row["ids"] for row in read_sink(tmp_path, "out").to_pylist())
+    kept = "".join(row["id"] for row in read_sink(tmp_path, "out").to_pylist())
     assert sorted(kept) == ["a", "b", "d"]
     letters = read_letters(tmp_path)
     assert letters is not None
@@ -159,7 +140,7 @@ def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tmp_path: 
 class Numbers(StatefulBolt):
     """Counts tuples per id."""
 
-    fields = ("ids",)
+    fields = ("id",)
 
     def init_state(self, state: Any) -> None:
         self.state = state

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import topology
+from runs import ended
 
-from txstorm import TaskContext, TransactionAttempt, run
+from txstorm import TaskContext, TransactionAttempt
 from txstorm.errors import LedgerCorrupt, SpoutError, TxstormError
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import TABLES
@@ -27,9 +28,7 @@ def directory(tmp_path: Path) -> Path:
     """Return a data directory with two committed transactions of files in `books`."""
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("1\n2\n3\n4\n")
-    run(
-        topology(tmp_path / "books/*.txt", rows=2), engine="local", data_dir=tmp_path / "data", available_now=True
-    ).awaitTermination()
+    ended(topology(tmp_path / "books/*.txt", rows=2), tmp_path / "data")
     return tmp_path
 
 
@@ -128,9 +127,7 @@ def test_a_ledger_that_knows_a_table_elsewhere_is_refused(directory: Path, uri: 
     before = sorted(str(one) for one in directory.rglob("*"))
     planted(directory / "data", TABLES, lambda found: {**found, uri: 0})
     with pytest.raises(TxstormError, match="table"):
-        run(
-            topology(directory / "books/*.txt", rows=2), engine="local", data_dir=directory / "data", available_now=True
-        )
+        ended(topology(directory / "books/*.txt", rows=2), directory / "data")
     after = sorted(str(one) for one in directory.rglob("*"))
     assert [one for one in after if one not in before and "ledger.db" not in one] == []
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import Commands
+from runs import ended
 
 from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder
 from txstorm.joins import DataDelaySync, IntervalJoin, MemoryStore, Side, StoreFeed
@@ -18,8 +19,6 @@ from txstorm.results.joins import ComponentJoin
 from txstorm.results.key_history import KeyHistory
 from txstorm.results.read import read_sink
 from txstorm.results.views import StateView
-from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.run import run
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
@@ -51,15 +50,9 @@ def topology(left: Sequence[Row], right: Sequence[Row], take: int = 1, tasks: in
     return builder.build_topology()
 
 
-def finished(built: Topology, data_dir: Path, **how: Any) -> RunHandle:
-    handle = run(built, engine="local", data_dir=data_dir, **(how or {"available_now": True}))
-    handle.awaitTermination(120)
-    return handle
-
-
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    finished(topology(LEFT, RIGHT, how="inner"), tmp_path / "clicks")
+    ended(topology(LEFT, RIGHT, how="inner"), tmp_path / "clicks")
     return tmp_path / "clicks"
 
 
@@ -83,7 +76,7 @@ def test_positions_and_counts(clicks: Path, command: Commands):
 
 def test_partition_that_holds_the_join_back(tmp_path: Path, command: Commands):
     """The announced partition without data is named, and how long it has had none, in command and progress."""
-    handle = finished(topology(LEFT, RIGHT, partitions=["r0", "r1"]), tmp_path / "held", until_txid=3)
+    handle = ended(topology(LEFT, RIGHT, partitions=["r0", "r1"]), tmp_path / "held", until_txid=3)
     held = command.json("join", tmp_path / "held", "join")["right"]["held_back_by"]
     assert (held["partition"], held["newest"], held["silent"] > 0) == ("r1", None, True)
     out = command.printed("join", tmp_path / "held", "join")
@@ -99,7 +92,7 @@ def test_partition_that_holds_the_join_back(tmp_path: Path, command: Commands):
 
 def test_left_partition_that_keeps_right_rows_is_named(tmp_path: Path, command: Commands):
     """A left partition without data keeps B undefined, so that no right row expires."""
-    finished(topology(LEFT, RIGHT, left_partitions=["l0", "l1"]), tmp_path / "left", until_txid=3)
+    ended(topology(LEFT, RIGHT, left_partitions=["l0", "l1"]), tmp_path / "left", until_txid=3)
     shown = command.json("join", tmp_path / "left", "join")
     assert (shown["left"]["held_back_by"]["partition"], shown["bound"], shown["buffered"]) == ("l1", None, 3)
     out = command.printed("join", tmp_path / "left", "join")
@@ -110,7 +103,7 @@ def test_idle_partitions_hold_nothing_back(tmp_path: Path, command: Commands):
     """A partition that is left out as idle is not named, neither by the command nor in the progress of a run."""
     idle = timedelta(microseconds=1)
     built = topology(LEFT, RIGHT, partitions=["r0", "r1"], left_partitions=["l0", "l1"], idle=idle)
-    handle = finished(built, tmp_path / "idle", until_txid=4)
+    handle = ended(built, tmp_path / "idle", until_txid=4)
     shown = command.json("join", tmp_path / "idle", "join")
     named = [shown[side]["held_back_by"]["partition"] for side in ("left", "right")]
     assert (named, shown["position"]) == (["l0", "r0"], at(60))
@@ -120,7 +113,7 @@ def test_idle_partitions_hold_nothing_back(tmp_path: Path, command: Commands):
 def test_key_with_none(tmp_path: Path, command: Commands):
     """Rows without a key are released unmatched; a question for one is answered by what becomes of them."""
     left, right = [("l1", None, 10, "l0")], [("r1", None, 8, "r0"), ("r2", "a", 90, "r0")]
-    finished(topology(left, right), tmp_path / "none")
+    ended(topology(left, right), tmp_path / "none")
     message = command.refused("join", tmp_path / "none", "join", "--key", "None")
     assert "no row of key 'None' has arrived up to txid 2; rows with None in their key match nothing" in message
 
@@ -136,7 +129,7 @@ def test_pending_row_and_row_outside_the_bounds(clicks: Path, command: Commands)
 
 
 def test_join_that_is_no_longer_held_back_names_no_partition(tmp_path: Path):
-    handle = finished(topology(LEFT, RIGHT), tmp_path / "ended", end_of_input=True)
+    handle = ended(topology(LEFT, RIGHT), tmp_path / "ended", end_of_input=True)
     assert handle.progress.windows["join"].held_back_by is None
     assert "held_back_by" not in handle.progress.windows["join"].to_json()
 
@@ -175,7 +168,7 @@ def test_left_row_that_came_late(tmp_path: Path, command: Commands):
     """A right row that had expired before a late left row came is named as the reason."""
     left = [("l1", "a", 10, "l0"), ("l2", "a", 90, "l0"), ("l3", "a", 12, "l0")]
     right = [("r1", "a", 11, "r0"), ("r2", "a", 95, "r0"), ("r3", "a", 99, "r0")]
-    finished(topology(left, right), tmp_path / "late")
+    ended(topology(left, right), tmp_path / "late")
     rows = {row["id"]: row for row in command.json("join", tmp_path / "late", "join", "--key", "a")["rows"]}
     expected = f"right row r1 at {at(11)} expired in txid 2, before left row l3 came in txid 3 (late)"
     assert expected in rows["l3"]["why"]
@@ -198,7 +191,7 @@ def test_history_agrees_with_the_results(seed: int, tmp_path: Path):
 
     tasks = rng.randint(1, 2)
     built = topology(rows("l"), rows("r"), rng.randint(1, 7), tasks, after=Duration(rng.randint(0, 8)), how="inner")
-    finished(built, tmp_path / "data")
+    ended(built, tmp_path / "data")
     emitted = {(row["l_id"], row["r_id"], row["_txid"]) for row in read_sink(tmp_path / "data", "pairs").to_pylist()}
     join = ComponentJoin(tmp_path / "data", "join")
     found, seen = set(), 0
@@ -231,7 +224,7 @@ def test_keys_of_several_fields_and_declared_types(tmp_path: Path, command: Comm
     typed = [Side("feed", one, key="key", time="ts", id="id", partition="part", columns=columns) for one in "lr"]
     single = builder.set_bolt("single", IntervalJoin(*typed, before=Duration(10)))
     single.fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
-    finished(builder.build_topology(), tmp_path / "typed")
+    ended(builder.build_topology(), tmp_path / "typed")
     shown = command.json("join", tmp_path / "typed", "join", "--key", "[a", "--key", "1")
     assert [(row["side"], row["id"]) for row in shown["rows"]] == [("right", "1/2"), ("left", "007"), ("right", "2/0")]
     assert shown["rows"][1]["matches"] == [{"id": "1/2", "txid": 2}]
@@ -255,14 +248,14 @@ def test_history_after_a_rewind_and_of_kept_changes_only(tmp_path: Path, command
     """A rewound row is in the history as it came again; what is older than the kept changes has the oldest kept txid."""
     data_dir = tmp_path / "rewound"
     asked = ["join", data_dir, "join", "--key", "a"]
-    finished(topology(LEFT, RIGHT), data_dir, until_txid=3)
+    ended(topology(LEFT, RIGHT), data_dir, until_txid=3)
     before = command.json(*asked)
     rewind(data_dir, 1)
     assert [row["id"] for row in command.json(*asked)["rows"]] == ["r1", "l1"]
-    finished(topology(LEFT, RIGHT), data_dir, until_txid=3)
+    ended(topology(LEFT, RIGHT), data_dir, until_txid=3)
     assert command.json(*asked) == before
     for txid in (4, 5):
-        finished(topology(LEFT, RIGHT).with_settings({"history_retention": 0.0001}), data_dir, until_txid=txid)
+        ended(topology(LEFT, RIGHT).with_settings({"history_retention": 0.0001}), data_dir, until_txid=txid)
     shown = command.json(*asked)
     rows = {row["id"]: row for row in shown["rows"]}
     assert shown["kept_after"] > 0
@@ -278,7 +271,7 @@ def test_parts_of_a_join_over_a_store(tmp_path: Path, command: Commands):
     sync.fields_grouping("feed", "l", ["key"]).all_grouping("fill", "position")
     builder.set_bolt("keep", DeltaSink("rows", {"id": str, "key": str, "ts": int, "part": str})).global_grouping("sync")
     data_dir = tmp_path / "parts"
-    finished(builder.build_topology(), data_dir)
+    ended(builder.build_topology(), data_dir)
     shown = command.json("join", data_dir, "fill")
     assert (shown["position"], shown["partitions"], shown["retain"]) == (at(60), {"r0": at(60)}, 0.05)
     shown = command.json("join", data_dir, "sync")
@@ -296,7 +289,7 @@ def test_rows_that_come_and_go_in_large_transactions(tasks: int, tmp_path: Path,
     left = [(f"l{number}", number % 7, 40_000 + number, "l0") for number in range(6_000)]
     right = [(f"r{number}", number % 7, 100_000 + number, "r0") for number in range(3_000)]
     right += [(f"r{number}", number % 7, 20_000 + number, "r0") for number in range(3_000, 6_000)]
-    finished(topology(left, right, 3_000, tasks), tmp_path / "many")
+    ended(topology(left, right, 3_000, tasks), tmp_path / "many")
     asked = ["join", tmp_path / "many", "join"]
     shown = command.json(*asked)
     assert (shown["unmatched_left"], shown["unmatched_right"], shown["pending"]) == (6_000, 3_000, 0)
@@ -315,5 +308,5 @@ def test_directory_without_joins(tmp_path: Path, command: Commands):
     spout = MemoryTransactionalSpout([[("a",)]], "word")
     builder = TransactionalTopologyBuilder("words", "words", spout)
     builder.set_bolt("keep", DeltaSink("rows", {"word": str})).global_grouping("words")
-    finished(builder.build_topology(), tmp_path / "w")
+    ended(builder.build_topology(), tmp_path / "w")
     assert "no component of it is a join" in command.refused("join", tmp_path / "w", "join")

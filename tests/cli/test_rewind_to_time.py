@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,12 @@ from typing import Any
 import pytest
 import readings
 from commands import Commands
+from runs import ended
+from seeded import seeded
+from window_bolts import Emitting
 
 import txstorm
-from txstorm import Duration, TransactionalTopologyBuilder, WindowedBolt, rewind
+from txstorm import Duration, TransactionalTopologyBuilder, rewind
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.operations.rewind_target import rewind_target
 from txstorm.results import positions
@@ -28,18 +30,9 @@ def at(second: float) -> datetime:
     return NOON + timedelta(seconds=second)
 
 
-class Sum(WindowedBolt):
-    fields = ("end", "ids")
-
-    def prepare(self, context: Any, collector: Any) -> None:
-        self.collector = collector
-
-    def execute(self, window: Any) -> None:
-        self.collector.emit(window.end_timestamp, ",".join(one["id"] for one in window.get()))
-
-
-def tumbling() -> Sum:
-    return Sum().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
+def tumbling() -> Emitting:
+    bolt = Emitting("end ids", lambda window: (window.end_timestamp, ",".join(one["id"] for one in window.get())))
+    return bolt.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
 
 
 def topology() -> Any:
@@ -173,8 +166,7 @@ def test_a_time_before_the_kept_history(tmp_path, command: Commands):
         builder = TransactionalTopologyBuilder("clicks", "rows", spout)
         builder.set_bolt("sum", tumbling()).global_grouping("rows")
         builder.set_settings({"max_group_txids": 1, **settings})
-        handle = txstorm.run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", until_txid=until)
-        assert handle.awaitTermination(120)
+        ended(builder.build_topology(), tmp_path / "data", until_txid=until)
 
     go_on(4, history_retention=0.001)
     go_on(5, history_retention=0.001)
@@ -182,17 +174,15 @@ def test_a_time_before_the_kept_history(tmp_path, command: Commands):
     kept = kept_txid(tmp_path / "data")
     assert kept >= 4
     for second in (15, 10 * kept - 10):
-        ended = command("rewind", tmp_path / "data", "--to-time", at(second).isoformat(), "--yes")
+        said = command("rewind", tmp_path / "data", "--to-time", at(second).isoformat(), "--yes")
         before = f"is before the kept history: as of txid {kept}, the first one kept, input rows of sum"
-        assert (ended.code, before in ended.message) == (2, True), ended
+        assert (said.code, before in said.message) == (2, True), said
     assert rewind(tmp_path / "data", to_time=at(10 * kept - 9))["txid"] == kept
 
 
 def test_it_reads_few_transactions(tmp_path, monkeypatch):
     """A4: a binary search; and the target is what a scan finds, with partitions out of order."""
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     times: list[list[int]] = []
     with TopologyTestDriver(topology(), data_dir=tmp_path / "data") as driver:
         for number in range(60):

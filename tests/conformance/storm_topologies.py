@@ -13,6 +13,7 @@ from txstorm import (
     OpaquePartitionedTransactionalSpout,
     TransactionalTopologyBuilder,
 )
+from txstorm.bolts import CountByKey
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 
@@ -57,35 +58,21 @@ class SumByWord(BatchBolt):
             self.collector.emit(word, n)
 
 
-class Keep(BatchBolt, Committer):
-    """A committer that counts every number in a state."""
-
-    seen = KeyedState("seen", key={"n": int}, value={"times": int})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.numbers = context, Counter()
-
-    def execute(self, tuple):
-        self.numbers[tuple["n"]] += 1
-
-    def finish_batch(self):
-        self.context.state("seen").update_many(self.numbers, lambda old, n: (old or 0) + n)
-
-
-class Sum(Keep):
+class Sum(BatchBolt, Committer):
     """A committer that stores the sum of its input, and emits the number of tuples that it received."""
 
     fields = ("n",)
-    seen = KeyedState("total", key={}, value={"n": int})
+    total = KeyedState("total", key={}, value={"n": int})
 
     def prepare(self, context, collector, attempt):
-        super().prepare(context, collector, attempt)
-        self.collector = collector
+        self.context, self.collector, self.numbers = context, collector, []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
 
     def finish_batch(self):
-        total = sum(n * times for n, times in self.numbers.items())
-        self.context.state("total").update((), lambda old: (old or 0) + total)
-        self.collector.emit(sum(self.numbers.values()))
+        self.context.state("total").update((), lambda old: (old or 0) + sum(self.numbers))
+        self.collector.emit(len(self.numbers))
 
 
 class OpaqueNumbers(OpaqueMemoryTransactionalSpout):
@@ -160,12 +147,17 @@ def numbers_topology(spout, committer):
     return builder.build_topology()
 
 
+def counted():
+    """Return a committer that counts every number in a state."""
+    return CountByKey({"n": int}, "seen", count="times")
+
+
 def source_document():
-    return numbers_topology(OpaqueNumbers([list(range(1, 151))], ["n"], take=50), Keep())
+    return numbers_topology(OpaqueNumbers([list(range(1, 151))], ["n"], take=50), counted())
 
 
 def stale_failure():
-    return numbers_topology(OpaqueNumbers([list(range(1, 31))], ["n"], take=10), Keep())
+    return numbers_topology(OpaqueNumbers([list(range(1, 31))], ["n"], take=10), counted())
 
 
 def late_commit():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
+from runs import ended
+
+from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
 from txstorm.engine.local import LocalEngine
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -48,9 +50,7 @@ def calls(take: int, directory: Path) -> int:
         )
     builder = TransactionalTopologyBuilder("calls", "tuples", MemoryTransactionalSpout([range(TUPLES)], "n", take=take))
     builder.set_bolt("count", GlobalCount(path)).global_grouping("tuples")
-    handle = run(builder.build_topology(), engine=LocalEngine(), data_dir=directory / "data", available_now=True)
-    assert handle.awaitTermination(120)
-    assert handle.committed == TUPLES // take
+    assert ended(builder.build_topology(), directory / "data", LocalEngine()).committed == TUPLES // take
     assert database.execute("SELECT value, txid FROM total").fetchall() == [(TUPLES, TUPLES // take)]
     [(made,)] = database.execute("SELECT n FROM calls").fetchall()
     database.close()

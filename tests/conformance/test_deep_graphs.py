@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import ended
 
-from txstorm import BatchBolt, Committer, KeyedState, Topology, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, Committer, KeyedState, Topology, TransactionalTopologyBuilder
 from txstorm.bolts import CountBy, Identity, SumByKey
 from txstorm.engine.spark import SparkEngine
 from txstorm.plan.stages import compile_plan
@@ -80,8 +81,7 @@ def packs_and_jobs(topology: Topology, spark: Any, data_dir: Path) -> tuple[int,
     known = spark.sparkContext._jsc.sc().statusStore()
     before = known.jobsList(None).size()
     engine = Counting(spark)
-    handle = run(topology, engine=engine, data_dir=data_dir, until_txid=6)
-    assert handle.awaitTermination(120)
+    ended(topology, data_dir, engine, until_txid=6)
     totals = {row["word"]: row["n"] for row in read_state(data_dir, "total").to_pylist()}
     assert totals == {"a": 18, "b": 12, "c": 12, "d": 6}
     return engine.packs, known.jobsList(None).size() - before

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from runs import ended
 from storm_topologies import transactional_topology
 from storm_world import OfWorld, World, fail_on
 
-from txstorm import BatchBolt, SinkTable, run
+from txstorm import BatchBolt, SinkTable
 from txstorm.engine.port import Engine
 from txstorm.results.read import read_sink
 from txstorm.testing.transcript import Step, Transcript
@@ -58,12 +59,10 @@ def test_item_80_test_transactional_topology(world: World, make_engine: Callable
     topology = topology.with_settings({"max_spout_pending": 2, "max_pack_txids": 1, "max_group_txids": 1})
     steps = Transcript.load(GOLDEN).steps
     world.ticket("results-2-failed")
-    handle = run(topology, engine=make_engine(), data_dir=tmp_path / "data", until_txid=2)
-    assert handle.awaitTermination(120)
+    ended(topology, tmp_path / "data", make_engine(), until_txid=2)
     for method, *arguments in (call for step in steps for call in step.source):
         getattr(topology.spout.object, method)(*arguments)
-    handle = run(topology, engine=make_engine(), data_dir=tmp_path / "data", until_txid=6)
-    assert handle.awaitTermination(120)
+    ended(topology, tmp_path / "data", make_engine(), until_txid=6)
 
     found: dict[int, Counter] = {}
     for row in read_sink(tmp_path / "data", "results").to_pylist():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from runs import ended
 
 from txstorm import (
     BasicBolt,
@@ -21,7 +22,6 @@ from txstorm import (
     SinkTable,
     TransactionalSpout,
     TransactionalTopologyBuilder,
-    run,
 )
 from txstorm.api.spout import Emitter, SpoutCoordinator
 from txstorm.engine.port import Engine
@@ -52,13 +52,6 @@ VALUES = [
     frozenset({1}),
 ]
 OTHER_ZONE = dt.datetime(2026, 7, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=45)))
-
-
-def finish(builder: TransactionalTopologyBuilder, make_engine: Factory, data_dir: Path, **options):
-    options = options or {"available_now": True}
-    handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
-    assert handle.awaitTermination(120)
-    return handle
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -114,7 +107,7 @@ def test_values_of_all_kinds_cross_every_exchange(take: int, make_engine: Factor
     builder.set_bolt("a", PassOn(), 3).shuffle_grouping("values")
     builder.set_bolt("b", PassOnAtTheEnd(), 2).fields_grouping("a", ["at"])
     builder.set_committer_bolt("spell", Spell(), 2).shuffle_grouping("b")
-    finish(builder, make_engine, tmp_path)
+    ended(builder.build_topology(), tmp_path, make_engine())
     got = {row["at"]: row["text"] for row in read_sink(tmp_path, "spelt").to_pylist()}
     assert got == {at: spelt(value) for at, value in enumerate(VALUES)}
 
@@ -162,7 +155,7 @@ def test_typed_columns_reach_the_tables_as_they_were(make_engine: Factory, tmp_p
     builder = TransactionalTopologyBuilder("typed", "rows", MemoryTransactionalSpout([rows], ["id", *COLUMNS], 2))
     builder.set_bolt("batches", PassOnRows(), 2).fields_grouping("rows", ["truth"])
     builder.set_committer_bolt("keep", KeepTyped(), 2).fields_grouping("batches", ["id"])
-    finish(builder, make_engine, tmp_path)
+    ended(builder.build_topology(), tmp_path, make_engine())
     expected = [{"id": id, **{name: values[id] for name, (_, values) in COLUMNS.items()}} for id in range(3)]
     assert read_state(tmp_path, "typed").to_pylist() == expected
     in_sink = [{k: v for k, v in row.items() if k != "_txid"} for row in read_sink(tmp_path, "typed_rows").to_pylist()]
@@ -170,59 +163,6 @@ def test_typed_columns_reach_the_tables_as_they_were(make_engine: Factory, tmp_p
     document = json.loads(rows_json(read_state(tmp_path, "typed")))
     assert document["rows"][1]["moment"] == "2026-06-30T19:15:00.000000Z"
     assert document["rows"][1]["raw"] == "AP8="
-
-
-# --- many values ------------------------------------------------------------------------------------------------------
-
-
-class AddUp(BatchBolt):
-    fields = ("key", "n")
-
-    def prepare(self, context, collector, attempt):
-        self.collector, self.sums = collector, {}
-
-    def execute(self, tuple):
-        key, n = tuple
-        self.sums[key] = self.sums.get(key, 0) + n
-
-    def finish_batch(self):
-        for key, n in self.sums.items():
-            self.collector.emit(key, n)
-
-
-class Sums(BatchBolt):
-    state = KeyedState("sums", {"key": str}, {"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.batches = context, []
-
-    def execute_batch(self, batch):
-        self.batches.append(batch)
-
-    def finish_batch(self):
-        if self.batches:
-            self.context.state("sums").merge(pa.Table.from_batches(self.batches), {"n": "sum"})
-
-
-class Wide(BasicBolt):
-    fields = ("key", "n")
-
-    def execute_batch(self, batch, collector):
-        keys = pa.array([f"key-{n % 1000}" for n in batch.column("n").to_pylist()])
-        collector.emit_batch(pa.record_batch({"key": keys, "n": batch.column("n")}))
-
-
-@pytest.mark.parametrize("settings", [{}, {"cargo_bytes": 50_000, "spill_bytes": 50_000}], ids=["whole", "in-pieces"])
-def test_large_batches(settings: dict, make_engine: Factory, tmp_path: Path) -> None:
-    numbers = 150_000
-    builder = TransactionalTopologyBuilder("large", "n", MemoryTransactionalSpout([range(numbers)], ["n"], 100_000))
-    builder.set_bolt("wide", Wide(), 2).shuffle_grouping("n")
-    builder.set_bolt("add", AddUp(), 2).fields_grouping("wide", ["key"])
-    builder.set_committer_bolt("sums", Sums(), 2).fields_grouping("add", ["key"]).fields_grouping("wide", ["key"])
-    builder.set_settings(settings)
-    finish(builder, make_engine, tmp_path)
-    got = {row["key"]: row["n"] for row in read_state(tmp_path, "sums").to_pylist()}
-    assert got == {f"key-{k}": 2 * sum(range(k, numbers, 1000)) for k in range(1000)}
 
 
 # --- several tables ---------------------------------------------------------------------------------------------------
@@ -264,7 +204,7 @@ def test_several_states_and_sinks_of_several_committers_follow_one_order(make_en
     builder = TransactionalTopologyBuilder("tables", "words", MemoryTransactionalSpout(words, ["word"], 1))
     builder.set_committer_bolt("one", Tables("one")).global_grouping("words")
     builder.set_committer_bolt("two", Tables("two")).global_grouping("one")
-    finish(builder, make_engine, tmp_path, until_txid=4)
+    ended(builder.build_topology(), tmp_path, make_engine(), until_txid=4)
     names = [f"{name}_{kind}" for name in ("one", "two") for kind in ("last", "sum")]
     assert list_states(tmp_path) == names
     assert list_sinks(tmp_path) == [f"{name}_{kind}" for name in ("one", "two") for kind in ("sizes", "words")]
@@ -294,7 +234,7 @@ def test_several_states_and_sinks_of_several_committers_follow_one_order(make_en
 def test_tables_are_plain_delta_tables(make_engine: Factory, tmp_path: Path) -> None:
     builder = TransactionalTopologyBuilder("tables", "words", MemoryTransactionalSpout([["b", "a", "b"]], ["word"], 2))
     builder.set_committer_bolt("one", Tables("one")).global_grouping("words")
-    finish(builder, make_engine, tmp_path)
+    ended(builder.build_topology(), tmp_path, make_engine())
     state = DeltaTable(tmp_path / "state" / "one_sum").to_pyarrow_table(columns=["word", "n"])
     assert sorted(map(tuple, (row.values() for row in state.to_pylist()))) == [("a", 1), ("b", 2)]
     sink = DeltaTable(tmp_path / "sinks" / "one_words").to_pyarrow_table(columns=["_txid", "word"])
@@ -393,57 +333,6 @@ def test_storm_spellings_work_for_calls_and_overrides(make_engine: Factory, tmp_
     builder.setBolt("count", StormCount(), 2).fieldsGrouping("split", Fields("word"))
     builder.setCommitterBolt("keep", StormKeep(), 2).fieldsGrouping("count", Fields("word"))
     builder.setBolt("aimed", StormAimed(), 2).directGrouping("split", "aimed")
-    handle = run(builder.buildTopology(), engine=make_engine(), data_dir=tmp_path, until_txid=6)
-    assert handle.awaitTermination(120)
+    ended(builder.buildTopology(), tmp_path, make_engine(), until_txid=6)
     assert read_state(tmp_path, "words").to_pylist() == [{"word": f"w{n}", "n": 4} for n in range(3)]
     assert read_state(tmp_path, "aimed").to_pylist() == [{"task": 0, "n": 0}, {"task": 1, "n": 12}]
-
-
-# --- equal keys -------------------------------------------------------------------------------------------------------
-
-ZEROS = [Decimal("0"), Decimal("-0"), Decimal("0.00"), Decimal("-0.0")]
-EQUALS = [
-    *((zero, (zero, -0.0)) for zero in ZEROS),
-    *((zero, (zero, 0.0)) for zero in ZEROS),
-    *((Decimal("1.5"), one) for one in ({"a": 1, "b": 2}, {"b": 2, "a": 1})),
-    *((Decimal("1.50"), one) for one in ({"a": 1, "b": 2.0}, {"b": 2.0, "a": 1})),
-]
-
-
-class CountEquals(BatchBolt, Committer):
-    state = KeyedState("keys", key={"key": Decimal}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.keys, self.found = context.state("keys"), {}
-
-    def execute(self, tuple):
-        self.found[tuple["key"]] = self.found.get(tuple["key"], 0) + 1
-
-    def finish_batch(self):
-        self.keys.update_many(self.found, lambda old, n: (old or 0) + n)
-
-
-class TasksOfValues(BatchBolt, Committer):
-    seen = SinkTable("seen", {"task": int, "value": str})
-
-    def prepare(self, context, collector, attempt):
-        self.task, self.rows, self.values = context.task, context.sink("seen"), []
-
-    def execute(self, tuple):
-        if tuple["value"] not in self.values:
-            self.values.append(tuple["value"])
-
-    def finish_batch(self):
-        for value in self.values:
-            self.rows.append(self.task, repr(sorted(value.items()) if isinstance(value, dict) else len(value)))
-
-
-def test_equal_keys_meet_in_one_task(make_engine: Factory, tmp_path: Path):
-    spout = MemoryTransactionalSpout([EQUALS, EQUALS[::-1]], ("key", "value"), take=len(EQUALS))
-    builder = TransactionalTopologyBuilder("equals", "source", spout, 2)
-    builder.set_committer_bolt("count", CountEquals(), 7).fields_grouping("source", ["key"])
-    builder.set_committer_bolt("tasks", TasksOfValues(), 7).fields_grouping("source", ["value"])
-    handle = finish(builder, make_engine, tmp_path)
-    assert handle.state("keys").to_pylist() == [{"key": Decimal(0), "n": 16}, {"key": Decimal("1.5"), "n": 8}]
-    rows = handle.sink("seen").to_pylist()
-    assert len(rows) == len({row["value"] for row in rows}) * handle.committed == 3 * handle.committed

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from txstorm import BasicBolt, BatchBolt, FailedException, Topology, TransactionalSpout, TransactionalTopologyBuilder
+from watched import Gathering
+
+from txstorm import BasicBolt, FailedException, Topology, TransactionalSpout, TransactionalTopologyBuilder
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.spout import Emitter, SpoutCoordinator
 from txstorm.engine.local import LocalEngine
@@ -75,20 +77,14 @@ class Step(BasicBolt):
         collector.emit(n)
 
 
-class Collect(BatchBolt):
+class Collect(Gathering):
     """A batch bolt that emits the numbers of its batch, sorted, from `finish_batch`."""
 
     fields = ("n",)
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.numbers = context, collector, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        called.append((self.context.component, self.context.attempt.txid, len(self.numbers)))
-        for n in sorted(self.numbers):
+        called.append((self.context.component, self.context.attempt.txid, len(self.taken)))
+        for n in sorted(self.taken):
             self.collector.emit(n)
 
 

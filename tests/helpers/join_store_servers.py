@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +31,26 @@ def row(key: Any, id_: Any, time: int, **value: Any) -> StoreRow:
 def ids(found: Any) -> dict[Any, list[Any]]:
     """Return key → ids of what a look-up has found."""
     return {key: [one.id for one in rows] for key, rows in found.items()}
+
+
+def half(answer: Answer) -> Answer:
+    """Cut an answer of a put or of a look-up to half of its rows."""
+    document = json.loads(answer[1])
+    rows = document.get("rows")
+    if rows is not None:
+        document["rows"] = rows // 2 if isinstance(rows, int) else rows[: len(rows) // 2]
+    return answer[0], json.dumps(document).encode()
+
+
+def asked(url: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any]:
+    """Return status and JSON of a request, made without txstorm's client; a POST if there is a body."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
 
 
 class StoreServer:

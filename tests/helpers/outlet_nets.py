@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
+from watched import Gathering
+
+from txstorm import Committer, TransactionalTopologyBuilder
 from txstorm.api.external import Mark, Outlet
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -54,19 +56,13 @@ class MemoryWriter:
             raise ConnectionError(msg)
 
 
-class Send(BatchBolt, Committer):
+class Send(Gathering, Committer):
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
 
-    def prepare(self, context, collector, attempt):
-        self.sink, self.numbers = context.sink(self.outlet.name), []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        for number in self.numbers:
-            self.sink.append(number)
+        for number in self.taken:
+            self.context.sink(self.outlet.name).append(number)
 
 
 def topology(target: Target, numbers: int = 8, group: int = 2, name: str = "numbers") -> Any:

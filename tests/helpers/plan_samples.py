@@ -1,5 +1,7 @@
 """Sample topologies that the tests of the plan compiler compile."""
 
+from topology_samples import source_diagram as source_diagram
+
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.spout import TransactionalSpout
 from txstorm.api.state import KeyedState, SinkTable
@@ -38,15 +40,6 @@ def word_count():
     made.set_bolt("split", Each(), 2).shuffle_grouping("s")
     made.set_bolt("partial", Batch(), 2).local_or_shuffle_grouping("split")
     made.set_committer_bolt("counts", Keep(), 2).fields_grouping("partial", ["word"])
-    return made.build_topology()
-
-
-def source_diagram():
-    """Build the diagram of Storm's documentation: A→B*, A→C, B*→C, C→D* (* marks a committer)."""
-    made = TransactionalTopologyBuilder("diagram", "A", Lines())
-    made.set_committer_bolt("B", Batch()).shuffle_grouping("A")
-    made.set_bolt("C", Batch()).shuffle_grouping("A").shuffle_grouping("B")
-    made.set_committer_bolt("D", Batch()).shuffle_grouping("C")
     return made.build_topology()
 
 

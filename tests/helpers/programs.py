@@ -41,7 +41,7 @@ LOADED = (
     "txstorm.results.spark_views",
     "txstorm.spouts.files.spout",
     "pyarrow.acero",
-    *(f"scenarios.{name}" for name in ("words", "grid", "stateful", "windows", "joins", "sides", "shelf")),
+    *(f"scenarios.{name}" for name in ("words", "grid", "stateful", "shelf")),
 )
 OWN = [str(ROOT), str(ROOT / "tests/recovery")]
 """Python path of the process that forks, for the modules that it loads."""

@@ -27,12 +27,14 @@ from txstorm.sinks import DeltaSink
 
 
 class OneClass:
-    """Base class of a spout whose coordinators and emitters are copies of it."""
+    """Base class of a spout whose coordinators and emitters are copies of it, each with its context."""
 
     fields = ("n",)
 
     def coordinator(self, context):
-        return copy.copy(self)
+        made = copy.copy(self)
+        made.context = context
+        return made
 
     emitter = coordinator
 

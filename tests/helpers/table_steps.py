@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crashes import crashing
 from deltalake import DeltaTable
 from store_cases import add, intent_of, record
 
-from txstorm import faults
 from txstorm.results.read import read_state
 from txstorm.state.commit_group import CommitGroup
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.intent import Intent
 
 Words = Mapping[str, int | None]
+interrupted = crashing
 
 
 def decided(store: StateStore, first: int, *plan: Words, epoch: int = 1) -> tuple[CommitGroup, Intent]:
@@ -31,19 +32,10 @@ def decided(store: StateStore, first: int, *plan: Words, epoch: int = 1) -> tupl
 
 
 @contextmanager
-def interrupted(point: str) -> Iterator[None]:
-    """Expect an error that is raised at a fault point."""
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
-        yield
-    faults.arm("")
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Let no file grow beyond 100 bytes, as on a full disk."""
+def full_disk(size: int = 100) -> Iterator[None]:
+    """Let no file grow beyond `size` bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:

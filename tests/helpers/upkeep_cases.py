@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from store_cases import JsonLedger, commit, open_store
+from table_steps import counted
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.tables import rewrite as rewriting
@@ -52,14 +53,7 @@ def plain(data_dir: Path, table: str = "state/counts") -> list[tuple[Any, ...]]:
 
 def expected(last: int) -> dict[str, int]:
     """Return the expected counts by word after txid `last`."""
-    words: dict[str, int] = {}
-    for txid in range(1, last + 1):
-        for word, n in counts(txid).items():
-            if n is None:
-                words.pop(word, None)
-            else:
-                words[word] = words.get(word, 0) + n
-    return words
+    return counted(*(counts(txid) for txid in range(1, last + 1)))
 
 
 def main(place: str) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from commands import Commands
+from runs import ended
 from servers.running import ZooKeeper
 
-from txstorm import TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.errors import InputError
 from txstorm.ledger import credentials
@@ -175,8 +176,7 @@ def test_who_names_the_servers_works_as_before(words: Path, zookeeper_server: Zo
     monkeypatch.setenv(AUTH_HOSTS, "")
     monkeypatch.setattr(credentials, "_named_hosts", set())
     servers = {"zookeeper_servers": hosts, "zookeeper_root": zookeeper_server.new_chroot().removeprefix(hosts)}
-    handle = run(made(servers), engine="local", data_dir="data/other", available_now=True)
-    handle.awaitTermination()
+    handle = ended(made(servers), "data/other")
     assert handle.state("counts").to_pylist() == [{"word": "a", "n": 2}, {"word": "b", "n": 1}]
     assert read_status("data/other")["committed_txid"] == handle.committed
 

@@ -6,9 +6,10 @@ import json
 from collections import Counter
 
 import pytest
+from runs import ended
 from servers.kafka_reading import committed_records
 
-from txstorm import BasicBolt, Duration, TransactionalTopologyBuilder, recent_in_topic, run
+from txstorm import BasicBolt, Duration, TransactionalTopologyBuilder, recent_in_topic
 from txstorm.errors import InputError
 from txstorm.joins import Deduplicator
 from txstorm.sinks.kafka import KafkaSink
@@ -45,23 +46,19 @@ def sent(kafka, topic):
     return Counter(record.value["id"] for record in committed_records(kafka.bootstrap, topic))
 
 
-def finished(built, data_dir):
-    run(built, engine="local", data_dir=data_dir, available_now=True).awaitTermination(120)
-
-
 def test_results_of_a_redeployed_topology_are_sent_once(kafka_broker, tmp_path):
     """A7, A8, U12: a topology in a new directory reads all input again, and sends what its predecessor has not sent."""
     source, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic(partitions=2)
     ids = [f"r{number}" for number in range(60)]
     send(kafka_broker, source, [*ids[:40], *ids[10:20]])
-    finished(topology(kafka_broker, source, target), tmp_path / "first")
+    ended(topology(kafka_broker, source, target), tmp_path / "first")
     assert sent(kafka_broker, target) == Counter(ids[:40])
     send(kafka_broker, source, [*ids[30:], *ids[50:]])
     recent = recent_in_topic(target, kafka_broker.bootstrap, "id")
     assert sorted(recent()) == sorted(ids[:40])
-    finished(topology(kafka_broker, source, target, recent), tmp_path / "second")
+    ended(topology(kafka_broker, source, target, recent), tmp_path / "second")
     assert sent(kafka_broker, target) == Counter(ids)
-    finished(topology(kafka_broker, source, target, recent), tmp_path / "second")
+    ended(topology(kafka_broker, source, target, recent), tmp_path / "second")
     assert sent(kafka_broker, target) == Counter(ids)
 
 

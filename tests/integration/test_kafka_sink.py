@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from recovery_cases import eventually, start
+from runs import ended
 from scenarios import fencing
 from servers.kafka import is_transaction_end
 from servers.kafka_reading import committed_records
 from servers.process import free_ports
 
-from txstorm import TransactionalTopologyBuilder, faults, run
+from txstorm import TransactionalTopologyBuilder, faults
 from txstorm.api.external import Mark
 from txstorm.api.state import SinkTable
 from txstorm.clients.kafka.producer import KafkaWriter
@@ -43,10 +44,6 @@ def topology(brokers: str, topic: str, batches: int = 6, **options):
     builder.set_bolt("send", KafkaSink("out", topic, brokers, **options)).global_grouping("source")
     builder.set_settings({"max_group_txids": 2, "max_spout_pending": 8})
     return builder.build_topology()
-
-
-def ends(built, data_dir, **how):
-    run(built, engine="local", data_dir=data_dir, **(how or {"available_now": True})).awaitTermination()
 
 
 def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:
@@ -132,10 +129,10 @@ def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_
     try:
         hanging = rf"no records received from {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"
         with pytest.raises(BlockedError, match=hanging):
-            ends(built, tmp_path / "data")
+            ended(built, tmp_path / "data")
     finally:
         other.abort_transaction(30)
-    ends(built, tmp_path / "data")
+    ended(built, tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 
 
@@ -151,18 +148,18 @@ def test_a_step_that_fails_is_retried_and_done_once(kafka_broker, tmp_path, poin
     faults.arm(f"{point}:raise:{nth}")
     if nth == 1:  # that is in P0
         with pytest.raises(BlockedError, match="outlet 'out': cannot take it over"):
-            ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
-    ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
+            ended(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
+    ended(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 
 
 def test_an_answer_to_a_commit_is_lost(kafka_broker, tmp_path):
     topic, proxy = kafka_broker.make_topic(partitions=2), kafka_broker.proxy()
-    ends(topology(proxy.address, topic, timeout=3), tmp_path / "data", until_txid=2)
+    ended(topology(proxy.address, topic, timeout=3), tmp_path / "data", until_txid=2)
     before = proxy.dropped
     proxy.drop_answers(2, is_transaction_end)
     try:
-        ends(topology(proxy.address, topic, timeout=3), tmp_path / "data")
+        ended(topology(proxy.address, topic, timeout=3), tmp_path / "data")
     finally:
         proxy.heal()
     assert proxy.dropped == before + 2
@@ -181,7 +178,7 @@ def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_p
             threading.Timer(0.5, kafka_broker.restart).start()
 
     monkeypatch.setattr(faults, "point", killing)
-    ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
+    ended(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     assert passed.count(where) >= 2
     check_sent(kafka_broker.bootstrap, topic)
 
@@ -217,24 +214,24 @@ def test_compacted_marks_are_enough(kafka_broker, tmp_path):
         cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.001", delete_retention_ms="10"
     )
     for txid in (2, 4):
-        ends(topology(kafka_broker.bootstrap, topic, progress_topic=marks), tmp_path / "data", until_txid=txid)
+        ended(topology(kafka_broker.bootstrap, topic, progress_topic=marks), tmp_path / "data", until_txid=txid)
     time.sleep(1)
-    ends(topology(kafka_broker.bootstrap, topic, progress_topic=marks), tmp_path / "data")
+    ended(topology(kafka_broker.bootstrap, topic, progress_topic=marks), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 
 
 def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broker, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Publisher, "TRIES", 2)
     topic, proxy = kafka_broker.make_topic(partitions=2), kafka_broker.proxy()
-    ends(topology(proxy.address, topic), tmp_path / "data", until_txid=2)
+    ended(topology(proxy.address, topic), tmp_path / "data", until_txid=2)
     proxy.cut()
     try:
         with pytest.raises(BlockedError, match=r"the brokers cannot be asked: .* It answered in earlier runs"):
-            ends(topology(proxy.address, topic, timeout=0.5), tmp_path / "data")
+            ended(topology(proxy.address, topic, timeout=0.5), tmp_path / "data")
     finally:
         proxy.heal()
     assert "cannot lead yet, retrying for a while: topic" in caplog.text
-    ends(topology(proxy.address, topic), tmp_path / "data")
+    ended(topology(proxy.address, topic), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 
 
@@ -243,7 +240,7 @@ def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broke
 
 def test_a_topic_that_is_not_there(kafka_broker, tmp_path):
     with pytest.raises(InputError, match=r"topic 'nowhere': .* has none; create it first"):
-        ends(topology(kafka_broker.bootstrap, "nowhere"), tmp_path / "data")
+        ended(topology(kafka_broker.bootstrap, "nowhere"), tmp_path / "data")
     assert "nowhere" not in kafka_broker.admin().list_topics(timeout=5).topics
 
 
@@ -251,8 +248,8 @@ def test_a_topic_for_smaller_records(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(max_message_bytes="2000")
     small = r"its max\.message.bytes is 2000, expected 1000256 .* set max_message_bytes=1744"
     with pytest.raises(InputError, match=small):
-        ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
-    ends(topology(kafka_broker.bootstrap, topic, max_message_bytes=1744), tmp_path / "data")
+        ended(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
+    ended(topology(kafka_broker.bootstrap, topic, max_message_bytes=1744), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 
 
@@ -263,21 +260,21 @@ def test_the_largest_record_goes_through(kafka_broker, tmp_path):
     options = {"value": lambda row: f'"{row["word"][2:]}"', "max_message_bytes": 1744}
     sink = KafkaSink("o" * 64, topic, kafka_broker.bootstrap, **options)
     builder.set_bolt("send", sink).global_grouping("source")
-    ends(builder.build_topology(), tmp_path / "data")
+    ended(builder.build_topology(), tmp_path / "data")
     assert [len(record.value) for record in committed_records(kafka_broker.bootstrap, topic)] == [1742, 1742]
 
 
 def test_marks_that_would_be_deleted(kafka_broker, tmp_path):
     topic, marks = kafka_broker.make_topic(), kafka_broker.make_topic(cleanup_policy="delete")
     with pytest.raises(InputError, match=r"its cleanup\.policy is 'delete', expected 'compact'"):
-        ends(topology(kafka_broker.bootstrap, topic, progress_topic=marks), tmp_path / "data")
+        ended(topology(kafka_broker.bootstrap, topic, progress_topic=marks), tmp_path / "data")
 
 
 def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
     (port,) = free_ports(1)
     began = time.monotonic()
     with pytest.raises(AwayError, match=f"the brokers cannot be asked: .*127.0.0.1:{port}.*Connection refused"):
-        ends(topology(f"127.0.0.1:{port}", "words", timeout=2), tmp_path / "data")
+        ended(topology(f"127.0.0.1:{port}", "words", timeout=2), tmp_path / "data")
     assert time.monotonic() - began < PATIENCE
 
 
@@ -296,7 +293,7 @@ def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker,
     brokers, settings = secured(kafka_broker, **changed)
     began = time.monotonic()
     with pytest.raises(InputError, match=f"the brokers cannot be asked: .*{reason}") as refused:
-        ends(topology(brokers, topic, settings=settings, timeout=4), tmp_path / "data")
+        ended(topology(brokers, topic, settings=settings, timeout=4), tmp_path / "data")
     assert time.monotonic() - began < PATIENCE
     assert "wrong" not in str(refused.value)
 
@@ -304,9 +301,9 @@ def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker,
 def test_a_password_that_has_become_wrong_is_not_waited_for(kafka_broker, tmp_path, caplog):
     topic = kafka_broker.make_topic()
     brokers, settings = secured(kafka_broker)
-    ends(topology(brokers, topic, settings=settings), tmp_path / "data", until_txid=2)
+    ended(topology(brokers, topic, settings=settings), tmp_path / "data", until_txid=2)
     with pytest.raises(InputError, match=r"the brokers cannot be asked: .*[Aa]uthentication") as refused:
-        ends(topology(brokers, topic, settings={**settings, "sasl.password": "wrong"}), tmp_path / "data")
+        ended(topology(brokers, topic, settings={**settings, "sasl.password": "wrong"}), tmp_path / "data")
     assert not isinstance(refused.value, AwayError)
     assert "tried again" not in caplog.text
 
@@ -314,7 +311,7 @@ def test_a_password_that_has_become_wrong_is_not_waited_for(kafka_broker, tmp_pa
 def test_a_secured_cluster(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic()
     brokers, settings = secured(kafka_broker)
-    ends(topology(brokers, topic, settings=lambda: settings), tmp_path / "data")
+    ended(topology(brokers, topic, settings=lambda: settings), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
     written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert [path for path in written if kafka_broker.secure["sasl.password"].encode() in path.read_bytes()] == []
@@ -322,7 +319,7 @@ def test_a_secured_cluster(kafka_broker, tmp_path):
 
 def test_keys_decide_the_partition_and_records_have_the_time_of_their_transaction(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(partitions=3)
-    ends(topology(kafka_broker.bootstrap, topic, key="word"), tmp_path / "data")
+    ended(topology(kafka_broker.bootstrap, topic, key="word"), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
     records = committed_records(kafka_broker.bootstrap, topic)
     assert len({(record.key, record.partition) for record in records}) == len({record.key for record in records}) == 7

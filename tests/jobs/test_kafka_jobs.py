@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from commands import printed_by
+from runs import ended
 from servers.kafka_reading import messages
 from servers.running import Kafka
 
 from jobs.kafka_producer import TAGS, main
 from jobs.kafka_to_delta import topology
-from txstorm import run
 
 pytestmark = pytest.mark.integration
 
@@ -44,14 +44,13 @@ def test_hashtags_of_aborted_transactions_do_not_count(kafka_broker: Kafka, topi
     assert set(expected) == set(TAGS)
 
     built = topology(topic, kafka_broker.bootstrap, max_batch_rows=700)
-    handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
-    handle.awaitTermination()
+    handle = ended(built, tmp_path / "data")
     assert handle.committed > 5
     assert counted(handle) == dict(expected)
     assert told[1].split() == [expected.most_common(1)[0][0], f"{expected.most_common(1)[0][1]:,}"]
 
     assert main([kafka_broker.bootstrap, topic, "--count", "500", "--seed", "8"]) == 0
-    run(built, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    ended(built, tmp_path / "data")
     assert counted(handle) == dict(committed_hashtags(kafka_broker.bootstrap, topic)[1])
 
 

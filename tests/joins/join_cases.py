@@ -3,12 +3,14 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from txstorm import TransactionalTopologyBuilder
+from fed import fed_bolt
+
 from txstorm.joins import IntervalJoin, Side
-from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from txstorm.testing import ManualClock, TopologyTestDriver
 
 FIELDS = ("id", "key", "ts", "part")
 ROW = re.compile(r"(\w+?)(?:\.([\w-]+))?@(-?\d+)(?:/(\w+))?")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 END = "end of input"
 
 
@@ -22,27 +24,31 @@ def rows(text):
     return [(name, None if key == "-" else key or "x", int(time), part) for name, key, time, part in parts]
 
 
-def topology(*, left=(), right=(), before=10, after=0, how="inner", opaque=False, tasks=1, **options):
-    def made(stream, given):
-        times = {"lag", "idle", "grace"}
-        options = {name: ms(value) if name in times else value for name, value in dict(given).items()}
-        return Side("feed", stream, **{"key": "key", "time": "ts", "id": "id", **options})
+def side(stream, given=()):
+    """Return a side of ``feed``; lag, idle and grace are in milliseconds."""
+    times = {"lag", "idle", "grace"}
+    options = {name: ms(value) if name in times else value for name, value in dict(given).items()}
+    return Side(**{"component": "feed", "stream": stream, "key": "key", "time": "ts", "id": "id", **options})
 
+
+def topology(*, left=(), right=(), before=10, after=0, how="inner", opaque=False, tasks=1, **options):
     if "select" not in options:
         options["select"] = ["l:id"] if how in ("semi", "anti") else ["l:id", "r:id"]
-    join = IntervalJoin(made("l", left), made("r", right), before=ms(before), after=ms(after), how=how, **options)
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}, opaque=opaque))
-    declarer = builder.set_bolt("join", join, tasks).fields_grouping("feed", "l", ["key"])
-    declarer.fields_grouping("feed", "r", ["key"])
-    return builder.build_topology()
+    sides = side("l", left), side("r", right)
+    join = IntervalJoin(*sides, before=ms(before), after=ms(after), how=how, **options)
+    return fed_bolt("join", join, dict.fromkeys("lr", FIELDS), sides[0].key, tasks, opaque=opaque).build_topology()
 
 
 def driver(made, **options):
-    return TopologyTestDriver(made, clock=ManualClock(datetime(1970, 1, 1, tzinfo=UTC)), **options)
+    return TopologyTestDriver(made, clock=ManualClock(EPOCH), **options)
 
 
 def feed(running, left, right, **options):
-    return running.end_of_input() if left == END else running.feed({"l": rows(left), "r": rows(right)}, **options)
+    """Feed rows, which may also be lists."""
+    if left == END:
+        return running.end_of_input()
+    given = {name: rows(some) if isinstance(some, str) else some for name, some in (("l", left), ("r", right))}
+    return running.feed(given, **options)
 
 
 def ids(found):

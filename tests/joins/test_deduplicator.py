@@ -1,16 +1,17 @@
 """Deduplicator: quiet and keep, starts, recent ids, ids of every kind, replays, and a naive model of all of it."""
 
-import random
-
 import pytest
+from fed import fed_bolt
+from runs import ended
+from seeded import seeded
 
-from txstorm import Duration, TransactionalTopologyBuilder, run
+from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.bolts import CountBy
 from txstorm.errors import InputError
 from txstorm.joins import Deduplicator
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.testing import TopologyTestDriver
 
 QUIET = Duration.seconds(10)
 BEGIN = 1_800_000_000_000
@@ -22,12 +23,7 @@ def second(at):
 
 
 def topology(bolt, streams=None, tasks=1, by=("id",), **feed):
-    streams = streams or {"s": ("id", "n")}
-    builder = TransactionalTopologyBuilder("results", "feed", FeedSpout(streams, **feed))
-    once = builder.set_bolt("once", bolt, tasks)
-    for stream in streams:
-        once.fields_grouping("feed", stream, list(by))
-    return builder.build_topology()
+    return fed_bolt("once", bolt, streams or {"s": ("id", "n")}, by, tasks, **feed).build_topology()
 
 
 @pytest.fixture
@@ -253,8 +249,7 @@ def test_on_both_engines(make_engine, tmp_path):
         once = Deduplicator("id", quiet=Duration.hours(1), recent=lambda: ["id-0", "id-1"])
         builder.set_bolt("once", once, 2).fields_grouping("rows", ["id"])
         builder.set_committer_bolt("keep", DeltaSink("out", {"id": str, "n": int})).global_grouping("once")
-        handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path / "data", until_txid=until)
-        assert handle.awaitTermination(240)
+        handle = ended(builder.build_topology(), tmp_path / "data", make_engine(), until_txid=until)
     found = handle.sink("out").to_pylist()
     assert sorted(row["id"] for row in found) == sorted(f"id-{n}" for n in range(2, 40))
     assert len({row["_txid"] for row in found}) > 1
@@ -291,9 +286,7 @@ class Model:
 
 @pytest.mark.parametrize("number", range(12))
 def test_it_does_what_the_model_does(started, number):
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     how = rng.choice(["quiet", "keep"])
     span = rng.randint(3, 20)
     recent = []
@@ -347,8 +340,7 @@ def test_wrong_topologies(options, match):
 
 
 def test_two_inputs_of_one_name_with_other_fields():
-    builder = TransactionalTopologyBuilder("results", "feed", FeedSpout({"s": ("id", "n")}))
-    builder.set_bolt("count", CountBy("id")).fields_grouping("feed", "s", ["id"])
+    builder = fed_bolt("count", CountBy("id"), {"s": ("id", "n")}, ["id"])
     builder.set_bolt("again", CountBy("id", count="m")).fields_grouping("feed", "s", ["id"])
     once = builder.set_bolt("once", Deduplicator("id", keep=QUIET)).fields_grouping("count", ["id"])
     builder.build_topology()

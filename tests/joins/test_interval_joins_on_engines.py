@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import ended
 
-from txstorm import CompositeSpout, Duration, Topology, TransactionalTopologyBuilder, run
+from txstorm import CompositeSpout, Duration, Topology, TransactionalTopologyBuilder
 from txstorm.bolts import Map
 from txstorm.joins import IntervalJoin, Side
 from txstorm.sinks import DeltaSink
@@ -71,8 +72,7 @@ def test_a_right_side_far_behind_catches_up_and_every_row_comes_out_once(make_en
     new = [(f"k{n % 4}", 988 + 3 * n, f"r{n}") for n in range(8)]
     sides = {"left": left, "right": [*old, *new]}
     made = topology(tmp_path, sides, (4, 5))
-    handle = run(made, engine=make_engine(), data_dir=tmp_path / "data", end_of_input=True)
-    assert handle.awaitTermination(240)
+    handle = ended(made, tmp_path / "data", make_engine(), end_of_input=True)
     found = [(row["left_id"], row["right_id"]) for row in handle.sink("default").to_pylist()]
     wanted = joined(left, sides["right"])
     assert len(found) == len(wanted)
@@ -92,8 +92,7 @@ def test_a_paused_right_side_holds_back_for_its_grace_and_no_longer(make_engine:
     hour = int(time.time()) - 3600
     sides = {"left": [("k", hour, "l0"), ("k", hour + 60, "l1")], "right": [("k", hour - 1, "r0")]}
     made = topology(tmp_path, sides, (10, 10), grace=grace)
-    handle = run(made, engine=make_engine(), data_dir=tmp_path / "data", available_now=True)
-    assert handle.awaitTermination(240)
+    handle = ended(made, tmp_path / "data", make_engine())
     found = [(row["left_id"], row["right_id"]) for row in handle.sink("default").to_pylist()]
     pending = [row["id"] for row in handle.state("join-left").to_pylist()]
     assert (found, pending) == (([], ["l0", "l1"]) if grace is None else ([("l0", "r0"), ("l1", None)], []))

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fed import fed_bolt
 
 from txstorm import BatchBolt, Count, Duration, TransactionalTopologyBuilder, run
 from txstorm.joins import JoinBolt
 from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.testing import TopologyTestDriver
 from txstorm.topology.graph import Topology
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,12 +26,7 @@ ROWS = {
 
 
 def topology(bolt: JoinBolt, streams: Sequence[str] = ("a", "b"), tasks: int = 1, *, by: str = "k") -> Topology:
-    spout = FeedSpout(dict.fromkeys(streams, ("id", "k", "ts")))
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
-    declarer = builder.set_bolt("j", bolt, tasks)
-    for name in streams:
-        declarer.fields_grouping("feed", name, [by])
-    return builder.build_topology()
+    return fed_bolt("j", bolt, dict.fromkeys(streams, ("id", "k", "ts")), [by], tasks).build_topology()
 
 
 def joined(made: Topology, *batches: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -114,29 +110,17 @@ def test_a_name_that_occurs_twice_has_its_stream_before_it() -> None:
     assert output_fields(topology(everything)) == ("a_id", "a_k", "a_ts", "b_id", "b_k", "b_ts")
 
 
-class Person:
-    """Topologies over streams with different and nested fields."""
-
-    spout = FeedSpout({"s": ("id", "who", "ts"), "t": ("who", "x", "ts"), "u": ("who", "x", "y.z", "ts")})
-
-    @classmethod
-    def topology(cls, bolt: JoinBolt) -> Topology:
-        builder = TransactionalTopologyBuilder("t", "feed", cls.spout)
-        declarer = builder.set_bolt("j", bolt.with_timestamp_field("ts").with_tumbling_window(Duration(10)))
-        for name in ("s", "t", "u"):
-            declarer.global_grouping("feed", name)
-        return builder.build_topology()
-
-
 def test_a_name_without_stream_is_that_of_the_first_stream_that_has_one() -> None:
     bolt = JoinBolt("s", "id").left_join("t", "who.id", "s").left_join("u", "who", "s")
     bolt.select("id, x, u:x, who.name, who.no.such, y.z, :ts")
+    streams = {"s": ("id", "who", "ts"), "t": ("who", "x", "ts"), "u": ("who", "x", "y.z", "ts")}
     rows = {
         "s": [(1, {"name": "Ann"}, 1), (2, "text", 2)],
         "t": [({"id": 1, "name": "Bob"}, "t1", 1)],
         "u": [(1, "u1", "z1", 1), (2, "u2", "z2", 1)],
     }
-    made = Person.topology(bolt)
+    bolt.with_timestamp_field("ts").with_tumbling_window(Duration(10))
+    made = fed_bolt("j", bolt, streams).build_topology()
     assert output_fields(made) == ("id", "t_x", "u_x", "who.name", "who.no.such", "y.z", "ts")
     assert joined(made, rows) == [(1, "t1", "u1", "Ann", None, "z1", 1), (2, "u2", "u2", None, None, "z2", 2)]
 

@@ -8,10 +8,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from fed import fed_bolt
 
-from txstorm import Duration, TransactionalTopologyBuilder
+from txstorm import Duration
 from txstorm.joins import JoinBolt
-from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.testing import TopologyTestDriver
 
 SEEDS = range(30)
 NAMES = ("a", "b", "c", "d")
@@ -75,12 +76,9 @@ def test_windows_have_the_rows_that_sql_finds(seed: int) -> None:
         (bolt.left_join if left else bolt.join)(name, "k", other)
     bolt.select(*[f"{name}:id" for name in names], "window:end").with_timestamp_field("ts")
     bolt.with_window(Duration(length), Duration(slide)).with_lag(Duration(50))
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys(names, ("id", "k", "ts"))))
-    declarer = builder.set_bolt("j", bolt, tasks)
-    for name in names:
-        declarer.fields_grouping("feed", name, ["k"])
+    made = fed_bolt("j", bolt, dict.fromkeys(names, ("id", "k", "ts")), "k", tasks).build_topology()
     cuts = {name: sorted(draw.choices(range(len(rows[name]) + 1), k=2)) for name in names}
-    with TopologyTestDriver(builder.build_topology()) as driver:
+    with TopologyTestDriver(made) as driver:
         for part in range(3):
             bounds = {name: [0, *cuts[name], len(rows[name])][part : part + 2] for name in names}
             driver.commit(driver.feed({name: rows[name][first:last] for name, (first, last) in bounds.items()}))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
+from fed import fed_bolt
 from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
 
-from txstorm import BatchBolt, Committer, Duration, TransactionalTopologyBuilder, rewind
-from txstorm.cli.main import execute
+from txstorm import BatchBolt, Committer, Duration, rewind
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.joins import IntervalJoin, Side
 from txstorm.testing import FeedSpout
@@ -350,10 +349,9 @@ class Names(BatchBolt, Committer):
     ],
 )
 def test_names_of_selected_fields(options, names, values):
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
     left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
-    declarer = builder.set_bolt("join", IntervalJoin(left, right, before=Duration(10), **options))
-    declarer.fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+    join = IntervalJoin(left, right, before=Duration(10), **options)
+    builder = fed_bolt("join", join, dict.fromkeys("lr", FIELDS), ["key"])
     builder.set_bolt("names", Names()).global_grouping("join")
     with driver(builder.build_topology()) as running:
         running.commit(running.feed({"l": rows("a@5/l0"), "r": rows("u@4/r0 v@6/r0")}))
@@ -405,13 +403,12 @@ def test_columns_of_pending_and_buffered_rows(columns, expected):
         assert running.emitted("join") == [(7, 7)]
 
 
-def test_ids_by_default_are_different():
+def test_ids_by_default_are_txid_and_number():
     with driver(topology(left={"id": None}, right={"id": None})) as running:
         for _ in range(2):
             running.commit(feed(running, "a@5 a@5", "u@5 u@5"))
-        for name in ("left", "right"):
-            found = ids(running.state(f"join-{name}"))
-            assert len(set(found)) == 4 and None not in found
+        assert ids(running.state("join-left")) == ["1/0", "1/1", "2/0", "2/1"]
+        assert ids(running.state("join-right")) == ["1/2", "1/3", "2/2", "2/3"]
 
 
 ONE = Decimal("1.5"), Decimal("1.50"), Decimal("15E-1")
@@ -433,10 +430,8 @@ def test_equal_numbers_are_one_key_however_they_come(columns):
 def test_keys_of_several_fields():
     fields = ("id", "one", "two", "ts")
     left, right = (Side("feed", name, key=["one", "two"], time="ts", id="id") for name in "lr")
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": fields, "r": fields}))
     join = IntervalJoin(left, right, before=Duration(10), how="full", select=["l:id", "r:id"])
-    declarer = builder.set_bolt("join", join, 2).fields_grouping("feed", "l", ["one", "two"])
-    declarer.fields_grouping("feed", "r", ["one", "two"])
+    builder = fed_bolt("join", join, dict.fromkeys("lr", fields), ["one", "two"], 2)
     lefts = [("a", "x", 1, 5), ("b", "x", "1", 5), ("c", "x", None, 5), ("d", None, None, 5), ("e", 1, "x", 5)]
     rights = [("u", "x", 1, 4), ("v", "x", None, 4), ("w", None, None, 4), ("y", "x", True, 4)]
     with driver(builder.build_topology()) as running:
@@ -489,21 +484,19 @@ COUNTS = [
 
 
 @pytest.mark.parametrize(("left", "right", "expected"), COUNTS)
-def test_late_rows_and_stragglers_are_counted(left, right, expected, tmp_path, capsys):
+def test_late_rows_and_stragglers_are_counted(left, right, expected, tmp_path, command):
     with driver(topology(), data_dir=tmp_path / "data") as running:
         check(running, [("a@30", "u@31", "/ a / / / u")])
         running.commit(feed(running, left, right))
-    assert execute(["join", str(tmp_path / "data"), "join", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    shown = command.json("join", tmp_path / "data", "join")
     assert {name: shown[name] for name in expected} == expected
 
 
 def test_a_right_or_full_join_is_no_right_side():
     for how in ("right", "full"):
         left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
-        builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lrs", FIELDS)))
         first = IntervalJoin(left, right, before=Duration(10), how=how, select=["l:id", "l:key", "l:ts"])
-        builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
+        builder = fed_bolt("first", first, "lr", ["key"], spout=FeedSpout(dict.fromkeys("lrs", FIELDS)))
         sides = (Side("feed", "s", key="key", time="ts"), Side("first", key="key", time="ts"))
         declarer = builder.set_bolt("join", IntervalJoin(*sides, before=Duration(1)))
         declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("first", ["key"])

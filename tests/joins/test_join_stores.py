@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import time
 
 import pytest
@@ -16,13 +15,7 @@ from txstorm.errors import InputError, StateError
 from txstorm.joins import MemoryStore, RedisStore, RestStore, StoreRow
 from txstorm.testing import CountingStore, check_join_store
 
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
 MARK = Mark("topology", "1", 1, 0, 5)
-
-
-def on_redis(test):
-    """Mark a test of a real Redis server."""
-    return needs_redis(pytest.mark.integration(test))
 
 
 def url_of(server, database=0):
@@ -32,20 +25,6 @@ def url_of(server, database=0):
 
 def bare(server, database=0):
     return client.Redis("127.0.0.1", server.ports[0], db=database)
-
-
-@pytest.fixture
-def redis(redis_server):
-    redis_server.flush()
-    return redis_server
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """Yield a server that the test may kill."""
-    server = start_redis(tmp_path / "redis")
-    yield server
-    server.close()
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
@@ -66,13 +45,13 @@ def test_a_store_in_memory_forgets_the_ids_of_expired_rows():
     assert [(one.id, one.time) for one in store.get_many(["k"], None, None)["k"]] == [("a", 7), ("b", 9)]
 
 
-@on_redis
+@pytest.mark.integration
 def test_stores_in_redis_keep_all_rules(redis):
     """A9, A11, A21: many rows of many keys in one round trip."""
     check_join_store(lambda: RedisStore(url_of(redis), prefix="checked"))
 
 
-@on_redis
+@pytest.mark.integration
 @pytest.mark.parametrize("spec", ["memory", "redis"])
 def test_stores_behind_the_api_keep_all_rules(redis, tmp_path, spec):
     """A10, A11: the window is behind an HTTP API, whatever storage that has."""
@@ -81,7 +60,7 @@ def test_stores_behind_the_api_keep_all_rules(redis, tmp_path, spec):
         check_join_store(lambda: RestStore(server.url, token="secret"), seeds=range(3))
 
 
-@on_redis
+@pytest.mark.integration
 def test_values_that_are_no_fields_come_back_as_they_are(redis, tmp_path):
     """A11: arbitrary data by key; any iterable of rows is put."""
     values = ["text", 5, None, ["a", 1], ("a", 1), b"x", {1: 2}, {"": [3]}, {"": 4, "v": None}, {}, {"v": (1,)}]
@@ -107,7 +86,7 @@ def test_counting_stores_count_requests_and_have_what_their_store_has():
         store.check_rows([row("x" * 70_000, 1, 1)])
 
 
-@on_redis
+@pytest.mark.integration
 def test_rows_of_one_store_are_not_seen_in_another(redis):
     first, second = (RedisStore(url_of(redis), prefix=prefix) for prefix in ("one", "two"))
     first.put_many([row("a", 1, 1)])
@@ -120,7 +99,7 @@ def test_rows_of_one_store_are_not_seen_in_another(redis):
 # -- Redis -------------------------------------------------------------------------------------------------------------
 
 
-@on_redis
+@pytest.mark.integration
 def test_an_expiry_removes_everything_of_the_rows_and_visits_no_other_keys(redis):
     """A21, A22: of short-lived rows the window alone is stored, and an expiry costs what expires."""
     store, server = RedisStore(url_of(redis), prefix="e"), bare(redis)
@@ -138,7 +117,7 @@ def test_an_expiry_removes_everything_of_the_rows_and_visits_no_other_keys(redis
     assert server.hget("{e}:mark", "rows") == b"0"
 
 
-@on_redis
+@pytest.mark.integration
 def test_a_redis_server_that_is_killed_and_restarted(own_redis):
     """A9: what was put is there after a crash, and calls work again."""
     store = RedisStore(url_of(own_redis), timeout=1.0)
@@ -165,7 +144,7 @@ def test_a_redis_server_that_is_killed_and_restarted(own_redis):
     assert ids(store.get_many(["a"], None, None)) == {"a": [1, 2]}
 
 
-@on_redis
+@pytest.mark.integration
 def test_a_redis_server_that_does_not_answer_in_time(own_redis):
     store = RedisStore(url_of(own_redis), timeout=0.3)
     store.put_many([row("a", 1, 1)])
@@ -185,7 +164,7 @@ def test_a_redis_server_that_does_not_answer_in_time(own_redis):
     assert ids(store.get_many(["a"], None, None)) == {"a": [1, 2]}
 
 
-@on_redis
+@pytest.mark.integration
 def test_a_full_redis_server_refuses_puts_until_rows_expire(own_redis):
     """A21: nothing is lost, look-ups and expiry go on, and make room again."""
     store, server = RedisStore(url_of(own_redis)), bare(own_redis)
@@ -205,7 +184,7 @@ def test_a_full_redis_server_refuses_puts_until_rows_expire(own_redis):
     assert ids(store.get_many(["k2000", "k2499"], None, None)) == {"k2000": [2000], "k2499": [2499]}
 
 
-@on_redis
+@pytest.mark.integration
 def test_scripts_that_the_server_has_forgotten_are_loaded_again(redis):
     store = RedisStore(url_of(redis))
     store.put_many([row("a", 1, 1)])
@@ -216,8 +195,8 @@ def test_scripts_that_the_server_has_forgotten_are_loaded_again(redis):
     assert ids(store.get_many(["a"], None, None)) == {"a": [2]}
 
 
-@on_redis
-def test_a_password_that_is_rejected_is_reported_and_never_shown(tmp_path):
+@pytest.mark.integration
+def test_a_password_that_is_rejected_is_reported_and_never_shown(redis_installed, tmp_path):
     server = start_redis(tmp_path / "redis", password="hunter2")
     try:
         address = f"127.0.0.1:{server.ports[0]}/0"
@@ -236,7 +215,7 @@ def test_a_password_that_is_rejected_is_reported_and_never_shown(tmp_path):
         server.close()
 
 
-@on_redis
+@pytest.mark.integration
 def test_a_server_that_evicts_rows_is_refused(own_redis):
     server = bare(own_redis)
     server.config_set("maxmemory", 100_000_000)
@@ -249,7 +228,7 @@ def test_a_server_that_evicts_rows_is_refused(own_redis):
             RedisStore(url_of(own_redis)).get_many(["a"], None, None)
 
 
-@on_redis
+@pytest.mark.integration
 @pytest.mark.parametrize("keys", [["{p}:oldest"], ["{p}:rows:sa", "{p}:rows:sb"]])
 def test_lost_rows_are_detected_by_the_next_check(redis, keys):
     store = RedisStore(url_of(redis), prefix="p")
@@ -260,7 +239,7 @@ def test_lost_rows_are_detected_by_the_next_check(redis, keys):
             call()
 
 
-@on_redis
+@pytest.mark.integration
 def test_a_store_of_another_format_is_refused_and_unchanged(redis):
     server, store = bare(redis), RedisStore(url_of(redis), prefix="p")
     store.put_many([row("a", 1, 1)])
@@ -279,7 +258,7 @@ def test_a_store_of_another_format_is_refused_and_unchanged(redis):
     assert server.zcard("{p}:rows:sa") == 1
 
 
-@on_redis
+@pytest.mark.integration
 def test_keys_and_rows_with_other_content_are_reported(redis):
     server, store = bare(redis), RedisStore(url_of(redis), prefix="p")
     server.set("{p}:rows:sa", "text")
@@ -297,7 +276,7 @@ def test_keys_and_rows_with_other_content_are_reported(redis):
         store.mark()
 
 
-@on_redis
+@pytest.mark.integration
 def test_what_a_store_can_never_hold_is_refused_before_anything_is_stored(redis):
     memory, stored = MemoryStore(), RedisStore(url_of(redis))
     for store in (memory, stored):

@@ -9,6 +9,7 @@ import random
 from copy import deepcopy
 
 import pytest
+from fed import fed_bolt
 from join_model import JoinModel
 from join_schedules import (
     FIELDS,
@@ -23,18 +24,15 @@ from join_schedules import (
 )
 from window_schedules import FedSchedule, run_seeds, time
 
-from txstorm import TransactionalTopologyBuilder, rewind
-from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from txstorm import rewind
+from txstorm.testing import ManualClock, TopologyTestDriver
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "64"))
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 
 def topology_of(rules, *, opaque=False, parallelism=1):
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys(NAMES, FIELDS), opaque=opaque))
-    declarer = builder.set_bolt("join", join_of(rules), parallelism)
-    for name in NAMES:
-        declarer.fields_grouping("feed", name, ["key"])
+    builder = fed_bolt("join", join_of(rules), dict.fromkeys(NAMES, FIELDS), ["key"], parallelism, opaque=opaque)
     return builder.set_settings({"retry_backoff": 0}).build_topology()
 
 

@@ -1,6 +1,7 @@
 """Recent results of a deduplicator: ids out of sinks and states, of other topologies and of its own."""
 
 import pytest
+from fed import fed_bolt
 
 from txstorm import Duration, TransactionalTopologyBuilder, recent_in_sink, recent_in_state, recent_in_topic
 from txstorm.bolts import CountBy, SumByKey
@@ -57,20 +58,18 @@ def test_wrong_names_and_numbers(results):
 def test_a_new_topology_drops_what_an_old_one_has_given(results, tmp_path):
     """A7, A8: a redeployed topology reads input again, and drops the results that the former one has written."""
     recent = recent_in_sink(results, "results", ["user", "id"])
-    builder = TransactionalTopologyBuilder("new", "feed", FeedSpout({"s": ("id", "user")}))
     once = Deduplicator(["user", "id"], quiet=Duration.minutes(10), recent=recent)
-    builder.set_bolt("once", once, 2).fields_grouping("feed", "s", ["user"])
-    with TopologyTestDriver(builder.build_topology()) as driver:
+    made = fed_bolt("once", once, {"s": ("id", "user")}, ["user"], 2).build_topology()
+    with TopologyTestDriver(made) as driver:
         driver.commit(driver.feed({"s": [(5, "ann"), (5, "bob"), (6, "bob"), (7, "ann")]}))
         assert sorted(driver.emitted("once", stream="s")) == [(5, "bob"), (7, "ann")]
 
 
 def test_a_topology_that_reads_its_own_sink(tmp_path):
     """A8: from its second start on, a topology knows the results in its own sink."""
-    builder = TransactionalTopologyBuilder("own", "feed", FeedSpout({"s": ("id",)}))
     recent = recent_in_sink(tmp_path / "own", "results", "id")
     once = Deduplicator("id", quiet=Duration.seconds(1), recent=recent)
-    builder.set_bolt("once", once).fields_grouping("feed", "s", ["id"])
+    builder = fed_bolt("once", once, {"s": ("id",)}, ["id"])
     sink = builder.set_committer_bolt("rows", DeltaSink("results", {"id": str}))
     sink.global_grouping("once", "s")
     with TopologyTestDriver(builder.build_topology(), data_dir=tmp_path / "own") as driver:

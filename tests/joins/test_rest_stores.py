@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import operator
-import shutil
 import signal
 import time
-import urllib.error
-import urllib.request
 
 import pytest
-from join_store_servers import StoreServer, faulty, ids, row, store_server
-from servers.running import start_redis
+from join_store_servers import StoreServer, asked, faulty, half, ids, row, store_server
 
 from txstorm.api.external import Mark
 from txstorm.clients.http import GarbageError
@@ -27,7 +22,6 @@ from txstorm.web.store_server import store_app
 
 pytestmark = pytest.mark.integration
 MARK = Mark("topology", "1", 1, 0, 5)
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +36,6 @@ def proxy(server):
         yield made
 
 
-def asked(url, method="GET", body=None, **headers):
-    """Make one request with another client; return status and decoded body."""
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
 # -- the API -----------------------------------------------------------------------------------------------------------
 
 
@@ -60,15 +43,15 @@ def test_the_api_as_it_is_documented(server):
     """A10, A11: every call, with another client, so that any storage can stand behind it."""
     url = server.url
     rows = [["api", 3, "b", {"v": 1}], ["api", 1, "a", {"d": {"D": "2026-01-31"}}], ["api", 9, "a", {}]]
-    assert asked(f"{url}/rows", "POST", {"rows": rows}) == (200, {"rows": 3})
+    assert asked(f"{url}/rows", {"rows": rows}) == (200, {"rows": 3})
     found = {"rows": [[[1, "a", {"d": {"D": "2026-01-31"}}], [3, "b", {"v": 1}]], []]}
-    assert asked(f"{url}/lookups", "POST", {"keys": ["api", "none"], "start": None, "end": None}) == (200, found)
-    assert asked(f"{url}/lookups", "POST", {"keys": ["api"], "start": 2, "end": 3}) == (
+    assert asked(f"{url}/lookups", {"keys": ["api", "none"], "start": None, "end": None}) == (200, found)
+    assert asked(f"{url}/lookups", {"keys": ["api"], "start": 2, "end": 3}) == (
         200,
         {"rows": [found["rows"][0][1:]]},
     )
-    assert asked(f"{url}/expiry", "POST", {"before": 2}) == (200, {"before": 2})
-    assert asked(f"{url}/lookups", "POST", {"keys": ["api"], "start": None, "end": 2}) == (200, {"rows": [[]]})
+    assert asked(f"{url}/expiry", {"before": 2}) == (200, {"before": 2})
+    assert asked(f"{url}/lookups", {"keys": ["api"], "start": None, "end": 2}) == (200, {"rows": [[]]})
     assert asked(f"{url}/health") == (200, {"status": "ok"})
     assert asked(f"{url}/store") == (200, {"api": 1, "store": "memory", "max_body_bytes": 16 << 20})
     paths = asked(f"{url}/openapi.json")[1]["paths"]
@@ -102,7 +85,7 @@ def test_the_mark_of_the_api(server):
     before = asked(f"{server.url}/mark")[1]["mark"]
     for expected, new, replaced in ((before, mark, True), (before, mark, False), (mark, {**mark, "txid": 6}, True)):
         body = {"expected": expected, "mark": new}
-        assert asked(f"{server.url}/mark", "PUT", body) == (200, {"replaced": replaced})
+        assert asked(f"{server.url}/mark", body, "PUT") == (200, {"replaced": replaced})
     assert asked(f"{server.url}/mark") == (200, {"mark": {**mark, "txid": 6}})
 
 
@@ -127,16 +110,15 @@ def test_the_mark_of_the_api(server):
     ],
 )
 def test_a_body_that_is_not_as_described_is_answered_with_422(server, path, body, message):
-    status, answer = asked(server.url + path, "POST", body)
+    status, answer = asked(server.url + path, body)
     assert (status, message in answer["detail"]) == (422, True), answer
 
 
 def test_what_the_store_refuses_is_answered_with_409(server):
-    status, answer = asked(f"{server.url}/rows", "POST", {"rows": [["x" * 70_000, 1, 2, {}]]})
+    status, answer = asked(f"{server.url}/rows", {"rows": [["x" * 70_000, 1, 2, {}]]})
     assert (status, "expected at most 65,536" in answer["detail"]) == (409, True)
 
 
-@needs_redis
 @pytest.mark.parametrize(
     ("spoil", "call", "message"),
     [
@@ -153,13 +135,12 @@ def test_what_the_store_refuses_is_answered_with_409(server):
     ],
     ids=["newer format", "lost rows"],
 )
-def test_a_redis_behind_the_api_that_cannot_be_used_is_named(redis_server, tmp_path, spoil, call, message):
-    redis_server.flush()
-    spec = f"redis:redis://127.0.0.1:{redis_server.ports[0]}/0"
+def test_a_redis_behind_the_api_that_cannot_be_used_is_named(redis, tmp_path, spoil, call, message):
+    spec = f"redis:redis://{redis.address()}/0"
     with store_server(tmp_path, "--store", spec, "--prefix", "behind") as server:
         store = RestStore(server.url, retry_for=0)
         store.put_many([row("kept", 1, 1)])
-        spoil(client.Redis("127.0.0.1", redis_server.ports[0]))
+        spoil(client.Redis("127.0.0.1", redis.ports[0]))
         with pytest.raises(StateError, match=message):
             call(store)
 
@@ -188,7 +169,7 @@ def test_every_request_needs_the_token(tmp_path):
             for path, method in (("/store", "GET"), ("/rows", "POST"), ("/mark", "GET"), ("/nothing", "GET")):
                 headers = {name: value.encode("utf-8").decode("latin-1") for name, value in given.items()}
                 body = None if method == "GET" else {}
-                assert asked(server.url + path, method, body, **headers)[0] == 401
+                assert asked(server.url + path, body, method, **headers)[0] == 401
         assert asked(f"{server.url}/health")[0] == asked(f"{server.url}/openapi.json")[0] == 200
         for token in (None, "other"):
             with pytest.raises(InputError, match=r"GET /store: the server rejects the token \(401.*mend the token"):
@@ -199,37 +180,32 @@ def test_every_request_needs_the_token(tmp_path):
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@needs_redis
-def test_servers_that_are_killed_and_restarted(tmp_path):
+def test_servers_that_are_killed_and_restarted(own_redis, tmp_path):
     """A10: the API server and the Redis behind it die in turn; calls are repeated until both are back."""
-    redis = start_redis(tmp_path / "redis")
-    spec = f"redis:redis://127.0.0.1:{redis.ports[0]}/0"
-    try:
-        with store_server(tmp_path / "server", "--store", spec) as server:
-            store = RestStore(server.url, retry_for=0, timeout=10)
-            store.put_many([row("a", 1, 1)])
-            server.process.kill()
-            for call in (
-                lambda: store.put_many([row("a", 2, 2)]),
-                lambda: store.get_many(["a"], None, None),
-                store.mark,
-            ):
-                with pytest.raises(OSError, match=rf"join store at {server.url}: (GET|POST) /\w+: "):
-                    call()
-            server.start()
-            store.put_many([row("a", 2, 2)])
-            redis.kill()
-            with pytest.raises(
-                OSError, match=r"the server answers 503: join store 'txstorm-join' in redis://.*cannot look"
-            ):
-                store.get_many(["a"], None, None)
-            assert asked(f"{server.url}/health")[0] == 200
-            redis.restart()
-            assert ids(store.get_many(["a"], None, None)) == {"a": [1, 2]}
-            server.restart()
-            assert ids(RestStore(server.url).get_many(["a"], None, None)) == {"a": [1, 2]}
-    finally:
-        redis.close()
+    spec = f"redis:redis://{own_redis.address()}/0"
+    with store_server(tmp_path / "server", "--store", spec) as server:
+        store = RestStore(server.url, retry_for=0, timeout=10)
+        store.put_many([row("a", 1, 1)])
+        server.process.kill()
+        for call in (
+            lambda: store.put_many([row("a", 2, 2)]),
+            lambda: store.get_many(["a"], None, None),
+            store.mark,
+        ):
+            with pytest.raises(OSError, match=rf"join store at {server.url}: (GET|POST) /\w+: "):
+                call()
+        server.start()
+        store.put_many([row("a", 2, 2)])
+        own_redis.kill()
+        with pytest.raises(
+            OSError, match=r"the server answers 503: join store 'txstorm-join' in redis://.*cannot look"
+        ):
+            store.get_many(["a"], None, None)
+        assert asked(f"{server.url}/health")[0] == 200
+        own_redis.restart()
+        assert ids(store.get_many(["a"], None, None)) == {"a": [1, 2]}
+        server.restart()
+        assert ids(RestStore(server.url).get_many(["a"], None, None)) == {"a": [1, 2]}
 
 
 def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
@@ -252,16 +228,6 @@ def test_a_server_that_does_not_answer_in_time(tmp_path):
         server.process.thaw()
         again = RestStore(server.url, retry_for=60)
         assert ids(again.get_many(["a"], None, None)) == {"a": [1]}
-
-
-def half(answer):
-    status, body = answer
-    document = json.loads(body)
-    if isinstance(document.get("rows"), list):
-        document["rows"] = document["rows"][: len(document["rows"]) // 2]
-    elif "rows" in document:
-        document["rows"] //= 2
-    return status, json.dumps(document).encode()
 
 
 GARBAGE = {
@@ -373,7 +339,7 @@ def test_requests_are_cut_to_the_size_that_the_server_accepts(tmp_path):
         for call in (store.check_rows, store.put_many):
             with pytest.raises(StateError, match=r"key 'large': .* has 3,\d+ bytes, the server accepts 2,000 at most"):
                 call([row("fine", 1, 1), large])
-        assert asked(f"{server.url}/rows", "POST", b" " * 200_000) == (
+        assert asked(f"{server.url}/rows", b" " * 200_000) == (
             413,
             {"detail": "the body has 200,000 bytes, expected at most 2,000"},
         )

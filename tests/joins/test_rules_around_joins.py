@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 import pytest
+from fed import fed_bolt
 from join_cases import FIELDS, driver, feed, rows, topology
+from window_bolts import Emitting
 
-from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder, WindowedBolt
-from txstorm.cli.main import execute
+from txstorm import CompositeSpout, Duration
 from txstorm.joins import IntervalJoin, Side, first_at_or_after
 from txstorm.spouts import FileSpout
 from txstorm.testing import FeedSpout
@@ -21,12 +21,10 @@ def us(number):
 
 def chain(second, lag=0):
     """A left join of l and r within 10 before and 2 after in microseconds, then a bolt that reads its results."""
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lrs", FIELDS)))
     left = Side("feed", "l", key="key", time="ts", unit="us", id="id", lag=us(lag))
     right = Side("feed", "r", key="key", time="ts", unit="us", id="id")
     first = IntervalJoin(left, right, before=us(10), after=us(2), how="left", select=["l:id", "l:key", "l:ts", "r:id"])
-    declarer = builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"])
-    declarer.fields_grouping("feed", "r", ["key"])
+    builder = fed_bolt("first", first, "lr", ["key"], spout=FeedSpout(dict.fromkeys("lrs", FIELDS)))
     declarer = builder.set_bolt("join", second)
     if isinstance(second, IntervalJoin):
         declarer.fields_grouping("feed", "s", ["key"])
@@ -54,44 +52,27 @@ def test_the_frontier_of_a_join_is_the_position_of_the_next(lag, left, right, pa
         assert running.emitted("join") == ([("c", "a")] if passed else [])
 
 
-class Ends(WindowedBolt):
-    """Emits end and ids of each window."""
-
-    fields = ("end", "ids")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        self.collector.emit(window.end_timestamp, "".join(one["l_id"] for one in window.get()))
+def ends(field):
+    """A bolt that emits end and ids of each window."""
+    row = lambda window: (window.end_timestamp, "".join(one[field] for one in window.get()))  # noqa: E731
+    return Emitting("end ids", row).with_tumbling_window(Duration(10))
 
 
 @pytest.mark.parametrize(("right", "expected"), [("v@40002", []), ("v@40003", [(40, "ab")])])
 def test_windows_of_the_results_of_a_join(right, expected):
     """The window up to 40 ms takes a result at 40 ms, and fires when the frontier has reached 40 ms."""
-    bolt = Ends().with_tumbling_window(Duration(10)).with_timestamp_field("ts", unit="us")
-    with driver(chain(bolt)) as running:
+    with driver(chain(ends("l_id").with_timestamp_field("ts", unit="us"))) as running:
         running.commit(running.feed({"l": rows("a@39000 b@40000 c@99000"), "r": rows(right), "s": []}))
         assert running.emitted("join") == expected
 
 
-class Unmatched(Ends):
-    """Emits end and ids of each window of unmatched rows."""
-
-    def execute(self, window):
-        self.collector.emit(window.end_timestamp, "".join(one["id"] for one in window.get()))
-
-
 def test_unmatched_left_rows_of_a_slow_partition_are_not_late_in_windows():
     """The stream unmatched_left follows the frontier of the join, too."""
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lr", FIELDS)))
     left = Side("feed", "l", key="key", time="ts", partition="part", partitions=["l0", "l1"])
-    join = IntervalJoin(
-        left, Side("feed", "r", key="key", time="ts"), before=Duration(10), how="inner", select=["l:id"]
-    )
-    builder.set_bolt("join", join).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
-    bolt = Unmatched().with_tumbling_window(Duration(10)).with_timestamp_field("ts")
-    builder.set_bolt("windows", bolt).global_grouping("join", "unmatched_left")
+    right = Side("feed", "r", key="key", time="ts")
+    join = IntervalJoin(left, right, before=Duration(10), how="inner", select=["l:id"])
+    builder = fed_bolt("join", join, dict.fromkeys("lr", FIELDS), ["key"])
+    builder.set_bolt("windows", ends("id").with_timestamp_field("ts")).global_grouping("join", "unmatched_left")
     with driver(builder.build_topology()) as running:
         found = []
         for left, right in (("a@5/l1 b@45/l0", "u@900"), ("c@6/l1 d@55/l0", ""), ("e@31/l1", "")):
@@ -114,17 +95,15 @@ def test_the_first_offset_of_a_time(wanted, start, end):
 
 
 @pytest.mark.parametrize(("to", "txid"), [(10, 0), (20, 1), (21, 2), (25, 2), (26, 3)])
-def test_a_rewind_goes_to_the_last_transaction_before_a_time(to, txid, tmp_path, capsys):
+def test_a_rewind_goes_to_the_last_transaction_before_a_time(to, txid, tmp_path, command):
     """Up to it no partition of either side has reached the time."""
     sides = {"left": {"partition": "part"}, "right": {"partition": "part"}}
     with driver(topology(**sides), data_dir=tmp_path / "data") as running:
         for left, right in (("a@10/0", ""), ("", "u@5/0 v@20/1"), ("b@25/1 c@3/0", "w@7/0"), ("", "x@30/0")):
             running.commit(feed(running, left, right))
-    arguments = ["rewind", str(tmp_path / "data"), "--to-time", str(to), "--json"]
-    assert execute([*arguments, "--dry-run"]) == 0
-    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert shown["txid"] == txid
-    assert execute([*arguments, "--yes"]) == 0
+    arguments = ["rewind", tmp_path / "data", "--to-time", to]
+    assert command.json(*arguments, "--dry-run")["txid"] == txid
+    command.printed(*arguments, "--yes")
     with driver(topology(**sides), data_dir=tmp_path / "data") as running:
         assert running.committed == txid
 
@@ -139,11 +118,10 @@ def test_a_side_that_has_ended_holds_nothing_back(tmp_path):
     sources = {
         name: FileSpout(str(tmp_path / f"{name}.csv"), types=types, max_batch_rows=1, bounded=True) for name in "lr"
     }
-    builder = TransactionalTopologyBuilder("t", "feed", CompositeSpout(sources))
     left, right = (Side("feed", name, key="key", time="ts", id="id") for name in "lr")
     join = IntervalJoin(left, right, before=Duration(10), how="left", select=["l:id", "r:id"])
-    builder.set_bolt("join", join).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
-    with driver(builder.build_topology()) as running:
+    made = fed_bolt("join", join, sources, ["key"], spout=CompositeSpout(sources)).build_topology()
+    with driver(made) as running:
         found = []
         while running.active:
             running.commit()

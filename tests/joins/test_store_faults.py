@@ -1,14 +1,11 @@
 """Runs whose store is in trouble (A9 to A12): a pause or one clear error, then every left row once, and nothing lost."""
 
-import json
-import shutil
 import threading
 from time import monotonic, sleep
 
 import pytest
 from helpers.store_runs import compare, topology_of, write_lines
-from join_store_servers import faulty, store_server
-from servers.running import start_redis
+from join_store_servers import faulty, half, store_server
 
 from txstorm import run
 from txstorm.clients.redis.connection import redis as client
@@ -16,7 +13,6 @@ from txstorm.errors import TxstormError
 from txstorm.joins import RedisStore, RestStore
 
 pytestmark = pytest.mark.integration
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +44,6 @@ def finish(handle, lines):
 # -- Redis -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def redis(tmp_path):
-    """Yield a server that the test may spoil."""
-    server = start_redis(tmp_path / "redis")
-    yield server
-    server.close()
-
-
 def killed(server, _bare):
     server.kill()
     yield
@@ -76,15 +64,14 @@ def full(_server, bare):
     bare.config_set("maxmemory", 0)
 
 
-@needs_redis
 @pytest.mark.parametrize("trouble", [killed, slow, full])
-def test_a_redis_in_trouble_costs_a_pause(redis, trouble, lines, tmp_path):
+def test_a_redis_in_trouble_costs_a_pause(own_redis, trouble, lines, tmp_path):
     """A9, A21: puts wait for it, look-ups are replayed."""
-    bare = client.Redis("127.0.0.1", redis.ports[0])
-    handle = begin(RedisStore(f"redis://{redis.address()}/0", timeout=0.5), lines, tmp_path)
+    bare = client.Redis("127.0.0.1", own_redis.ports[0])
+    handle = begin(RedisStore(f"redis://{own_redis.address()}/0", timeout=0.5), lines, tmp_path)
     for least in (3, 12):
         reached(handle, least)
-        spoilt = trouble(redis, bare)
+        spoilt = trouble(own_redis, bare)
         next(spoilt)
         sleep(1.0)
         before = handle.committed
@@ -94,10 +81,9 @@ def test_a_redis_in_trouble_costs_a_pause(redis, trouble, lines, tmp_path):
     finish(handle, lines)
 
 
-@needs_redis
-def test_a_redis_that_has_lost_rows_ends_the_next_start(redis, lines, tmp_path):
+def test_a_redis_that_has_lost_rows_ends_the_next_start(own_redis, lines, tmp_path):
     """A9: one error that says what to do, before anything is read; the store is restored, and nothing is lost."""
-    bare, url = client.Redis("127.0.0.1", redis.ports[0]), f"redis://{redis.address()}/0"
+    bare, url = client.Redis("127.0.0.1", own_redis.ports[0]), f"redis://{own_redis.address()}/0"
     handle = begin(RedisStore(url), lines, tmp_path)
     reached(handle, 5)
     handle.stop()
@@ -111,14 +97,6 @@ def test_a_redis_that_has_lost_rows_ends_the_next_start(redis, lines, tmp_path):
 
 
 # -- REST --------------------------------------------------------------------------------------------------------------
-
-
-def half(answer):
-    """Cut an answer of a put or of a look-up to half of its rows."""
-    document = json.loads(answer[1])
-    rows = document["rows"]
-    document["rows"] = rows // 2 if isinstance(rows, int) else rows[: len(rows) // 2]
-    return answer[0], json.dumps(document).encode()
 
 
 def late(answer):
@@ -174,9 +152,9 @@ def test_an_api_in_trouble_costs_a_pause(lines, tmp_path):
     assert {path: one.to_come for path, one in troubles.items()} == {"/rows": [], "/lookups": []}
 
 
-def test_a_server_that_is_killed_and_comes_back_costs_a_pause(redis, lines, tmp_path):
+def test_a_server_that_is_killed_and_comes_back_costs_a_pause(own_redis, lines, tmp_path):
     """A10: it keeps nothing itself; the Redis behind it does."""
-    spec = f"redis:redis://{redis.address()}/0"
+    spec = f"redis:redis://{own_redis.address()}/0"
     with store_server(tmp_path / "server", "--store", spec) as server:
         handle = begin(RestStore(server.url, retry_for=0.2), lines, tmp_path)
         for least in (3, 15):

@@ -35,19 +35,6 @@ def test_left_rows_wait_until_the_right_side_is_consumed_past_them_and_are_then_
         assert driver.state("sync-left").to_pylist() == []
 
 
-def test_puts_and_look_ups_are_batched():
-    """A12, A13: r rows of a transaction and task take ceil(r / batch_size) requests."""
-    store = Counting()
-    with TopologyTestDriver(net(store)) as driver:
-        commit(driver, {"r": [(f"k{i}", 100 + i, f"r{i}", f"r{i % 2}") for i in range(7)]})
-        assert [len(rows) for rows in store.puts] == [3, 3, 1]
-        commit(driver, {"l": [(f"k{i}", 100 + i, f"l{i}", "l0") for i in range(5)]})
-        assert len(driver.emitted("match", 2)) == 5
-        assert [len(keys) for keys in store.gets] == [4, 1]
-        commit(driver)
-        assert (len(store.puts), len(store.gets)) == (3, 2)
-
-
 def test_stored_rows_have_all_fields_of_their_tuples():
     """A10: any data by key."""
     store = MemoryStore()
@@ -190,12 +177,15 @@ def test_a_look_up_that_fails_replays_the_batch():
 
 
 def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
-    store = Counting()
-    with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
-        for number in range(3):
+    def feed_each(driver, *numbers):
+        for number in numbers:
             time = 100 + 20 * number
             rows = [("a", time - 5, f"r{number}", "r0"), ("a", time + 5, f"s{number}", "r1")]
             commit(driver, {"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
+
+    store = Counting()
+    with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
+        feed_each(driver, 0, 1, 2)
         first = driver.emitted("match")
         spout = driver.topology.spout.object
     target = rewind_target(tmp_path, instant(106_000))
@@ -213,10 +203,7 @@ def test_a_rewind_leaves_the_store_as_it_is_and_has_to_say_so(tmp_path):
     again.spout.object.adopt(spout)
     with TopologyTestDriver(again, data_dir=tmp_path) as driver:
         driver.next_tuple()
-        for number in (1, 2):
-            time = 100 + 20 * number
-            rows = [("a", time - 5, f"r{number}", "r0"), ("a", time + 5, f"s{number}", "r1")]
-            commit(driver, {"l": [("a", time, f"l{number}", "l0")], "r": [*rows, ("a", time + 5, f"t{number}", "r0")]})
+        feed_each(driver, 1, 2)
         assert [one for one in first if one[0] != "l0"] == driver.emitted("match")
         assert sorted(one.id for one in store.inner.get_many(["a"], None, None)["a"]) == before
 

@@ -2,8 +2,8 @@
 
 import pytest
 from helpers.store_runs import compare, topology_of, write_lines
+from runs import ended
 
-from txstorm import run
 from txstorm.joins import MemoryStore
 
 
@@ -13,9 +13,7 @@ def lines(tmp_path_factory):
 
 
 def check(engine, lines, data_dir):
-    handle = run(topology_of(lines[0], MemoryStore()), engine=engine, data_dir=data_dir, end_of_input=True)
-    handle.awaitTermination()
-    compare(handle, lines)
+    compare(ended(topology_of(lines[0], MemoryStore()), data_dir, engine, end_of_input=True), lines)
 
 
 def test_in_process(make_engine, lines, tmp_path):

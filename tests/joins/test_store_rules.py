@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from fed import fed_bolt
 from helpers.store_joins import BOTH, LEFT, feeder, joiner, net
 
-from txstorm import Duration, TransactionalTopologyBuilder
+from txstorm import Duration
 from txstorm.joins import DataDelaySync, MemoryStore, RedisStore, Side
-from txstorm.testing import CountingStore, FeedSpout, ManualClock, TopologyTestDriver
+from txstorm.testing import CountingStore, ManualClock, TopologyTestDriver
 
-needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="scripts/redis --install installs it")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,15 +70,14 @@ def step(driver, left="", right=None, **options):
     return txid
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=[needs_redis, pytest.mark.integration])])
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.integration)])
 def make_store(request):
     """Return a function that makes an object of one store."""
     if request.param == "memory":
         one = MemoryStore()
         return lambda: one
-    server = request.getfixturevalue("redis_server")
-    server.flush()
-    return lambda: RedisStore(f"redis://127.0.0.1:{server.ports[0]}/0", prefix="one")
+    server = request.getfixturevalue("redis")
+    return lambda: RedisStore(f"redis://{server.address()}/0", prefix="one")
 
 
 # -- the feed ----------------------------------------------------------------------------------------------------------
@@ -197,11 +195,9 @@ def test_a_report_bounds_what_passes():
 
 def test_a_report_has_the_type_of_the_field():
     moment = EPOCH + timedelta(seconds=10)
-    builder = TransactionalTopologyBuilder("lone", "feed", FeedSpout({"l": ("key", "at", "id")}))
     left = Side("feed", "l", key="key", time="at", id="id")
     sync = DataDelaySync(left, report=lambda: moment, refresh=Duration(0))
-    builder.set_bolt("sync", sync).fields_grouping("feed", "l", ["key"])
-    with start(builder.build_topology()) as driver:
+    with start(fed_bolt("sync", sync, {"l": ("key", "at", "id")}, ["key"]).build_topology()) as driver:
         txid = driver.feed({"l": [("x", moment, "a"), ("x", moment - timedelta(microseconds=1), "b")]})
         driver.commit(txid)
         assert passed(driver, txid) == "b"

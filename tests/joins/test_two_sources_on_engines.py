@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import ended
 
-from txstorm import BatchBolt, Committer, CompositeSpout, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, Committer, CompositeSpout, SinkTable, TransactionalTopologyBuilder
 from txstorm.errors import FailedException
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
@@ -74,8 +75,7 @@ def test_each_source_has_its_own_cap_of_rows_and_bytes(make_engine, tmp_path):
             "right": FileSpout(tmp_path / "right.txt", max_batch_rows=1000, max_batch_bytes=250),
         }
     )
-    handle = run(built(spout, tmp_path), engine=make_engine(), data_dir=tmp_path / "data", available_now=True)
-    assert handle.awaitTermination(240)
+    handle = ended(built(spout, tmp_path), tmp_path / "data", make_engine())
     found = by_txid(handle)
     assert found["left"] == dict.fromkeys(range(1, 7), 10)
     assert found["right"] == dict.fromkeys(range(1, 13), 25)  # of 10 bytes each
@@ -93,10 +93,8 @@ def test_facts_are_those_of_planning_also_in_a_replay(make_engine, tmp_path):
         }
     )
     topology = built(spout, tmp_path, fails=2)
-    handle = run(topology, engine=make_engine(), data_dir=tmp_path / "data", available_now=True)
-    assert handle.awaitTermination(240)
-    handle = run(topology, engine=make_engine(), data_dir=tmp_path / "data", available_now=True)
-    assert handle.awaitTermination(240)
+    for _ in range(2):
+        handle = ended(topology, tmp_path / "data", make_engine())
     attempts = defaultdict(list)
     for line in (tmp_path / "seen").read_text(encoding="utf-8").splitlines():
         txid, facts = json.loads(line)
@@ -133,10 +131,7 @@ def test_two_topics_and_a_file(make_engine, kafka_broker, tmp_path):
         "right": topic(right, 50),
         "file": FileSpout(tmp_path / "file.txt", max_batch_rows=3),
     }
-    handle = run(
-        built(CompositeSpout(sources), tmp_path), engine=make_engine(), data_dir=tmp_path / "data", available_now=True
-    )
-    assert handle.awaitTermination(240)
+    handle = ended(built(CompositeSpout(sources), tmp_path), tmp_path / "data", make_engine())
     found = by_txid(handle)
     assert {name: sum(counts.values()) for name, counts in found.items()} == {"left": 30, "right": 400, "file": 10}
     assert max(found["left"].values()) == 10

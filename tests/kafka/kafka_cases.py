@@ -13,10 +13,9 @@ from confluent_kafka import Producer
 from servers.kafka_reading import messages, until_decided
 from servers.running import Kafka
 
-from txstorm import TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder
 from txstorm.results.read import read_sink
 from txstorm.results.views import read_directory_history
-from txstorm.runtime.handle import RunHandle
 from txstorm.sinks import DeltaSink
 from txstorm.topology.graph import Topology
 
@@ -81,13 +80,6 @@ def keeping(spout, tasks: int = 2, **settings) -> Topology:
     builder = TransactionalTopologyBuilder("kafka", "spout", spout, tasks)
     builder.set_bolt("keep", DeltaSink("rows", COLUMNS)).global_grouping("spout")
     return builder.set_settings({**QUICK, **settings}).build_topology()
-
-
-def finished(topology: Topology, data_dir: Path, engine: object = "local", **how: object) -> RunHandle:
-    """Run a topology until it ends: at the end of what is there, or as `how` says."""
-    handle = run(topology, engine=engine, data_dir=data_dir, **(how or {"available_now": True}))
-    handle.awaitTermination(120)
-    return handle
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:

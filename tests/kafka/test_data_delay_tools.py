@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -20,7 +18,10 @@ from typing import Any
 import pytest
 from commands import Commands, serving
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka_cases import COLUMNS, QUICK, finished, keeping, recreate
+from fed import fed_bolt
+from join_store_servers import asked
+from kafka_cases import COLUMNS, QUICK, keeping, recreate
+from runs import ended
 from servers.running import Kafka
 
 from txstorm import CompositeSpout, Duration, TransactionalTopologyBuilder
@@ -29,7 +30,7 @@ from txstorm.joins import DataDelay, DataDelaySync, Side
 from txstorm.operations.delay_collector import DelayCollector, RecordTimes, directory_positions, group_positions
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout, TransactionalKafkaSpout
-from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.testing import TopologyTestDriver
 from txstorm.topology.graph import Topology
 
 pytestmark = pytest.mark.integration
@@ -46,17 +47,6 @@ SERVE = ("data-delay", "serve", "--port", "0")
 def api() -> Iterator[str]:
     with serving(*SERVE) as (listening, _):
         yield listening["url"]
-
-
-def asked(url: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
-    """Return status and JSON of a request, made without txstorm's client; a POST if there is a body."""
-    headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=10) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
 
 
 def reported(**changed: Any) -> dict[str, Any]:
@@ -177,12 +167,12 @@ def test_delay_of_a_data_directory(kafka_broker: Kafka, collecting: Collecting, 
     put(kafka_broker, topic, [START - 600, START - 500, START - 400], partition=1)
     data_dir = tmp_path / "data"
     spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, max_batch_rows=2, fields=list(FIELDS))
-    finished(keeping(spout), data_dir, until_txid=2)
+    ended(keeping(spout), data_dir, until_txid=2)
     collector = collecting(kafka_broker, lambda: directory_positions(data_dir))
     report = collector.report()
     assert report.times == {f"{topic}/0": START - 800, f"{topic}/1": START - 500}
     assert report.consumed_time == START - 800
-    finished(keeping(spout), data_dir)
+    ended(keeping(spout), data_dir)
     assert collector.report().delay == 0
 
 
@@ -198,7 +188,7 @@ def test_source_of_a_composite_spout(kafka_broker: Kafka, collecting: Collecting
         }
     )
     data_dir = tmp_path / "data"
-    finished(keeping_of(spout), data_dir, until_txid=1)
+    ended(keeping_of(spout), data_dir, until_txid=1)
     assert set(directory_positions(data_dir).next) == {(left, 0), (right, 0)}
     assert directory_positions(data_dir, "right").next == {(right, 0): 1}
     with pytest.raises(InputError, match=r"no source 'rigt' in txid 1 \(did you mean 'right'\?\)"):
@@ -215,7 +205,7 @@ def test_recreated_topic_has_nothing_consumed(kafka_broker: Kafka, collecting: C
     put(kafka_broker, topic, [START - 900])
     data_dir = tmp_path / "data"
     spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, fields=list(FIELDS))
-    finished(keeping(spout), data_dir, until_txid=1)
+    ended(keeping(spout), data_dir, until_txid=1)
     collector = collecting(kafka_broker, lambda: directory_positions(data_dir))
     assert collector.report().delay == 0
     recreate(kafka_broker, topic)
@@ -275,13 +265,13 @@ def test_token_is_required():
     with serving(*SERVE, "--token", "secret", "--stale-after", "0.1") as (listening, process):
         url = listening["url"]
         assert asked(f"{url}/delay/clicks", reported())[0] == 401
-        assert asked(f"{url}/delay/clicks", reported(), "wrong")[0] == 401
-        assert asked(f"{url}/delay/clicks", reported(), "secret")[0] == 200
+        assert asked(f"{url}/delay/clicks", reported(), Authorization="Bearer wrong")[0] == 401
+        assert asked(f"{url}/delay/clicks", reported(), Authorization="Bearer secret")[0] == 200
         with pytest.raises(InputError, match="rejects the token"):
             DataDelay(url, "clicks", token="wrong")()
         assert DataDelay(url, "clicks", token="secret")() == START - 10_000
         time.sleep(0.2)
-        assert asked(f"{url}/delay/clicks", token="secret")[1]["stale"] is True
+        assert asked(f"{url}/delay/clicks", Authorization="Bearer secret")[1]["stale"] is True
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
@@ -303,10 +293,8 @@ def test_client_is_the_report_of_a_join(api: str):
 
 def test_left_rows_wait_for_the_reported_time(api: str, caplog: pytest.LogCaptureFixture):
     """A16: rows before the reported time pass, in order; an API that is away or goes back loses and passes nothing."""
-    builder = TransactionalTopologyBuilder("waiting", "feed", FeedSpout({"l": ("key", "ts")}))
     sync = DataDelaySync(Side("feed", "l", key="key", time="ts"), report=DataDelay(api, "clicks"), refresh=Duration(0))
-    builder.set_bolt("sync", sync).fields_grouping("feed", "l", ["key"])
-    with TopologyTestDriver(builder.build_topology()) as driver:
+    with TopologyTestDriver(fed_bolt("sync", sync, {"l": ("key", "ts")}, ["key"]).build_topology()) as driver:
         rows = [("a", START), ("b", START - 10_001), ("c", START - 10_000)]
         driver.feed({"l": rows})
         driver.commit()

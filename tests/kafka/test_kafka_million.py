@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
 from kafka_cases import produce_with_aborts
+from seeded import seeded
 from servers.kafka_reading import committed_values
 from servers.running import Kafka
 
@@ -20,9 +20,7 @@ RECORDS = 1_000_000
 
 def test_a_million_records_are_counted_exactly(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(partitions=8)
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    produce_with_aborts(kafka_broker, topic, RECORDS, 8, random.Random(seed), most=5000, words=1000)
+    produce_with_aborts(kafka_broker, topic, RECORDS, 8, seeded(), most=5000, words=1000)
     spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, fields=["value"], max_batch_rows=20_000)
     builder = TransactionalTopologyBuilder("million", "spout", spout, 2)
     builder.set_committer_bolt("counts", CountByKey("value", table="counts"), 2).fields_grouping("spout", ["value"])

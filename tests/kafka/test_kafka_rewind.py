@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from kafka_cases import COLUMNS, finished, keeping, kept, recreate
+from kafka_cases import COLUMNS, keeping, kept, recreate
+from runs import ended
 from servers.process import free_ports
 from servers.running import Kafka
 
@@ -44,7 +45,7 @@ def test_the_last_transaction_before_the_first_record_of_the_time(kafka_broker, 
     topic = kafka_broker.make_topic(partitions=2)
     produce(kafka_broker, topic, {0: [1, 3, 5, 7, 9, 11], 1: [2, 4, 6, 8, 10, 12]})
     topology = keeping(spout_of(kafka_broker, topic))
-    finished(topology, tmp_path / "data")
+    ended(topology, tmp_path / "data")
     everything = kept(tmp_path / "data")
     assert committed_txid(tmp_path / "data") == 6  # each read one record of each partition
     for second, txid in ((0, 0), (1, 0), (2, 0), (6, 2), (6.5, 3), (11.5, 5), (12, 5)):
@@ -57,7 +58,7 @@ def test_the_last_transaction_before_the_first_record_of_the_time(kafka_broker, 
         {"partition": f"{topic}/0", "offset": 2, "at_time": 3},
         {"partition": f"{topic}/1", "offset": 2, "at_time": 2},
     ]
-    finished(topology, tmp_path / "data")
+    ended(topology, tmp_path / "data")
     assert kept(tmp_path / "data") == everything
 
 
@@ -74,7 +75,7 @@ def test_only_the_topics_of_a_composite_spout_decide(kafka_broker, tmp_path):
     rows.global_grouping("all", "topic")
     builder.set_committer_bolt("numbers", DeltaSink("numbers", {"n": int})).global_grouping("all", "memory")
     topology = builder.build_topology()
-    finished(topology, tmp_path / "data")
+    ended(topology, tmp_path / "data")
     found = rewind(tmp_path / "data", to_time=at(3), topology=topology)
     assert (found["txid"], [one["partition"] for one in found["sources"]]) == (2, [f"topic/{topic}/0"])
     assert [row["n"] for row in txstorm.snapshot(tmp_path / "data").to_arrow()["sinks/numbers"].to_pylist()] == [0, 1]
@@ -84,7 +85,7 @@ def test_a_topic_that_was_recreated_is_refused(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic(partitions=1)
     produce(kafka_broker, topic, {0: [1, 2, 3]})
     topology = keeping(spout_of(kafka_broker, topic))
-    finished(topology, tmp_path / "data")
+    ended(topology, tmp_path / "data")
     recreate(kafka_broker, topic)
     produce(kafka_broker, topic, {0: [1, 2, 3]})
     with pytest.raises(SpoutError, match="was deleted and recreated since"):
@@ -95,7 +96,7 @@ def test_a_topic_that_was_recreated_is_refused(kafka_broker, tmp_path):
 def test_brokers_that_do_not_answer(tmp_path, kafka_broker):
     topic = kafka_broker.make_topic(partitions=1)
     produce(kafka_broker, topic, {0: [1, 2, 3]})
-    finished(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
+    ended(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
     (port,) = free_ports(1)
     away = TransactionalKafkaSpout(topic, f"127.0.0.1:{port}", fields=tuple(COLUMNS))
     with pytest.raises(SpoutError, match="the brokers do not answer"):

@@ -18,7 +18,6 @@ from kafka_cases import (
     content,
     delete,
     eventually,
-    finished,
     keeping,
     kept,
     metadata,
@@ -26,6 +25,8 @@ from kafka_cases import (
     recreate,
     rows,
 )
+from runs import ended
+from seeded import seeded
 from servers.kafka_reading import until_decided
 from servers.running import Kafka
 
@@ -53,10 +54,8 @@ ON = [("local", one) for one in KINDS] + [pytest.param("spark", TransactionalKaf
 @pytest.mark.parametrize(("make_engine", "kind"), ON, indirect=["make_engine"])
 def test_records_of_aborted_transactions_are_not_read(kafka_broker: Kafka, make_engine, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=4)
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    produce_with_aborts(kafka_broker, topic, 800, 4, random.Random(seed))
-    finished(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
+    produce_with_aborts(kafka_broker, topic, 800, 4, seeded())
+    ended(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
     assert all("good" in value for value, *_ in kept(tmp_path / "data"))
     assert len({row["_txid"] for row in rows(tmp_path / "data")}) > 5
@@ -148,7 +147,7 @@ def test_offset_gaps_from_compaction_are_accepted(kafka_broker: Kafka, tmp_path)
         return content(kafka_broker, topic).total() < 20
 
     eventually(compacted, "compaction")
-    finished(keeping(spout_of(kafka_broker, topic, max_batch_rows=7)), tmp_path / "data")
+    ended(keeping(spout_of(kafka_broker, topic, max_batch_rows=7)), tmp_path / "data")
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
 
 
@@ -162,11 +161,11 @@ def test_records_after_an_open_transaction_wait_for_its_end(kafka_broker: Kafka,
     writer.produce(topic, "inside", partition=0)
     writer.flush(10)
     kafka_broker.produce(topic, ["after"])
-    finished(keeping(spout), tmp_path / "data")
+    ended(keeping(spout), tmp_path / "data")
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before"]
     writer.commit_transaction(30)
     until_decided(kafka_broker.bootstrap, topic, seconds=30)
-    finished(keeping(spout), tmp_path / "data")
+    ended(keeping(spout), tmp_path / "data")
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before", "inside", "after"]
 
 
@@ -184,7 +183,7 @@ def read_twenty(kafka: Kafka, data_dir: Path, kind=TransactionalKafkaSpout):
     """Read twenty records of a new topic in two transactions; return the topic and the spout."""
     topic = filled(kafka)
     spout = spout_of(kafka, topic, kind, max_batch_rows=10)
-    finished(keeping(spout), data_dir, until_txid=2)
+    ended(keeping(spout), data_dir, until_txid=2)
     return topic, spout
 
 
@@ -198,14 +197,14 @@ def test_deleted_records_stop_a_transactional_spout(kafka_broker: Kafka, tmp_pat
     topic, spout = read_twenty(kafka_broker, tmp_path / "data")
     delete_up_to(kafka_broker.bootstrap, topic, 50)
     with pytest.raises(SpoutError, match=rf"{topic}/0: offsets 20 to 49 .*begins at 50"):
-        finished(keeping(spout), tmp_path / "data")
+        ended(keeping(spout), tmp_path / "data")
     assert kept(tmp_path / "data").total() == 20
 
 
 def test_an_opaque_spout_skips_deleted_records_and_records_the_loss(kafka_broker: Kafka, tmp_path):
     topic, spout = read_twenty(kafka_broker, tmp_path / "data", OpaqueTransactionalKafkaSpout)
     delete_up_to(kafka_broker.bootstrap, topic, 50)
-    finished(keeping(spout), tmp_path / "data")
+    ended(keeping(spout), tmp_path / "data")
     assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == [*range(20), *range(50, 100)]
     assert recorded_losses(tmp_path / "data") == [(3, topic, 0, 20, 50)]
 
@@ -253,13 +252,13 @@ def test_deletion_of_a_planned_range_stops_a_transactional_spout(kafka_broker: K
     # Offsets 0 to 34 are deleted before txid 1 is replayed; any of the first four txids may be the first to fail.
     ranges = "|".join(f"txid {n + 1}: {topic}/0, offsets {10 * n} to {10 * n + 9}" for n in range(4))
     with pytest.raises(SpoutError, match=rf"({ranges}) cannot be read"):
-        finished(deleting(kafka_broker, topic, TransactionalKafkaSpout, tmp_path), tmp_path / "data")
+        ended(deleting(kafka_broker, topic, TransactionalKafkaSpout, tmp_path), tmp_path / "data")
     assert kept(tmp_path / "data") == Counter()
 
 
 def test_deletion_of_a_planned_range_makes_an_opaque_spout_replan(kafka_broker: Kafka, tmp_path):
     topic = filled(kafka_broker)
-    finished(deleting(kafka_broker, topic, OpaqueTransactionalKafkaSpout, tmp_path), tmp_path / "data")
+    ended(deleting(kafka_broker, topic, OpaqueTransactionalKafkaSpout, tmp_path), tmp_path / "data")
     assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == list(range(35, 100))
     assert recorded_losses(tmp_path / "data") == [(1, topic, 0, 0, 35)]
 
@@ -269,7 +268,7 @@ def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
     recreate(kafka_broker, topic)
     kafka_broker.produce(topic, range(1000, 1200))
     with pytest.raises(SpoutError, match=f"{topic}/0: offset.* 20 .*recreated"):
-        finished(keeping(spout), tmp_path / "data")
+        ended(keeping(spout), tmp_path / "data")
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -296,10 +295,10 @@ def test_a_deleted_topic_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     kafka_broker.produce(topic, range(30))
     spout = spout_of(kafka_broker, f"^{topic}", max_batch_rows=10)
-    finished(keeping(spout), tmp_path / "data", until_txid=2)
+    ended(keeping(spout), tmp_path / "data", until_txid=2)
     delete(kafka_broker, topic)
     with pytest.raises(SpoutError, match=f"{topic}/0: not at .* any more"):
-        finished(keeping(spout), tmp_path / "data")
+        ended(keeping(spout), tmp_path / "data")
 
 
 # --- start position and fields ----------------------------------------------------------------------------------------
@@ -312,7 +311,7 @@ def test_reading_starts_at_the_configured_position(kafka_broker: Kafka, tmp_path
         kafka_broker.produce(topic, range(10), partition, times=[1000 * (then + number) for number in range(10)])
 
     def begun(name, start):
-        finished(keeping(spout_of(kafka_broker, topic, start=start)), tmp_path / name)
+        ended(keeping(spout_of(kafka_broker, topic, start=start)), tmp_path / name)
         return Counter(partition for _, _, partition, _ in kept(tmp_path / name))
 
     assert begun("earliest", "earliest") == {0: 10, 1: 10}
@@ -345,7 +344,7 @@ def test_all_fields(kafka_broker: Kafka, tmp_path):
         spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, value=decoder)
         builder = TransactionalTopologyBuilder("kafka", "spout", spout)
         builder.set_bolt("look", Look()).global_grouping("spout")
-        finished(builder.build_topology(), tmp_path / decoder)
+        ended(builder.build_topology(), tmp_path / decoder)
     times = [*(datetime.fromtimestamp(now, UTC) + timedelta(milliseconds=millis) for millis in (123, 124))]
     shown = [{"key": "trace", "value": b"\x00\xff"}, {"key": "empty", "value": None}]
     first = [["k", value, topic, 0, 0, times[0], shown] for value in (b'{"a": [1, 2]}', {"a": [1, 2]})]
@@ -358,7 +357,7 @@ def test_max_batch_bytes_applies_to_each_topic(kafka_broker: Kafka, tmp_path):
     kafka_broker.produce(large, ["x" * 10_000] * 400)
     kafka_broker.produce(small, range(400))
     spout = spout_of(kafka_broker, [large, small], max_batch_rows=300, max_batch_bytes=500_000)
-    finished(keeping(spout), tmp_path / "data")
+    ended(keeping(spout), tmp_path / "data")
     first = Counter(row["topic"] for row in rows(tmp_path / "data") if row["_txid"] == 1)
     assert first[small] == 300
     assert 40 <= first[large] <= 50
@@ -370,7 +369,7 @@ def test_one_topic_does_not_starve_another(kafka_broker: Kafka, tmp_path):
     for partition in (0, 1):
         kafka_broker.produce(busy, range(1000), partition)
     kafka_broker.produce(quiet, range(20))
-    finished(keeping(spout_of(kafka_broker, [busy, quiet], max_batch_rows=100)), tmp_path / "data")
+    ended(keeping(spout_of(kafka_broker, [busy, quiet], max_batch_rows=100)), tmp_path / "data")
     first = Counter((row["topic"], row["partition"]) for row in rows(tmp_path / "data") if row["_txid"] == 1)
     assert first == {(busy, 0): 50, (busy, 1): 50, (quiet, 0): 20}
 
@@ -382,14 +381,14 @@ def test_an_undecodable_record_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     kafka_broker.produce(topic, [b"good", b"\xff\xfe", b"good too"])
     with pytest.raises(SpoutError, match=rf"txid 1: {topic}/0, offset 1: its value cannot be decoded: Unicode"):
-        finished(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
+        ended(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
 
 
 def test_only_the_undecodable_record_becomes_a_dead_letter(kafka_broker: Kafka, make_engine, tmp_path):
     topic = kafka_broker.make_topic()
     kafka_broker.produce(topic, ['"good"', "{bad", '"good too"'])
     spout = spout_of(kafka_broker, topic, value="json")
-    handle = finished(keeping(spout, on_error="dead_letter"), tmp_path / "data", make_engine())
+    handle = ended(keeping(spout, on_error="dead_letter"), tmp_path / "data", make_engine())
     assert [row["value"] for row in rows(tmp_path / "data")] == ["good", "good too"]
     [letter] = handle.dead_letters().to_pylist()
     assert letter["what"] == "record"
@@ -409,7 +408,7 @@ def test_positions_are_committed_to_a_consumer_group_and_never_read(kafka_broker
     consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": group})
     places = [TopicPartition(topic, 0, 7), TopicPartition(topic, 1, 7)]
     consumer.commit(offsets=places, asynchronous=False)
-    finished(keeping(spout_of(kafka_broker, topic, consumer_group=group)), tmp_path / "data")
+    ended(keeping(spout_of(kafka_broker, topic, consumer_group=group)), tmp_path / "data")
     assert [one.offset for one in consumer.committed(places, timeout=10)] == [50, 30]
     consumer.close()
     assert kept(tmp_path / "data").total() == 80
@@ -423,7 +422,7 @@ def test_errors_for_wrong_addresses_passwords_and_certificates_are_clear(kafka_b
 
     def tried(servers, settings, name="data"):
         spout = TransactionalKafkaSpout(topic, servers, fields=FIELDS, settings=settings)
-        finished(keeping(spout), tmp_path / name)
+        ended(keeping(spout), tmp_path / name)
 
     tried(servers, secure)
     assert kept(tmp_path / "data").total() == 1
@@ -434,5 +433,5 @@ def test_errors_for_wrong_addresses_passwords_and_certificates_are_clear(kafka_b
     with pytest.raises(SpoutError, match=r"127\.0\.0\.1:1: .*refused"):
         tried("127.0.0.1:1", {}, "address")
     with pytest.raises(SpoutError, match="has no topic nowhere-to-be-found"):
-        finished(keeping(spout_of(kafka_broker, "nowhere-to-be-found")), tmp_path / "topic")
+        ended(keeping(spout_of(kafka_broker, "nowhere-to-be-found")), tmp_path / "topic")
     assert not (tmp_path / "address").exists()

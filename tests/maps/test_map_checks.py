@@ -25,7 +25,7 @@ OPAQUE_SPOUTS = [Source([], opaque=True), OpaqueMemoryTransactionalSpout([[("a",
 
 
 @pytest.mark.parametrize("spout", OPAQUE_SPOUTS)
-def test_a_transactional_map_of_an_opaque_spout_is_rejected_with_a_reason(spout):
+def test_a_transactional_map_of_an_opaque_spout_is_rejected_with_a_reason_unless_it_is_allowed(spout):
     with pytest.raises(TopologyError) as refused:
         declared(spout, MapState("m", MemoryBackend(), "transactional")).build_topology()
     assert refused.value.faults == (
@@ -33,10 +33,6 @@ def test_a_transactional_map_of_an_opaque_spout_is_rejected_with_a_reason(spout)
         "replay a txid with other content: a key that carries the txid already would keep what the first attempt wrote, "
         "which is not exactly once; use kind='opaque', or accept it with allow_opaque_spout=True",
     )
-
-
-@pytest.mark.parametrize("spout", OPAQUE_SPOUTS)
-def test_a_transactional_map_of_an_opaque_spout_can_be_allowed_explicitly(spout):
     built = declared(spout, MapState("m", MemoryBackend(), "transactional", allow_opaque_spout=True)).build_topology()
     assert built.warnings == ()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from seeded import seeded
 
 from txstorm import MapState, MemoryBackend, ReportedFailedException
 from txstorm.api.external import MapRow
@@ -330,9 +330,7 @@ def test_an_unreadable_store_fails_the_batch_and_a_wrong_result_is_an_error():
 
 def test_random_replays_end_as_if_there_were_only_the_last_attempts(backend):
     """Failed attempts, which write other keys and values, leave no trace, because they are dropped before any put."""
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = seeded()
     commit, expected = Commit(backend), {}
 
     def batch():

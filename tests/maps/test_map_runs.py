@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-import time
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 from map_nets import TROUBLE, Plain, Source, Sums, topology, values
+from recovery_cases import ended, eventually
 
 from txstorm import FailedException, MapState, MemoryBackend, TransactionalTopologyBuilder, run
 from txstorm.books.books import Books
@@ -31,13 +32,6 @@ def _no_trouble():
     TROUBLE.clear()
 
 
-def ends(built, data_dir, **options):
-    options = options or {"available_now": True}
-    handle = run(built, engine="local", data_dir=data_dir, **options)
-    handle.awaitTermination()
-    return handle
-
-
 # --- the guarantee table ----------------------------------------------------------------------------------------------
 
 
@@ -47,7 +41,7 @@ def ends(built, data_dir, **options):
 def test_a_batch_that_fails_after_its_writes_counts_once(backend, tmp_path, opaque, kind, group):
     TROUBLE[2] = 2
     source = Source(ROWS, CHANGED, opaque=opaque)
-    handle = ends(topology(source, MapState("sums", backend, kind, opaque), group=group), tmp_path / "data")
+    handle = ended(topology(source, MapState("sums", backend, kind, opaque), group=group), tmp_path / "data")
     assert handle.progress.replays >= 2
     assert values(backend) == (AS_CHANGED if opaque else AS_PLANNED)
 
@@ -68,22 +62,22 @@ def test_values_after_a_txid_is_committed_twice(tmp_path, opaque, kind, expected
     backend, data_dir = Plain(), tmp_path / "data"
     source = Source(ROWS, {2: [("a", 3), ("c", 6)]}, opaque=opaque)
     built = topology(source, MapState("sums", backend, kind, opaque))
-    ends(built, data_dir, until_txid=1)
+    ended(built, data_dir, until_txid=1)
     shutil.copytree(data_dir, tmp_path / "copy")
-    ends(built, data_dir, until_txid=2)
+    ended(built, data_dir, until_txid=2)
     shutil.rmtree(data_dir)
     shutil.copytree(tmp_path / "copy", data_dir)
     if not opaque:  # a transactional source replays exactly
         source.changed = {}
-    ends(built, data_dir, until_txid=2)
+    ended(built, data_dir, until_txid=2)
     assert values(backend) == expected
 
 
 def test_a_data_directory_older_than_its_marked_map_is_rejected(backend, tmp_path):
     built, data_dir = topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data"
-    ends(built, data_dir, until_txid=1)
+    ended(built, data_dir, until_txid=1)
     shutil.copytree(data_dir, tmp_path / "copy")
-    ends(built, data_dir)
+    ended(built, data_dir)
     with pytest.raises(TableCorrupt, match=r"map 'sums': the ledger expects it at txid 1 .*found 4.*restore both"):
         run(built, engine="local", data_dir=tmp_path / "copy", available_now=True)
     assert values(backend) == AS_PLANNED
@@ -92,7 +86,7 @@ def test_a_data_directory_older_than_its_marked_map_is_rejected(backend, tmp_pat
 def test_maps_on_both_engines(make_engine, tmp_path):
     backend = MemoryBackend()
     built = topology(Source(ROWS), MapState("sums", backend), parallelism=2)
-    run(built, engine=make_engine(), data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    ended(built, tmp_path / "data", make_engine())
     assert values(backend) == AS_PLANNED
 
 
@@ -100,7 +94,7 @@ def test_parallel_tasks_and_two_maps_continue_after_restarts(make_backend, tmp_p
     one, two = make_backend(), make_backend()
     maps = MapState("one", one), MapState("two", two, "transactional")
     for until in (1, 2, 4):
-        ends(topology(Source(ROWS), *maps, parallelism=3), tmp_path / "data", until_txid=until)
+        ended(topology(Source(ROWS), *maps, parallelism=3), tmp_path / "data", until_txid=until)
     assert values(one) == values(two) == AS_PLANNED
     with pytest.raises(StateError, match="'one' is a map in an external store; read it there"):
         read_state(tmp_path / "data", "one")
@@ -112,7 +106,7 @@ def test_parallel_tasks_and_two_maps_continue_after_restarts(make_backend, tmp_p
 
 def test_staged_rows_are_removed_with_their_intents(tmp_path):
     built = topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1)
-    ends(built, tmp_path / "data")
+    ended(built, tmp_path / "data")
     staged = list((tmp_path / "data/maps/sums" / STAGED).iterdir())
     assert len(staged) == 3  # the last three intents are kept
 
@@ -120,7 +114,7 @@ def test_staged_rows_are_removed_with_their_intents(tmp_path):
 def test_a_group_needs_one_get_per_txid_and_one_put(tmp_path):
     backend = MemoryBackend()
     rows = [[(f"k{i}", 1) for i in range(1000)] for _ in range(4)]
-    ends(topology(Source(rows), MapState("sums", backend)), tmp_path / "data")
+    ended(topology(Source(rows), MapState("sums", backend)), tmp_path / "data")
     assert backend.calls["multi_get"] <= 4
     assert backend.calls["put_marked"] <= 1 + 4  # one to take over, then one per group
     assert backend.multi_get(['"k7"'])[0].value == 4
@@ -143,25 +137,14 @@ class LosesConnection(SqlAlchemyBackend):
             cut(connection)
 
 
-def waits_for(condition):
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 @pytest.mark.integration
 def test_a_database_killed_during_a_put_blocks_commits_until_it_is_back(postgres, tmp_path):
     backend = LosesConnection(postgres.url, "cut_kill")
     backend.cut = lambda _: postgres.stop(signal.SIGKILL)
-    handle = run(
-        topology(Source(ROWS), MapState("sums", backend), group=1),
-        engine="local",
-        data_dir=tmp_path / "data",
-        available_now=True,
-    )
+    built = topology(Source(ROWS), MapState("sums", backend), group=1)
+    handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
     try:
-        waits_for(lambda: handle.progress.blocked)
+        eventually(lambda: handle.progress.blocked)
         assert "map 'sums': cannot put txids 1-1: ConnectionError: table 'cut_kill'" in handle.progress.blocked
     finally:
         postgres.start()
@@ -183,7 +166,7 @@ def test_a_connection_terminated_during_a_put_loses_and_duplicates_nothing(postg
         other.dispose()
 
     backend.cut = terminate
-    ends(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
+    ended(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
     assert values(backend) == AS_PLANNED
     backend.dispose()
 
@@ -192,7 +175,7 @@ def test_a_connection_terminated_during_a_put_loses_and_duplicates_nothing(postg
 def test_a_database_unavailable_for_reads_fails_batches_until_it_is_back(postgres, tmp_path):
     backend = SqlAlchemyBackend(postgres.url, "away")
     built = topology(Source(ROWS), MapState("sums", backend), group=1)
-    ends(built, tmp_path / "data", until_txid=1)
+    ended(built, tmp_path / "data", until_txid=1)
     gone = threading.Event()
     get = backend.multi_get
 
@@ -205,7 +188,7 @@ def test_a_database_unavailable_for_reads_fails_batches_until_it_is_back(postgre
     backend.multi_get = cut
     handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
     try:
-        waits_for(lambda: handle.progress.last_failure)
+        eventually(lambda: handle.progress.last_failure)
         assert "map 'sums' (sums[0], txid 2): the store cannot be read" in handle.progress.last_failure
     finally:
         postgres.start()
@@ -224,7 +207,7 @@ def test_a_database_unavailable_at_the_start_is_reported_and_nothing_is_changed(
             run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
     finally:
         postgres.start()
-    ends(built, tmp_path / "data")
+    ended(built, tmp_path / "data")
     assert values(backend) == AS_PLANNED
     backend.dispose()
 
@@ -248,7 +231,7 @@ class LosesResponses(MemoryBackend):
 @pytest.mark.parametrize("made", [True, False])
 def test_a_lost_response_is_resolved_by_the_mark_not_by_a_blind_retry(tmp_path, made):
     backend = LosesResponses(made=made)
-    ends(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
+    ended(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
     assert values(backend) == AS_PLANNED
 
 
@@ -259,66 +242,60 @@ class Broken(MemoryBackend):
         return super().put_marked(rows, expected, mark)
 
 
+def blocked(backend, data_dir):
+    """Run on a broken `backend` until blocked, so that `data_dir` has a decided group whose rows are not published."""
+    built = topology(Source(ROWS), MapState("sums", backend))
+    handle = run(built, engine="local", data_dir=data_dir, available_now=True)
+    eventually(lambda: handle.progress.blocked)
+    reason = handle.progress.blocked
+    handle.stop()
+    return reason
+
+
 def test_a_store_that_rejects_rows_blocks_and_the_next_run_continues(tmp_path):
     backend = Broken()
-    built = topology(Source(ROWS), MapState("sums", backend))
-    handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
-    waits_for(lambda: handle.progress.blocked)
-    assert "ValueError: value too long" in handle.progress.blocked
-    handle.stop()
+    assert "ValueError: value too long" in blocked(backend, tmp_path / "data")
     mended = MemoryBackend()
     mended._mark = backend.mark()
-    ends(topology(Source(ROWS), MapState("sums", mended)), tmp_path / "data")
+    ended(topology(Source(ROWS), MapState("sums", mended)), tmp_path / "data")
     assert values(mended) == AS_PLANNED
 
 
 # --- stores that contradict the ledger --------------------------------------------------------------------------------
 
 
-def block_publishing(backend, data_dir):
-    """Run on a broken `backend` until blocked, so that `data_dir` has a decided group whose rows are not published."""
-    handle = run(
-        topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=data_dir, available_now=True
-    )
-    waits_for(lambda: handle.progress.blocked)
-    handle.stop()
-
-
 def test_a_removed_map_with_decided_rows_is_reported(tmp_path):
-    block_publishing(Broken(), tmp_path / "data")
+    blocked(Broken(), tmp_path / "data")
     renamed = topology(Source(ROWS), MapState("others", MemoryBackend()))
     with pytest.raises(StateError, match=r"map 'sums': txids 1-\d are decided .*no longer declares it"):
         run(renamed, engine="local", data_dir=tmp_path / "data", available_now=True)
 
 
 def test_a_different_or_emptied_store_is_reported(make_backend, tmp_path):
-    ends(topology(Source(ROWS), MapState("sums", make_backend())), tmp_path / "data")
+    ended(topology(Source(ROWS), MapState("sums", make_backend())), tmp_path / "data")
     with pytest.raises(TableCorrupt, match=r"map 'sums': the ledger knows it at txid 4, but the store has no mark"):
         run(topology(Source(ROWS), MapState("sums", make_backend())), engine="local", data_dir=tmp_path / "data")
 
 
 def test_a_map_of_another_data_directory_is_reported(backend, tmp_path):
     built = topology(Source(ROWS), MapState("sums", backend))
-    ends(built, tmp_path / "data")
+    ended(built, tmp_path / "data")
     with pytest.raises(StateError, match=r"its store belongs to topology 'own', incarnation .*a map has one owner"):
         run(built, engine="local", data_dir=tmp_path / "other", available_now=True)
 
 
 def test_a_coordinator_with_an_older_epoch_is_fenced(backend, tmp_path):
     built = topology(Source(ROWS), MapState("sums", backend), group=1)
-    ends(built, tmp_path / "data", until_txid=1)
-    from dataclasses import replace
-
+    ended(built, tmp_path / "data", until_txid=1)
     assert backend.put_marked({}, backend.mark(), replace(backend.mark(), epoch=99))
-    with pytest.raises(
-        FencedError, match="map 'sums': a coordinator with epoch 99 has taken over from this one with epoch 2"
-    ):
+    fenced = "map 'sums': a coordinator with epoch 99 has taken over from this one with epoch 2"
+    with pytest.raises(FencedError, match=fenced):
         run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
 
 
 def test_damaged_staged_rows_are_never_put(tmp_path):
     backend = Broken()
-    block_publishing(backend, tmp_path / "data")
+    blocked(backend, tmp_path / "data")
     (staged,) = (tmp_path / "data/maps/sums" / STAGED).iterdir()
     staged.write_bytes(staged.read_bytes().replace(b"PAR1", b"PAR2"))
     with pytest.raises(TableCorrupt, match=r"staged file .*cannot be published"):
@@ -329,16 +306,16 @@ def test_a_map_can_be_added_and_dropped_but_not_added_again(backend, tmp_path):
     """A dropped map is rejected, under its old name or a new one, because it lacks the transactions since then."""
     rows, kept, data = ROWS + ROWS, MapState("sums", backend), tmp_path / "data"
     other = MapState("other", MemoryBackend())
-    ends(topology(Source(rows), other), data, until_txid=2)
-    ends(topology(Source(rows), other, kept), data, until_txid=4)
+    ended(topology(Source(rows), other), data, until_txid=2)
+    ended(topology(Source(rows), other, kept), data, until_txid=4)
     before = values(backend)
     with pytest.raises(StateError, match=r"maps/sums is recorded .*--drop sums"):
-        ends(topology(Source(rows), other), data, until_txid=6)
-    ends(topology(Source(rows), other), data, until_txid=6, drop=["sums"])
+        ended(topology(Source(rows), other), data, until_txid=6)
+    ended(topology(Source(rows), other), data, until_txid=6, drop=["sums"])
     with pytest.raises(StateError, match="map 'sums': was dropped after txid 4"):
-        ends(topology(Source(rows), other, kept), data, until_txid=8)
+        ended(topology(Source(rows), other, kept), data, until_txid=8)
     with pytest.raises(StateError, match="map 'again': its content is at txid 4, and the ledger does not record it"):
-        ends(topology(Source(rows), other, MapState("again", backend)), data, until_txid=8)
+        ended(topology(Source(rows), other, MapState("again", backend)), data, until_txid=8)
     assert values(backend) == before
 
 
@@ -370,7 +347,7 @@ def test_with_external_effects_each_txid_is_decided_before_the_next_one_finishes
     builder.set_settings({"max_spout_pending": 8, "retry_backoff": 0})
     built = builder.build_topology()
     assert built.external
-    ends(built, tmp_path / "data")
+    ended(built, tmp_path / "data")
     assert Effects.seen == [(1, 0), (2, 1), (3, 2), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (8, 7)]
 
 

@@ -13,7 +13,6 @@ from drivers import Drive
 from recovery_cases import Content, check, content, ends, eventually, killed
 from scenarios.endless import life
 from scenarios.words import TXIDS
-from stateful_cases import StatefulRuns
 from watched import Diary, Shelf, Watch
 
 from txstorm import run
@@ -123,21 +122,6 @@ def crash(data_dir: Path, ends_as_undisturbed: Callable[..., None]) -> Callable[
         ends_as_undisturbed(data_dir, *options, extra=extra, **expected)
 
     return crash
-
-
-@pytest.fixture
-def stateful_runs(request: pytest.FixtureRequest, place: Path) -> Callable[[str, str], StatefulRuns]:
-    """Return a function from the names of a scenario and of a store to its runs in `place`; the store is empty."""
-
-    def get(scenario: str, store: str) -> StatefulRuns:
-        conf = {"path": str(place / "states")} if store == "file" else {}
-        if store == "redis":
-            server = request.getfixturevalue("redis_server")
-            server.flush()
-            conf = server.conf()
-        return StatefulRuns(place, scenario, store, conf)
-
-    return get
 
 
 @pytest.fixture

@@ -18,19 +18,17 @@ from typing import Any
 
 import pytest
 from programs import Program, loaded
+from runs import ended as ended
 from table_ranges import table_ranges
 
-from txstorm import faults, run
 from txstorm.books.books import Books
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Ledger
 from txstorm.results.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
-from txstorm.runtime.handle import RunHandle
 from txstorm.storage.tables.history import read_history
 from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.upkeep.sweep import kept_by
-from txstorm.topology.graph import Topology
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -134,23 +132,6 @@ def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str
         killed(armed, *argv, scenario=scenario)
     else:
         assert "injected" in fails(*argv, fault=armed, scenario=scenario)
-
-
-def ended(topology: Topology, data_dir: Path, engine: Any = "local", **options: Any) -> RunHandle:
-    """Run a topology in this process to the end of its source, or to `until_txid`; raises what ended it."""
-    limit = {} if "until_txid" in options else {"available_now": True}
-    handle = run(topology, engine=engine, data_dir=data_dir, **limit, **options)
-    assert handle.awaitTermination(600)
-    return handle
-
-
-@contextmanager
-def struck(fault: str) -> Iterator[None]:
-    """Arm a fault point in this process; what runs in this context has to end with its error."""
-    faults.arm(fault)
-    with pytest.raises(faults.InjectedFault):
-        yield
-    faults.arm("")
 
 
 def long_if(condition: Callable[..., bool], cells: Iterable[Any]) -> list[Any]:

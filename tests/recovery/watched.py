@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spout_samples import OpaquePartitionedSpout
+
 from txstorm import (
     BatchBolt,
     Committer,
     Emitter,
     KeyedState,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
     SpoutCoordinator,
     TransactionalSpout,
     TransactionalTopologyBuilder,
@@ -258,16 +258,11 @@ class ShelfSpout(PlannedSpout):
                 collector.emit(row)
 
 
-class PartitionedShelfSpout(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
+class PartitionedShelfSpout(OpaquePartitionedSpout):
     """An opaque partitioned spout over a shelf, planned in the tasks."""
-
-    fields = ("n",)
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
-
-    def emitter(self, context):
-        return self
 
     def num_partitions(self):
         return len(self.shelf.rows())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,13 +33,32 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
+def redis_installed() -> None:
+    """Skip the test if Redis is not installed."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed; scripts/redis --install does it")
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
     redis = start_redis(tmp_path_factory.mktemp("redis"))
     yield redis
     _close(redis)
+
+
+@pytest.fixture
+def redis(redis_server: Redis) -> Redis:
+    """Return the Redis server of the test session, empty."""
+    redis_server.flush()
+    return redis_server
+
+
+@pytest.fixture
+def own_redis(redis_installed: None, tmp_path: Path) -> Iterator[Redis]:
+    """Yield a Redis server that the test may kill or spoil."""
+    with start_redis(tmp_path / "own-redis") as redis:
+        yield redis
 
 
 def _close(cluster: Cluster) -> None:

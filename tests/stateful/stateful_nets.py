@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 
-from txstorm import BaseStatefulBolt, BasicBolt, StatefulBolt, TransactionalTopologyBuilder
+from txstorm import BaseStatefulBolt, StatefulBolt, TransactionalTopologyBuilder
+from txstorm.bolts import SplitWords
 from txstorm.spouts import MemoryTransactionalSpout
 
 LINES = ["the cow jumped over the moon", "the cat and the cow", "the moon", "a cat a cow", "the the the"]
 CALLS: list[tuple[object, ...]] = []
 """What the bolts of this process have been called with."""
-
-
-class Split(BasicBolt):
-    fields = ("word",)
-
-    def execute(self, tuple, collector):
-        for word in tuple["line"].split():
-            collector.emit(word)
 
 
 class WordCount(StatefulBolt):
@@ -105,7 +98,7 @@ def counted(lines) -> dict[str, int]:
 def net(bolt, *, lines=LINES, tasks=2, take=1, id="words", **settings):
     spout = MemoryTransactionalSpout([list(lines)], ["line"], take)
     builder = TransactionalTopologyBuilder(id, "lines", spout)
-    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("split", SplitWords()).shuffle_grouping("lines")
     builder.set_bolt("count", bolt, tasks).fields_grouping("split", ["word"])
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from runs import ended
 from stateful_nets import LINES, StormWordCount, TypedWordCount, WordCount, counted, net
 
-from txstorm import run
 from txstorm.results.views import StateView
 
 
 @pytest.mark.parametrize("bolt", [WordCount, StormWordCount, TypedWordCount])
 def test_the_word_count_is_the_same(make_engine, tmp_path, bolt):
-    handle = run(net(bolt(), lines=LINES * 3, take=2), engine=make_engine(), data_dir=tmp_path / "data", until_txid=8)
-    handle.awaitTermination()
+    ended(net(bolt(), lines=LINES * 3, take=2), tmp_path / "data", make_engine(), until_txid=8)
     with_text = bolt is not TypedWordCount
     expected = counted(LINES * 3)
     rows = StateView(tmp_path / "data", "count").to_pylist()

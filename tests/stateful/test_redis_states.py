@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import Counter
 
@@ -17,12 +16,7 @@ from txstorm.errors import BlockedError, FencedError, InputError, StateError
 from txstorm.stateful import RedisStateProvider
 from txstorm.testing import TopologyTestDriver
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        shutil.which("redis-server") is None, reason="redis-server is not installed: scripts/redis --install"
-    ),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("redis_installed")]
 
 
 def settings(redis, **more):
@@ -32,20 +26,6 @@ def settings(redis, **more):
 def content(redis, tasks=2) -> dict[str, int]:
     states = [RedisStateProvider().new_state(f"count-{task}", redis.conf(), None) for task in range(tasks)]
     return {word: n for state in states for word, n in state}
-
-
-@pytest.fixture
-def redis(redis_server):
-    redis_server.flush()
-    return redis_server
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """Yield a server that the test may kill."""
-    server = start_redis(tmp_path)
-    yield server
-    server.close()
 
 
 def test_the_word_count_of_the_source_document_in_redis(redis):

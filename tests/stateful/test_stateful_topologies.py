@@ -13,7 +13,6 @@ from stateful_nets import (
     LINES,
     Hooked,
     SharedWordCount,
-    Split,
     StormWordCount,
     TypedWordCount,
     WordCount,
@@ -23,6 +22,7 @@ from stateful_nets import (
 )
 
 from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, rewind
+from txstorm.bolts import SplitWords
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
@@ -42,7 +42,16 @@ class KeptProvider(StateProvider):
         return self.kept.new_state(namespace, conf, context)
 
 
-KEPT = {"state_provider": f"{KeptProvider.__module__}:KeptProvider"}
+class SilentProvider(KeptProvider):
+    """The same memory, whose states do not say what is prepared."""
+
+    def new_state(self, namespace, conf, context):
+        state = super().new_state(namespace, conf, context)
+        state.prepared = lambda: None
+        return state
+
+
+KEPT, SILENT = ({"state_provider": f"{KeptProvider.__module__}:{name}"} for name in ("KeptProvider", "SilentProvider"))
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +129,21 @@ def test_what_an_earlier_run_has_prepared_is_rolled_back():
         driver.restart(net(Hooked(), tasks=1, **KEPT))
         assert [call[0] for call in CALLS] == ["prepare", "pre_rollback"]
         assert KeptProvider.kept.new_state("count-0").prepared() is None
+        driver.commit(5)
+        assert kept(1) == counted(LINES)
+
+
+def test_what_a_provider_does_not_say_is_prepared_is_rolled_back_or_committed_too():
+    with TopologyTestDriver(net(Hooked(), tasks=1, **SILENT)) as driver:
+        with crashing("p6.before"):
+            driver.commit(1)
+        assert KeptProvider.kept.new_state("count-0").prepared() == 1
+        driver.restart(net(Hooked(), tasks=1, **SILENT))
+        assert (KeptProvider.kept.new_state("count-0").prepared(), kept(1)) == (None, {})
+        with crashing("p6.after"):
+            driver.commit(1)
+        driver.restart(net(Hooked(), tasks=1, **SILENT))
+        assert kept(1) == counted(LINES[:1])
         driver.commit(5)
         assert kept(1) == counted(LINES)
 
@@ -306,9 +330,9 @@ def test_checkpoints_are_described():
     """Row W33."""
     described = json.loads(net(WordCount()).describe("json"))
     assert described["checkpoints"] == {"source": "coordinator", "bolts": ["split", "count"]}
-    assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "Split", "WordCount"]
+    assert [one["class"] for one in described["components"]] == ["MemoryTransactionalSpout", "SplitWords", "WordCount"]
     builder = TransactionalTopologyBuilder("t", "lines", MemoryTransactionalSpout([LINES], ["line"], 1))
-    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    builder.set_bolt("split", SplitWords()).shuffle_grouping("lines")
     assert json.loads(builder.build_topology().describe("json"))["checkpoints"] is None
 
 

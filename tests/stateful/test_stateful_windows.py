@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from fed import fed_bolt
 from stateful_nets import CALLS
 from test_stateful_topologies import KEPT, KeptProvider
 
-from txstorm import Count, Duration, StatefulWindowedBolt, TransactionalTopologyBuilder
+from txstorm import Count, Duration, StatefulWindowedBolt
 from txstorm.errors import StateError, TopologyError
 from txstorm.stateful import MemoryStateProvider
-from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.testing import TopologyTestDriver
 
 
 class RunningSum(StatefulWindowedBolt):
@@ -42,8 +43,7 @@ def _fresh():
 
 
 def topology(bolt, spout=None, **settings):
-    builder = TransactionalTopologyBuilder("t", "feed", spout or FeedSpout({"default": ("value", "id")}))
-    builder.set_bolt("sum", bolt).global_grouping("feed")
+    builder = fed_bolt("sum", bolt, {"default": ("value", "id")}, spout=spout)
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 
 

@@ -10,6 +10,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from short_runs import finished
+from watched import Gathering
 
 from txstorm import BasicBolt, BatchBolt, TransactionalTopologyBuilder, run
 from txstorm.errors import EmitError, SpoutError, TopologyFailed
@@ -36,7 +38,7 @@ def test_user_files_are_recognized():
 def ran(bolt: BasicBolt | BatchBolt, place: Path) -> None:
     builder = TransactionalTopologyBuilder("lines", "numbers", MemoryTransactionalSpout([list(range(40))], "n"))
     builder.set_bolt("bolt", bolt).shuffle_grouping("numbers")
-    run(builder.build_topology(), engine="local", data_dir=place / "data", available_now=True).awaitTermination(60)
+    finished(builder.build_topology(), place / "data")
 
 
 class InALibrary(BasicBolt):
@@ -55,17 +57,11 @@ class Thing:
         return "<a thing>"
 
 
-class EmitsTooLate(BatchBolt):
+class EmitsTooLate(Gathering):
     fields = ("a", "b")
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.seen = collector, []
-
-    def execute(self, tuple):
-        self.seen.append(tuple["n"])
-
     def finish_batch(self):
-        for n in self.seen:
+        for n in self.taken:
             self.collector.emit(n, Thing() if n == 17 else n)  # cannot be sent
 
 

@@ -5,8 +5,9 @@ import random
 from datetime import timedelta
 
 import pytest
+from runs import ended
 
-from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.bolts import Map
 from txstorm.spouts import FileSpout
 
@@ -51,8 +52,7 @@ def bids(tmp_path_factory):
 
 def test_sliding_aggregates_are_those_of_a_loop_over_all_tuples(make_engine, bids, tmp_path):
     files, rows = bids
-    handle = run(topology_of(str(files)), engine=make_engine(), data_dir=tmp_path, end_of_input=True)
-    handle.awaitTermination()
+    handle = ended(topology_of(str(files)), tmp_path, make_engine(), end_of_input=True)
     stored = handle.state("hot").to_pylist()
     found = {(row["auction"], round(row["end"].timestamp() * 1000)): (row["n"], row["mean"]) for row in stored}
     assert len(stored) == len(found)
@@ -64,7 +64,6 @@ def test_sliding_aggregates_are_those_of_a_loop_over_all_tuples(make_engine, bid
 def test_both_engines_leave_the_same_states(spark, bids, tmp_path):
     texts = []
     for engine in ("local", "spark"):
-        handle = run(topology_of(str(bids[0])), engine=engine, data_dir=tmp_path / engine, end_of_input=True)
-        handle.awaitTermination()
+        handle = ended(topology_of(str(bids[0])), tmp_path / engine, engine, end_of_input=True)
         texts.append([handle.state(name).to_json() for name in ("hot", "sessions")])
     assert texts[0] == texts[1]

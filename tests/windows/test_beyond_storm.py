@@ -6,9 +6,10 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from runs import ended
 from window_cases import Report, at, committed, driver, ids, topology
 
-from txstorm import Count, Duration, SinkTable, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt, run
+from txstorm import Count, Duration, SinkTable, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.api.composite import CompositeSpout
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -73,9 +74,8 @@ def test_windows_on_engines(make_engine, tmp_path, row):
     for name in sources:
         declared.global_grouping("events", name)
     made = builder.set_settings({"min_interval": 0.01}).build_topology()
-    how = {"end_of_input": True} if row == "U3" else {"available_now": True}
-    handle = run(made, engine=make_engine(), data_dir=tmp_path / "data", **how)
-    handle.awaitTermination()
+    how = {"end_of_input": True} if row == "U3" else {}
+    handle = ended(made, tmp_path / "data", make_engine(), **how)
     found = [one["ids"] for one in handle.sink("log").to_pylist()]
     wanted = expected if expected is not None else ["e1 e2 q " + groups(10)[0][6:], *groups(10)[1:]]
     assert found == wanted
@@ -87,8 +87,7 @@ def test_windows_of_real_time_lose_nothing_and_repeat_nothing(make_engine, tmp_p
     builder = TransactionalTopologyBuilder("real", "events", MemoryTransactionalSpout([EVENTS], ("id", "ts"), 3))
     builder.set_bolt("w", Log().with_tumbling_window(Duration(milliseconds))).global_grouping("events")
     made = builder.set_settings({"min_interval": 0.005}).build_topology()
-    handle = run(made, engine=make_engine(), data_dir=tmp_path / "data", end_of_input=True)
-    handle.awaitTermination()
+    handle = ended(made, tmp_path / "data", make_engine(), end_of_input=True)
     found = [name for one in handle.sink("log").to_pylist() for name in one["ids"].split()]
     assert found == [name for name, _ in EVENTS]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import ended
 from window_cases import Report
 
-from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.errors import FailedException
 from txstorm.monitor.live import as_html, line
 from txstorm.runtime.watch import Watcher
@@ -46,8 +47,7 @@ def topology(bolt: Any = None, tasks: int = 2) -> Topology:
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> None:
-    handle = run(topology(), engine=engine, data_dir=tmp_path / "data", until_txid=3)
-    handle.awaitTermination(300)
+    handle = ended(topology(), tmp_path / "data", engine, until_txid=3)
     progress = {one.txid: one for one in handle.recentProgress}
     assert list(progress) == [1, 2, 3]
     for name in ("w", "means"):  # the windows of a and b that end at 10, and that of a that ends at 20
@@ -76,8 +76,7 @@ def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> No
 
 def test_an_attempt_that_fails_counts_nothing(tmp_path: Path) -> None:
     FailsOnce.left = [1]
-    handle = run(topology(FailsOnce(), 1), engine="local", data_dir=tmp_path / "data", end_of_input=True)
-    handle.awaitTermination(120)
+    handle = ended(topology(FailsOnce(), 1), tmp_path / "data", end_of_input=True)
     total = handle.progress.windows["w"]
     assert not FailsOnce.left
     assert (total.fired, total.late, total.delay) == (3, 1, None)
@@ -92,14 +91,7 @@ def test_a_task_that_is_repeated_without_a_window_reports_once(tmp_path: Path) -
                 raise ValueError("this window")
             super().execute(window)
 
-    handle = run(
-        topology(Fussy(), 1),
-        engine="local",
-        data_dir=tmp_path / "data",
-        until_txid=3,
-        settings={"on_error": "dead_letter"},
-    )
-    handle.awaitTermination(120)
+    handle = ended(topology(Fussy(), 1), tmp_path / "data", until_txid=3, settings={"on_error": "dead_letter"})
     total = handle.progress.windows["w"]
     assert (total.fired, total.late) == (2, 1)
     assert handle.progress.dead_letters == 1

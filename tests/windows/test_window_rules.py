@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
+from window_bolts import Emitting
 from window_cases import at, committed, driver, topology
 
-from txstorm import Count, Duration, WindowedBolt
+from txstorm import Count, Duration
 from txstorm.errors import InputError
 
 SECONDS = Duration.seconds
 END = "end of input"
 
 
-class Rows(WindowedBolt):
-    """Emits start and end in milliseconds, and content, new and expired as texts of ids."""
+def row(window):
+    parts = (window.get(), window.get_new(), window.get_expired())
+    texts = ("".join(one["id"] for one in part) for part in parts)
+    return window.start_timestamp, window.end_timestamp, *texts
 
-    fields = ("start", "end", "content", "new", "expired")
 
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        parts = (window.get(), window.get_new(), window.get_expired())
-        self.collector.emit(
-            window.start_timestamp, window.end_timestamp, *("".join(one["id"] for one in part) for part in parts)
-        )
+Rows = partial(Emitting, "start end content new expired", row)
+"""Start and end in milliseconds, and content, new and expired as texts of ids."""
 
 
 def by_capital(one):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fed import fed_bolt
+from runs import ended
+from window_bolts import Emitting
 from window_cases import Report, at, driver
 from window_cases import topology as fed
 
-from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt, run
-from txstorm.cli.main import execute
+from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import InputError, StateError
 from txstorm.operations.lifecycle import rebalance
 from txstorm.results.read import rows_json
@@ -85,13 +87,12 @@ def tables(data_dir: Path) -> list[str]:
 def test_another_declaration_is_refused_and_changes_nothing(name: str, tmp_path: Path) -> None:
     before, other, message = REFUSED[name]
     data_dir = tmp_path / "data"
-    run(topology(before()), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+    ended(topology(before()), data_dir, until_txid=2)
     found, identity = tables(data_dir), identity_of(data_dir)
     with pytest.raises(StateError, match=f"component 'w'.*{message}"):
         run(other(), engine="local", data_dir=data_dir, available_now=True)
     assert (tables(data_dir), identity_of(data_dir)) == (found, identity)
-    handle = run(topology(before()), engine="local", data_dir=data_dir, available_now=True)
-    handle.awaitTermination(120)
+    handle = ended(topology(before()), data_dir)
     assert handle.committed >= 4
 
 
@@ -107,14 +108,13 @@ def test_before_the_first_commit_the_declaration_may_change() -> None:
 
 def test_lag_idle_timeout_and_late_stream_may_change(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    run(topology(report()), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+    ended(topology(report()), data_dir, until_txid=2)
     changed = report().with_lag(TEN).with_idle_timeout(TEN).with_late_tuple_stream("late")
-    handle = run(topology(changed), engine="local", data_dir=data_dir, available_now=True)
-    handle.awaitTermination(120)
+    handle = ended(topology(changed), data_dir)
     assert handle.committed >= 4
 
 
-def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, command: Any) -> None:
     module = tmp_path / "started.py"
     module.write_text(
         "from test_window_starts import TWENTY, report\nfrom test_window_starts import topology as make\nmade = make(report(TWENTY))\n"
@@ -122,10 +122,9 @@ def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, capsys:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "test_window_starts", sys.modules[__name__])
     data_dir = tmp_path / "data"
-    run(topology(report()), engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
-    code = execute(["run", "started:made", "--engine", "local", "--data-dir", str(data_dir), "--available-now"])
-    assert code == 2
-    assert "component 'w': what it has stored was written with windows: length" in capsys.readouterr().err
+    ended(topology(report()), data_dir, until_txid=2)
+    message = command.refused("run", "started:made", "--engine", "local", "--data-dir", data_dir, "--available-now")
+    assert "component 'w': what it has stored was written with windows: length" in message
 
 
 def test_windows_per_key_move_to_other_tasks(tmp_path: Path) -> None:
@@ -134,9 +133,9 @@ def test_windows_per_key_move_to_other_tasks(tmp_path: Path) -> None:
     for chosen in (1, 2, 3):
         data_dir = tmp_path / f"data-{chosen}"
         made = topology(means(), 2)
-        run(made, engine="local", data_dir=data_dir, until_txid=2).awaitTermination(120)
+        ended(made, data_dir, until_txid=2)
         moved = made if chosen == 2 else rebalanced(made, {"w": chosen})
-        run(moved, engine="local", data_dir=data_dir, end_of_input=True).awaitTermination(120)
+        ended(moved, data_dir, end_of_input=True)
         found.append(rows_json(StateView(data_dir, "means").to_arrow()))
     assert found[0] == found[1] == found[2]
     made = rebalanced(topology(report().with_key("id"), 1), {"w": 3}).component("w")
@@ -149,13 +148,13 @@ def test_a_rebalance_of_a_run_counts_for_this_run_and_the_next(tmp_path: Path, t
     found = []
     for name in ("kept", "rebalanced"):
         made, data_dir = topology(means(), tasks), tmp_path / name
-        run(made, engine="local", data_dir=data_dir, until_txid=1).awaitTermination(120)
+        ended(made, data_dir, until_txid=1)
         if name == "rebalanced":
             handle = run(made, engine="local", data_dir=data_dir)
             rebalance(data_dir, {"w": chosen})
             handle.processAllAvailable()
             handle.stop()
-        run(made, engine="local", data_dir=data_dir, end_of_input=True).awaitTermination(120)
+        ended(made, data_dir, end_of_input=True)
         found.append([(row["id"], row["end"], row["n"]) for row in StateView(data_dir, "means").to_pylist()])
         records = {row["unit"]: json.loads(row["record"]) for row in StateView(data_dir, "w-progress").to_pylist()}
         assert records["component"]["tasks"] == (tasks if name == "kept" else chosen)
@@ -171,25 +170,12 @@ def test_windows_that_cannot_move_are_not_rebalanced() -> None:
         rebalanced(shuffled.build_topology(), {"w": 2})
 
 
-class Origins(WindowedBolt):
-    """Emits the stream and the id of each tuple."""
-
-    fields = ("content",)
-
-    def prepare(self, context: Any, collector: Any) -> None:
-        self.collector = collector
-
-    def execute(self, window: Any) -> None:
-        self.collector.emit(" ".join(f"{one.source_stream}:{one['id']}" for one in window.get()))
-
-
-def of_streams(bolt: Any, **streams: tuple[str, ...]) -> Topology:
-    feed = FeedSpout({**dict.fromkeys("abc", PLAIN), **streams})
-    builder = TransactionalTopologyBuilder("t", "feed", feed)
-    declarer = builder.set_bolt("w", bolt.with_tumbling_window(TEN).with_timestamp_field("ts", "s"))
-    for name in streams:
-        declarer.global_grouping("feed", name)
-    return builder.build_topology()
+def of_streams(bolt: Any = None, **streams: tuple[str, ...]) -> Topology:
+    """Return a topology whose bolt by default emits stream and id of each tuple."""
+    row = lambda window: [" ".join(f"{one.source_stream}:{one['id']}" for one in window.get())]  # noqa: E731
+    bolt = (bolt or Emitting("content", row)).with_tumbling_window(TEN).with_timestamp_field("ts", "s")
+    spout = FeedSpout({**dict.fromkeys("abc", PLAIN), **streams})
+    return fed_bolt("w", bolt, streams, spout=spout).build_topology()
 
 
 PLAIN = ("id", "ts")
@@ -205,24 +191,24 @@ INPUTS = {
 def test_stored_tuples_stay_those_of_their_input(name: str) -> None:
     """A start may have its inputs in another order, with other fields, or have others; and a later one again."""
     streams = INPUTS[name]
-    with driver(of_streams(Origins(), a=PLAIN, b=PLAIN)) as running:
+    with driver(of_streams(a=PLAIN, b=PLAIN)) as running:
         running.commit(running.feed({"a": [("a1", 1)], "b": [("b1", 2)]}))
-        running.restart(of_streams(Origins(), **streams))
+        running.restart(of_streams(**streams))
         given = {field: {"id": f"{field}2", "ts": 3, "more": 0} for field in streams}
         running.commit(
             running.feed({one: [tuple(given[one][field] for field in fields)] for one, fields in streams.items()})
         )
         newest = {(one["stream"], one["newest"][-8:-6]) for one in component_windows(running.data_dir, "w").inputs()}
         assert newest == {(one, "03") for one in streams}
-        running.restart(of_streams(Origins(), a=PLAIN, b=PLAIN))
+        running.restart(of_streams(a=PLAIN, b=PLAIN))
         running.commit(running.end_of_input())
         assert running.emitted("w") == [("a:a1 b:b1 " + " ".join(f"{one}:{one}2" for one in streams),)]
 
 
 def test_late_tuples_are_counted_for_their_input_whatever_its_number() -> None:
-    with driver(of_streams(Origins(), a=PLAIN, b=PLAIN)) as running:
+    with driver(of_streams(a=PLAIN, b=PLAIN)) as running:
         running.commit(running.feed({"a": [("a1", 31)], "b": [("b1", 31)]}))
-        running.restart(of_streams(Origins(), b=PLAIN, a=PLAIN))
+        running.restart(of_streams(b=PLAIN, a=PLAIN))
         running.commit(running.feed({"b": [("b2", 1)]}))
         found = {one["stream"]: one["late"] for one in component_windows(running.data_dir, "w").inputs()}
         assert found == {"a": 0, "b": 1}

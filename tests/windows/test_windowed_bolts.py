@@ -4,12 +4,13 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from fed import fed_bolt
+from window_bolts import Emitting
 from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, contents, driver, ids, shown, topology
 
-from txstorm import BaseWindowedBolt, Count, Duration, KeyedState, TransactionalTopologyBuilder, WindowedBolt
+from txstorm import Count, Duration, KeyedState, WindowedBolt
 from txstorm.errors import EmitError, StateError, TopologyFailed
 from txstorm.results.windowed_components import component_windows
-from txstorm.testing import FeedSpout
 
 WINDOWS = [
     ("5:59:50", "6:00:10", ["e1", "e2", "e3"], ["e1", "e2", "e3"], []),
@@ -48,30 +49,6 @@ def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism)
         assert running.watermark("w") == datetime.max.replace(tzinfo=UTC)
 
 
-def test_sliding_and_tumbling_pictures():
-    """W12, W13."""
-    events = [
-        ("e1", 1),
-        ("e2", 4),
-        ("e3", 6),
-        ("e4", 7),
-        ("e5", 8),
-        ("e6", 9),
-        ("e7", 11),
-        ("e8", 13),
-        ("e9", 14),
-        ("e", 15),
-    ]
-    sliding = Report().with_window(Duration.seconds(10), Duration.seconds(5)).with_timestamp_field("ts", unit="s")
-    with driver(topology(sliding)) as running:
-        assert contents(committed(running, events[:-1])) == [["e1", "e2"], ["e1", "e2", "e3", "e4", "e5", "e6"]]
-        [third] = committed(running, events[-1:])
-        assert third[2:] == (["e3", "e4", "e5", "e6", "e7", "e8", "e9", "e"], ["e7", "e8", "e9", "e"], ["e1", "e2"])
-    tumbling = Report().with_tumbling_window(Duration.seconds(5)).with_timestamp_field("ts", unit="s")
-    with driver(topology(tumbling)) as running:
-        assert contents(committed(running, events)) == [["e1", "e2"], ["e3", "e4", "e5", "e6"], ["e7", "e8", "e9", "e"]]
-
-
 def test_no_window_is_evaluated_again_after_a_crash():
     """W42, W43: five minutes that slide every minute, and a crash after the second window."""
     bolt = Report().with_window(Duration.minutes(5), Duration.minutes(1)).with_timestamp_field("ts", unit="s")
@@ -84,44 +61,6 @@ def test_no_window_is_evaluated_again_after_a_crash():
         assert running.emitted("w", txid) == [
             ("23:58:00", "0:03:00", ["e1", "e2", "e3", "e4", "e5", "e6"], ["e5", "e6"], [])
         ]
-
-
-class SlidingSum(BaseWindowedBolt):
-    fields = ("sum",)
-    state = KeyedState("running", {"name": str}, {"sum": int})
-
-    def prepare(self, context, collector):
-        self.collector, self.sums = collector, context.state("running")
-
-    def execute(self, window):
-        change = sum(one[0] for one in window.getNew()) - sum(one[0] for one in window.getExpired())
-        self.collector.emit(self.sums.update("sum", lambda old: (old or 0) + change))
-
-
-class TumblingAverage(BaseWindowedBolt):
-    fields = ("avg",)
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        values = [one["sum"] for one in window.get()]
-        self.collector.emit(sum(values) // len(values))
-
-
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_sliding_window_topology_of_storm(size):
-    """W25: the sum of the last 30 integers, every 10; the average of three such sums."""
-    builder = TransactionalTopologyBuilder("t", "integer", FeedSpout({"s1": ("value",)}))
-    builder.set_bolt("slidingsum", SlidingSum().withWindow(Count(30), Count(10)), 1).shuffleGrouping("integer", "s1")
-    builder.set_bolt("tumblingavg", TumblingAverage().withTumblingWindow(Count(3)), 1).shuffleGrouping("slidingsum")
-    values = list(range(1, 101))
-    with driver(builder.build_topology()) as running:
-        for i in range(0, 100, size):
-            running.commit(running.feed({"s1": [(value,) for value in values[i : i + size]]}))
-        sums = [sum(range(max(1, end - 29), end + 1)) for end in range(10, 101, 10)]
-        assert running.emitted("slidingsum") == [(one,) for one in sums]
-        assert running.emitted("tumblingavg") == [(sum(sums[i : i + 3]) // 3,) for i in (0, 3, 6)]
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -210,23 +149,12 @@ def test_late_tuples_of_a_failed_attempt_are_not_reported():
         assert [row[-1] for row in running.late("w")] == [("e", 2)]
 
 
-class OfBoth(WindowedBolt):
-    fields = ("rows",)
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        self.collector.emit([f"{one.source_component}/{one.source_stream}:{one['id']}" for one in window])
-
-
 def test_inputs_with_different_fields_are_told_apart_and_late_ones_have_all_fields():
     """W10."""
-    bolt = OfBoth().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
-    spout = FeedSpout({"s1": ("id", "ts"), "s2": ("ts", "price", "id")})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
-    declarer = builder.set_bolt("w", bolt.with_late_tuple_stream("late"))
-    declarer.global_grouping("feed", "s1").global_grouping("feed", "s2")
+    origins = lambda window: [[f"{one.source_component}/{one.source_stream}:{one['id']}" for one in window]]  # noqa: E731
+    bolt = Emitting("rows", origins).with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    streams = {"s1": ("id", "ts"), "s2": ("ts", "price", "id")}
+    builder = fed_bolt("w", bolt.with_late_tuple_stream("late"), streams)
     with driver(builder.build_topology()) as running:
         running.commit(running.feed({"s1": [("a", 3), ("b", 19)], "s2": [(4, 1.5, "c"), (19, 2, "d")]}))
         assert running.emitted("w", 1) == [(["feed/s1:a", "feed/s2:c"],)]
@@ -460,42 +388,31 @@ def dead_letters(running):
     return DeadLettersView(running.data_dir).to_pylist()
 
 
-class Values(WindowedBolt):
-    fields = ("values",)
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        self.collector.emit([repr(one["value"]) for one in window])
-
-
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_values_of_any_type_are_buffered(parallelism):
     values = [1, "1", 1.5, (1, "x"), {"a": [None]}, None, b"x", EPOCH]
-    made = topology(Values().with_tumbling_window(Count(8)), fields=("value",), parallelism=parallelism)
+    bolt = Emitting("values", lambda window: [[repr(one["value"]) for one in window]])
+    made = topology(bolt.with_tumbling_window(Count(8)), fields=("value",), parallelism=parallelism)
     with driver(made) as running:
         assert committed(running, [(value,) for value in values[:4]]) == []
         assert committed(running, [(value,) for value in values[4:]]) == [(list(map(repr, values)),)]
 
 
-class Slices(WindowedBolt):
-    fields = ("size", "ends", "all", "new", "some")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        content = window.get()
-        ends = [content[0]["id"], content[-1]["id"]]
-        self.collector.emit(len(content), ends, ids(window), ids(window.get_new()), ids(content[5:1:-2]))
+def slices(window):
+    content = window.get()
+    ends = [content[0]["id"], content[-1]["id"]]
+    return len(content), ends, ids(window), ids(window.get_new()), ids(content[5:1:-2])
 
 
 @pytest.mark.parametrize("number", [1, 3, 1000])
 def test_windows_beyond_the_memory_limit_are_read_in_pages(number, monkeypatch):
     """W44, U23."""
     monkeypatch.setattr("txstorm.windows.buffer.PAGE", 4)
-    bolt = Slices().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    bolt = (
+        Emitting("size ends all new some", slices)
+        .with_window(Duration.seconds(20), Duration.seconds(10))
+        .with_timestamp_field("ts", unit="s")
+    )
     every = [(i, i // 3 + 1) for i in range(60)]
     with driver(topology(bolt.with_persistence().with_max_events_in_memory(number))) as running:
         assert committed(running, every[:40]) == [(30, [0, 29], list(range(30)), list(range(30)), [5, 3])]

@@ -2,8 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-from txstorm import TransactionalTopologyBuilder, WindowedBolt
-from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+from fed import fed_bolt
+
+from txstorm import WindowedBolt
+from txstorm.testing import ManualClock, TopologyTestDriver
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORKED_EXAMPLES = [
@@ -45,16 +47,9 @@ class Report(WindowedBolt):
 
 
 def topology(bolt, streams=("s1",), *, parallelism=1, group="global", fields=("id", "ts"), settings=None, opaque=False):
-    spout = FeedSpout(dict.fromkeys(streams, fields), opaque=opaque)
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
-    builder.set_settings(settings or {})
-    declarer = builder.set_bolt("w", bolt, parallelism)
-    for name in streams:
-        if group == "global":
-            declarer.global_grouping("feed", name)
-        else:
-            declarer.fields_grouping("feed", name, [group])
-    return builder.build_topology()
+    by = [] if group == "global" else [group]
+    builder = fed_bolt("w", bolt, dict.fromkeys(streams, fields), by, parallelism, opaque=opaque)
+    return builder.set_settings(settings or {}).build_topology()
 
 
 def driver(made, start=0, **options):

@@ -1,4 +1,7 @@
-"""Worlds with a windowed bolt: the sink holds each window that the model fires once, in the model's order of txids."""
+"""Worlds with a windowed bolt: the sink holds each window that the model fires once, in the model's order of txids.
+
+A bolt with a state counts the windows and tuples of each unit; so it has seen each window once.
+"""
 
 import json
 import random
@@ -8,7 +11,8 @@ from window_schedules import duration, extent, micros, time, window_rules
 from windows_model import Model
 from world_bolts import Record, recorded
 
-from txstorm import WindowedBolt
+from txstorm import StatefulWindowedBolt, WindowedBolt
+from txstorm.results.read import read_state
 from txstorm.simulation.topologies.kind import WorldKind
 
 FIELDS = ("unit", "part", "at", "id")
@@ -29,7 +33,7 @@ class Report(WindowedBolt):
         self.context, self.collector = context, collector
 
     def execute(self, window):
-        unit = self.context.task if window.key is None else window.key
+        unit = self.unit_of(window)
         ids = [[one["id"] for one in some] for some in (window.get(), window.get_new(), window.get_expired())]
         assert [one["id"] for one in window] == ids[0]
         assert window.table.column("id").to_pylist() == ids[0]
@@ -38,9 +42,25 @@ class Report(WindowedBolt):
         assert all(one.source_component == "feed" and one["unit"] == unit for one in window)
         self.collector.emit(unit, micros(window.start), micros(window.end), *ids, window.first, window.final)
 
+    def unit_of(self, window):
+        return self.context.task if window.key is None else window.key
 
-def bolt_of(rules, rng):
-    bolt = Report()
+
+class StatefulReport(Report, StatefulWindowedBolt):
+    key_type = str
+
+    def init_state(self, state):
+        self.counts = state
+
+    def execute(self, window):
+        super().execute(window)
+        unit = str(self.unit_of(window))
+        windows, tuples = self.counts.get(unit, (0, 0))
+        self.counts.put(unit, (windows + 1, tuples + len(window.get())))
+
+
+def bolt_of(rules, rng, *, stateful=False):
+    bolt = StatefulReport().with_persistence() if stateful else Report()
     if rules.gap is not None:
         gap = rules.gap
         bolt.with_session_window(lambda one: duration(gap(one["id"])))
@@ -76,6 +96,7 @@ class WindowsWorld(WorldKind):
         self.rules.inputs = min(self.rules.inputs, 2)
         self.bolt_seed = rng.randrange(1000)
         self.tasks = rng.choice([1, 2]) if self.rules.keyed else 2
+        self.stateful = rng.random() < 0.4
 
     def __init__(self, rng):
         super().__init__(rng)
@@ -86,7 +107,8 @@ class WindowsWorld(WorldKind):
         return {f"s{i}": FIELDS for i in range(self.rules.inputs)}
 
     def build(self, builder, world):
-        declarer = builder.set_bolt("w", bolt_of(self.rules, random.Random(self.bolt_seed)), self.tasks)
+        bolt = bolt_of(self.rules, random.Random(self.bolt_seed), stateful=self.stateful)
+        declarer = builder.set_bolt("w", bolt, self.tasks)
         for name in self.streams:
             if self.rules.keyed:
                 declarer.fields_grouping("feed", name, ["unit"])
@@ -109,11 +131,14 @@ class WindowsWorld(WorldKind):
         return rows
 
     def check(self, batches, data_dir):
-        model = Model(self.rules)
+        model, counts = Model(self.rules), {}
         found = recorded(data_dir)
         for batch in batches:
             rows = [(micros(at), int(name[1:]), part, unit, id) for name, (unit, part, at, id) in batch.rows]
             late, fired = model.transaction(batch.txid, batch.stamp, rows)
+            for one in fired:
+                windows, tuples = counts.get(str(one.unit), (0, 0))
+                counts[str(one.unit)] = windows + 1, tuples + len(one.content)
             expected = sorted(
                 [one.unit, one.start, one.end, one.content, one.new, one.expired, one.first, one.final] for one in fired
             )
@@ -124,4 +149,8 @@ class WindowsWorld(WorldKind):
                 return f"txid {batch.txid} of {self.rules} has {got.get('late')} late, not {late}"
         if extra := found.keys() - {batch.txid for batch in batches}:
             return f"the sink has rows of {extra}"
+        if self.stateful:
+            rows = read_state(data_dir, "w").to_pylist()
+            if (state := {row["key"]: tuple(json.loads(row["value"])["t"]) for row in rows}) != counts:
+                return f"the state has {state}, not {counts}"
         return None

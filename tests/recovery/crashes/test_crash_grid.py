@@ -5,7 +5,6 @@ test_crash_cells.py covers other kinds of faults, sources that change afterwards
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
 from itertools import cycle, islice
@@ -14,6 +13,7 @@ import pytest
 from crash_cells import POINTS
 from recovery_cases import KILLED, finish, long_if, ran, start, strike
 from scenarios.words import SPOUTS, TXIDS
+from seeded import seeded
 
 from txstorm import faults
 
@@ -185,9 +185,7 @@ def test_killed_while_dead_letters_are_skipped(crash, undisturbed, fault, spout)
 
 @pytest.mark.parametrize("spout", long_if(lambda spout: spout != "opaque", SPOUTS))
 def test_killed_at_any_moment_again_and_again(ends_as_undisturbed, data_dir, spout):
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     argv = [data_dir, "--spout", spout, "--txids", 30]
     statuses, latest = [], 0.8
     for _ in range(15):

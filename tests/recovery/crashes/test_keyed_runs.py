@@ -1,7 +1,8 @@
-"""Runs with collections and times to live: each txid matches the model after kills, replays and ledger moves."""
+"""Runs with collections and times to live: each txid matches the model after crashes and replays."""
 
 import pytest
-from recovery_cases import check, ended, ends, killed
+from crashes import crashing
+from recovery_cases import check, ended
 from scenarios.shelf import KINDS, batches, expected, made, topology
 from watched import Shelf
 
@@ -19,28 +20,27 @@ from txstorm.testing import TopologyTestDriver
 TXIDS = 12
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
-    ("fault", "kind"),
+    ("point", "nth", "kind"),
     [
-        pytest.param("p5.staged.before:kill:13", "partitioned", marks=pytest.mark.long),
-        ("p5.staged.after:kill:11", "planned"),
-        ("p6.before:kill:4", "partitioned"),
-        ("p6.after:kill:4", "planned"),
-        ("p7.2.written:kill:4", "partitioned"),
-        pytest.param("p7.5.written:kill:4", "planned", marks=pytest.mark.long),
+        ("p5.staged.before", 13, "partitioned"),
+        ("p5.staged.after", 11, "planned"),
+        ("p6.before", 4, "partitioned"),
+        ("p6.after", 4, "planned"),
+        ("p7.2.written", 4, "partitioned"),
+        ("p7.5.written", 4, "planned"),
     ],
 )
-def test_killed_and_replayed_with_other_numbers(data_dir, shelf, fault, kind):
+def test_crashed_and_replayed_with_other_numbers(data_dir, shelf, point, nth, kind):
     numbers = list(range(1, 2 * TXIDS + 1))
     others = [*numbers[:6], 66, 67, *numbers[8:]]
-    shelf.write(others)
-    argv = [data_dir, shelf.path, kind, TXIDS]
-    killed(fault, *argv, scenario="keyed")
-    decided = fault.startswith(("p6.after", "p7"))
+    keyed = topology(KINDS[kind](shelf.write(others)), max_group_txids=1)
+    with crashing(point, nth):
+        ended(keyed, data_dir, until_txid=TXIDS)
+    decided = point.startswith(("p6.after", "p7"))
 
     shelf.write(others if decided else numbers)
-    ends(*argv, scenario="keyed")
+    ended(keyed, data_dir, until_txid=TXIDS)
     check(data_dir, TXIDS)
     found = batches(data_dir, TXIDS)
     assert [n for _, _, part in found for n in part] == (others if decided else numbers)

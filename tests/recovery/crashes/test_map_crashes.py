@@ -19,9 +19,18 @@ pytestmark = pytest.mark.integration
 
 # Table 1 is ``changes/counts``, tables 2 and 3 are maps; in P0 they come after ``state/counts``.
 PUTS = ["p7.2.before", "p7.2.written", "p7.3.before", "p7.3.written"]
+ONCE = ["p5.staged.after", "p6.before", "p6.after", *PUTS, "p8.before"]
+CRASHES = [
+    ["p0.3.raised:kill:1"],
+    *([f"{point}:kill:2"] for point in ONCE),
+    # again while maps are rolled forward
+    *(["p6.after:kill:2", f"{point}:kill:1"] for point in ("p0.4.raised", "p7.2.written", "p7.3.before", "p8.before")),
+    # between two maps every time
+    [*["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1"],
+]
 
 
-def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -> None:
+def killed_and_started_again(place: Path, spout: str, url: str, crashes: list[str]) -> None:
     argv = [place / "data", "--spout", spout, "--tables", 1, "--maps", url]
     for fault in crashes:
         killed(fault, *argv)
@@ -32,22 +41,9 @@ def killed_and_started_again(place: Path, spout: str, url: str, *crashes: str) -
     assert map_rows(url) == expected_map_rows(spout)
 
 
-@pytest.mark.parametrize(
-    ("fault", "spout"),
-    list(zip(["p0.3.raised", "p5.staged.after", "p6.before", "p6.after", *PUTS, "p8.before"], cycle(SPOUTS))),
-)
-def test_killed_around_the_puts_and_started_again(place, maps, fault, spout):
-    nth = 1 if fault.startswith("p0") else 2
-    killed_and_started_again(place, spout, maps, f"{fault}:kill:{nth}")
-
-
-@pytest.mark.parametrize("fault", ["p0.4.raised", "p7.2.written", "p7.3.before", "p8.before"])
-def test_killed_again_while_maps_are_rolled_forward(place, maps, fault):
-    killed_and_started_again(place, "opaque", maps, "p6.after:kill:2", f"{fault}:kill:1")
-
-
-def test_killed_between_two_maps_every_time(place, maps):
-    killed_and_started_again(place, "memory", maps, *["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1")
+@pytest.mark.parametrize(("crashes", "spout"), list(zip(CRASHES, cycle(SPOUTS))))
+def test_killed_around_the_puts_and_started_again(place, maps, crashes, spout):
+    killed_and_started_again(place, spout, maps, crashes)
 
 
 @pytest.mark.parametrize("crashes", [["p7.2.written:kill:2"], ["p7.3.before:kill:1", "p7.3.written:kill:1"]])
@@ -55,7 +51,7 @@ def test_killed_around_the_puts_into_postgres(place, postgres, crashes):
     schema = "_".join(one.partition(":")[0].replace(".", "_") for one in crashes)
     postgres.sql(f"CREATE SCHEMA {schema}")
     url = f"{postgres.url}?options=-csearch_path%3D{schema}"
-    killed_and_started_again(place, "opaque", url, *crashes)
+    killed_and_started_again(place, "opaque", url, crashes)
 
 
 def test_a_decided_group_is_rolled_forward_before_anything_is_planned(data_dir, maps):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recovery_cases import check, ended, open_books, struck, sums
+from crashes import crashing
+from recovery_cases import check, ended, open_books, sums
 from watched import SETTINGS, Diary, Gathering, Keep, PlannedSpout, Watched, at, raising
 
 from txstorm import Committer, FailedException, KeyedState, TransactionalTopologyBuilder, run
@@ -51,7 +52,7 @@ def counts(data_dir: Path) -> dict[int, list[int]]:
 )
 def test_item_62_restart(make_engine, data_dir, kind, after):
     spout = kind({0: ["a", "b", "c", "d"], 1: ["d", "c"]}, ["word"], take=3)
-    with struck("p6.before:raise:3"):
+    with crashing("p6.before", 3):
         run(counting(spout), engine=make_engine(), data_dir=data_dir).awaitTermination()
     assert counts(data_dir) == {1: [5, 0], 2: [1, 0]}
 
@@ -83,7 +84,7 @@ class Numbers(PlannedSpout):
 
 def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_nobody_asks(make_engine, watch):
     diary, settings = watch.diary, {"max_spout_pending": 4, "max_pack_txids": 2, **ONE_GROUP}
-    with struck("p5.before:raise:3"):
+    with crashing("p5.before", 3):
         watch.start(Numbers(diary), make_engine(), **settings).awaitTermination()
     with open_books(watch.data_dir) as books:
         assert books.currtx() == 3
@@ -114,7 +115,7 @@ def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_
 
 def test_until_txid_also_ends_before_transactions_that_are_stored(watch):
     settings = {"max_spout_pending": 8, "max_pack_txids": 2, **ONE_GROUP}
-    with struck("p5.before:raise:2"):
+    with crashing("p5.before", 2):
         watch.start(Numbers(watch.diary), **settings).awaitTermination()
     for until in (3, 3, 4):
         watch.ends(Numbers(watch.diary), until_txid=until, **settings)
@@ -149,7 +150,7 @@ def test_item_65_a_crash_between_the_state_and_currtx_counts_nothing_twice(data_
         builder.set_committer_bolt("value", Value(diary)).global_grouping("spout")
         return builder.build_topology().with_settings({**SETTINGS, **ONE_GROUP})
 
-    with struck(f"{point}:raise:2"):
+    with crashing(point, 2):
         ended(topology(), data_dir)
     with open_books(data_dir) as books:
         assert books.currtx() == 2
@@ -183,7 +184,7 @@ def test_item_66_a_committer_that_finished_in_vain_finishes_again_with_the_same_
 
 
 def test_item_66_also_when_the_attempt_died_with_its_process(watch):
-    with struck("p6.before:raise:2"):
+    with crashing("p6.before", 2):
         watch.ends(numbers(MemoryTransactionalSpout), **ONE_GROUP)
     watch.ends(numbers(MemoryTransactionalSpout), **ONE_GROUP)
 

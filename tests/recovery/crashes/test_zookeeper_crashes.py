@@ -12,9 +12,9 @@ from scenarios.words import SPOUTS
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from servers.zookeeper import is_write
+from spout_samples import PartitionedSpout
 from watched import Diary, Endless, Watch, watched_topology
 
-from txstorm import PartitionedCoordinator, PartitionedEmitter, PartitionedTransactionalSpout
 from txstorm.clients.zookeeper.operations import Verify
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.errors import FencedError
@@ -176,19 +176,11 @@ def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(watch, b
 # -- what is written ------------------------------------------------------------------------------------------------
 
 
-class Numbers(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
+class Numbers(PartitionedSpout):
     """A user-defined partitioned spout: each partition emits two numbers per transaction."""
-
-    fields = ("n",)
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return self
 
     def num_partitions(self):
         return self.partitions

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from seeded import seeded
 
 from txstorm import BasicBolt, FailedException, TransactionalTopologyBuilder, run
 from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters
@@ -120,9 +120,7 @@ def test_records_that_the_source_refuses_are_input_rows(tmp_path, data_dir):
 
 def test_replays_do_not_count_twice(tmp_path):
     """Random replays, including ahead of commit order, do not change the txid at which the run ends."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     for number in range(6):
         numbers = [n if chance.random() < 0.8 else -n for n in range(1, 61)]
         fails = set(chance.sample(range(1, 21), 6))
@@ -132,17 +130,16 @@ def test_replays_do_not_count_twice(tmp_path):
         handle = started(
             numbers, data, fails, take=3, max_dead_letters=limit, max_group_txids=chance.choice([1, 2, 64])
         )
-        where = f"seed {seed}, case {number}"
         if len(bad) <= limit:
             with warnings.catch_warnings(record=True):
                 handle.awaitTermination(60)
-            assert left_out(data) == sorted(bad), where
+            assert left_out(data) == sorted(bad), number
             continue
         with pytest.raises(TooManyDeadLetters):
             handle.awaitTermination(60)
         exceeds = (numbers.index(bad[limit]) // 3) * 3
-        assert left_out(data) == sorted(n for n in numbers[:exceeds] if n < 0), where
-        assert kept(data) == [n for n in numbers[:exceeds] if n > 0], where
+        assert left_out(data) == sorted(n for n in numbers[:exceeds] if n < 0), number
+        assert kept(data) == [n for n in numbers[:exceeds] if n > 0], number
 
 
 def test_sums_follow_the_txids_whatever_was_tried_before():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from recovery_cases import ended
+from seeded import seeded
 from spouts_recording import Recorder
 
 from txstorm import CompositeSpout, TransactionalTopologyBuilder
@@ -173,9 +173,7 @@ class Pieces(Recorder):
 
 def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch):
     """Random malformed CSV: each record is either emitted or refused, exactly once, at any batch size."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     pieces = [b"a", b'"', b",", b"\n", b"\r\n", b"\xff", b'""', b',"', b'",', b"1,2\n", b'"x\ny",z\n', b"7,8\n"]
     path = tmp_path / "a.csv"
     formats = (
@@ -195,14 +193,12 @@ def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkey
                     assert Position(str(path), piece.stop).offset > offset
                     offset = piece.stop
                 seen.add(repr((found.rows, found.refused)))
-            assert len(seen) == 1, f"seed {seed}, file {number}, {type(chosen).__name__}: {path.read_bytes()!r}: {seen}"
+            assert len(seen) == 1, f"file {number}, {type(chosen).__name__}: {path.read_bytes()!r}: {seen}"
 
 
 def test_good_tables_lose_nothing_beside_bad_records(tmp_path):
     """All valid rows, written by the csv module, are read, even with malformed records in between."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     pieces = ["a", '"', ",", "\n", "\r\n", "é", " ", "0", '""']
     good, text = [], io.BytesIO()
     for number in range(300):
@@ -215,4 +211,4 @@ def test_good_tables_lose_nothing_beside_bad_records(tmp_path):
         good.append(tuple(row))
     (tmp_path / "a.csv").write_bytes(b"x,y\n" + text.getvalue())
     handle = kept(FileSpout(tmp_path / "a.csv", max_batch_rows=70), tmp_path / "data", {"x": str, "y": str})
-    assert rows(handle, "x", "y") == sorted(good), f"seed {seed}"
+    assert rows(handle, "x", "y") == sorted(good)

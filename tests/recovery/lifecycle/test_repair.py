@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from crashes import crashing
 from drivers import assert_as_undisturbed
-from recovery_cases import eventually, struck
+from recovery_cases import eventually
 
 from txstorm.errors import BlockedError, HeldError, InputError, TableCorrupt
 from txstorm.ledger.open import open_ledger
@@ -15,9 +16,9 @@ from txstorm.operations.repair import abandon
 from txstorm.operations.status import read_inspection, read_status
 
 
-def decided(go, fault: str = "p6.after:raise:3") -> None:
+def decided(go, point: str = "p6.after") -> None:
     """Run until the process fails with a decided group, txid 3 alone."""
-    with struck(fault):
+    with crashing(point, 3):
         go(until_txid=5, settings={"max_spout_pending": 1}).awaitTermination()
 
 
@@ -43,7 +44,7 @@ def test_an_abandoned_group_is_processed_again_once(go, data_dir):
 
 
 def test_a_group_that_one_table_has_cannot_be_abandoned_but_is_rolled_forward(go, data_dir):
-    decided(go, "p7.2.before:raise:3")
+    decided(go, "p7.2.before")
     text = "txids 3-3 are published in table changes/seen and cannot be abandoned.*only a rewind to before txid 3"
     with pytest.raises(InputError, match=text):
         abandon(data_dir, 3)

@@ -1,19 +1,18 @@
 """Rewinds to every txid, with kills at every step; runs then continue as if later transactions had never existed."""
 
 import json
-import random
 import shutil
 from itertools import cycle
 
 import pytest
 from recovery_cases import content, ends, killed, long_if, open_books
 from scenarios.words import SPOUTS, TXIDS
+from seeded import seeded
 from watched import ShelfSpout
 
 import txstorm
 from txstorm import faults, rewind
 from txstorm.books.rewind import Rewind
-from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, HeldError, InputError, StateError
 from txstorm.ledger.paths import REWIND
 from txstorm.operations.rebuild_ledger import recover
@@ -140,15 +139,13 @@ def test_a_rewind_includes_tables_created_by_a_killed_start(data_dir):
 
 def test_random_rewinds_of_a_changing_opaque_source(data_dir, watch, shelf):
     """Random rewinds of an opaque source with changing rows give the content of a model in plain Python."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     rows = [chance.randrange(10) for _ in range(10)]
     for timeline_ in range(3):
         watch.ends(ShelfSpout(shelf.write(rows)))
         for txid in range(len(rows) // 2 + 1):
             found = [row["n"] for row in cut(data_dir, txid)["sinks/numbers"]]
-            assert sorted(found) == sorted(rows[: 2 * txid]), (seed, timeline_, txid)
+            assert sorted(found) == sorted(rows[: 2 * txid]), (timeline_, txid)
         assert cut(data_dir)["state/total"] == [{"n": sum(rows)}]
         back = chance.randrange(len(rows) // 2)
         rewind(data_dir, to_txid=back)
@@ -210,17 +207,14 @@ def test_what_is_refused(copied, place):
     assert timeline(data_dir) == timeline(place / "copy") == 0
 
 
-def test_a_pending_rewind_is_shown(copied, capsys):
+def test_a_pending_rewind_is_shown(copied, command):
     data_dir, _ = copied()
-    assert execute(["inspect", str(data_dir), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rewind"] is None
+    assert command.json("inspect", data_dir)["rewind"] is None
     killed("rewind.2.restored:kill:1", data_dir, "--rewind", 5)
-    assert execute(["inspect", str(data_dir), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["rewind"]
+    found = command.json("inspect", data_dir)["rewind"]
     assert (found["txid"], found["timeline"]) == (5, 1)
     assert [one["restored"] for one in found["tables"]] == [True] * 2 + [False] * (TABLES - 2)
-    assert execute(["inspect", str(data_dir)]) == 0
-    assert "is not restored yet" in capsys.readouterr().out
+    assert "is not restored yet" in command.printed("inspect", data_dir)
 
 
 def test_the_form_in_the_ledger(copied):
@@ -236,12 +230,11 @@ def test_the_form_in_the_ledger(copied):
         rewind(data_dir, 3)
 
 
-def test_the_command(copied, capsys):
+def test_the_command(copied, command):
     data_dir, _ = copied()
-    assert execute(["rewind", str(data_dir), "--to-txid", "5"]) == 2
-    assert "nothing was undone; add --yes" in capsys.readouterr().err
-    assert execute(["rewind", str(data_dir), "--to-txid", "5", "--yes"]) == 0
-    assert capsys.readouterr().out == "crash: txids 6-8 are undone; the next start continues with 6\n"
-    assert execute(["rewind", str(data_dir), "--to-txid", "4", "--yes", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    refused = command("rewind", data_dir, "--to-txid", 5)
+    assert (refused.code, "nothing was undone; add --yes" in refused.err) == (2, True)
+    said = command.printed("rewind", data_dir, "--to-txid", 5, "--yes")
+    assert said == "crash: txids 6-8 are undone; the next start continues with 6\n"
+    found = command.json("rewind", data_dir, "--to-txid", 4, "--yes")
     assert (found["taken_back"], found["timeline"], len(found["tables"])) == ([5, 5], 2, TABLES)

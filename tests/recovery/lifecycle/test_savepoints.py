@@ -11,7 +11,6 @@ from scenarios.words import SPOUTS, TXIDS, spout, topology
 import txstorm
 from txstorm import run
 from txstorm.books.savepoint import Savepoint, kept_versions
-from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, InputError, LedgerCorrupt, StateError, TableCorrupt
 from txstorm.ledger.paths import savepoint_path
 from txstorm.operations.move_ledger import copy_ledger
@@ -145,16 +144,12 @@ def test_the_form_in_the_ledger(data):
         Savepoint.from_json({**document, "txid": 1, "more": 2})
 
 
-def test_the_command(data, capsys):
-    def command(*arguments):
-        assert execute([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-    made = command("savepoint", "create", str(data), "two", "--txid", "2")
+def test_the_command(data, command):
+    made = command.json("savepoint", "create", data, "two", "--txid", 2)
     assert (made["name"], made["txid"], made["timeline"]) == ("two", 2, 0)
-    assert [one["name"] for one in command("savepoint", "list", str(data))["savepoints"]] == ["one", "two"]
+    assert [one["name"] for one in command.json("savepoint", "list", data)["savepoints"]] == ["one", "two"]
     new = data.with_name("new")
-    assert command("savepoint", "restore", str(data), "two", str(new), "--topology", "trial") == {
+    assert command.json("savepoint", "restore", data, "two", new, "--topology", "trial") == {
         "topology": "trial",
         "data_dir": str(new),
         "savepoint": "two",
@@ -162,7 +157,7 @@ def test_the_command(data, capsys):
         "tables": ["changes/counts", "changes/totals", "sinks/words"],
         "outside": [],
     }
-    assert command("savepoint", "delete", str(data), "two")["txid"] == 2
-    for words, code in ((("list", str(data)), 0), (("delete", str(data), "one"), 0), (("delete", str(data), "one"), 2)):
-        assert execute(["savepoint", *words]) == code
-    assert "no savepoint 'one'; it has none" in capsys.readouterr().err
+    assert command.json("savepoint", "delete", data, "two")["txid"] == 2
+    command.printed("savepoint", "list", data)
+    command.printed("savepoint", "delete", data, "one")
+    assert "no savepoint 'one'; it has none" in command.refused("savepoint", "delete", data, "one")

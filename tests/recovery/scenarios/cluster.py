@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from watched import Diary, Gathering
+from watched import Diary
 
-from txstorm import BasicBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -67,23 +68,13 @@ class Hampered(BasicBolt):
         return True
 
 
-class Seen(Gathering, Committer):
-    """A committer that counts numbers."""
-
-    seen = KeyedState("seen", key={"n": int}, value={"times": int})
-
-    def finish_batch(self):
-        for number in self.taken:
-            self.context.state("seen").update(number, lambda old: (old or 0) + 1)
-
-
 def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
     """Build the topology: transaction N has the numbers 4N - 4 to 4N - 1, in two partitions."""
     numbers = [range(part, 4 * txids, 2) for part in (0, 1)]
     spout = MemoryTransactionalSpout([list(part) for part in numbers], "n", take=2)
     builder = TransactionalTopologyBuilder("cluster", "numbers", spout, 2)
     builder.set_bolt("hampered", Hampered(Diary(diary), troubles), 2).fields_grouping("numbers", ["n"])
-    builder.set_bolt("seen", Seen(), 2).fields_grouping("hampered", ["n"])
+    builder.set_bolt("seen", CountByKey({"n": int}, "seen", count="times"), 2).fields_grouping("hampered", ["n"])
     builder.set_bolt("rows", DeltaSink("rows", {"n": int})).global_grouping("hampered")
     settings = {"min_interval": 0.1, "max_pack_txids": 2, "retry_backoff": 0.05, "retry_backoff_max": 0.5}
     return builder.set_settings(settings).build_topology()

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from crash_cells import AFTER, BEFORE, PARTITIONS, Plan, word
+from spout_samples import OpaquePartitionedSpout, PartitionedSpout
 from watched import Gathering
 
 from scenarios.words import Counts, memory_spout, run_to_end
-from txstorm import (
-    Committer,
-    KeyedState,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from txstorm import Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.bolts import Map
 from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import FileSpout, OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
@@ -111,16 +103,10 @@ def _following(last: Any) -> list[int]:
     return [start, min(start + BEFORE.take, BEFORE.size)]
 
 
-class Tasks(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
+class Tasks(PartitionedSpout):
     """A partitioned spout, planned by its tasks, as in Storm."""
 
     fields = tuple(COLUMNS)
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return self
 
     def num_partitions(self):
         return len(PARTITIONS)
@@ -135,13 +121,10 @@ class Tasks(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEm
             collector.emit(partition, offset, 0, word(partition, offset, 0))
 
 
-class OpaqueTasks(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
+class OpaqueTasks(OpaquePartitionedSpout):
     """An opaque partitioned spout, planned by its tasks."""
 
     fields = tuple(COLUMNS)
-
-    def emitter(self, context):
-        return self
 
     def num_partitions(self):
         return len(PARTITIONS)

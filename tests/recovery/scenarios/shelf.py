@@ -1,8 +1,7 @@
 """Topologies over a shelf: a source in a file that tests rewrite between two starts.
 
-- ``shelf DATA_DIR SHELF DIARY KIND UNTIL`` runs the watched topology;
-- ``keyed DATA_DIR SHELF KIND UNTIL`` runs one with collections and times to live; `expected` computes its result for
-  any numbers.
+``shelf DATA_DIR SHELF DIARY KIND UNTIL`` runs the watched topology. `topology` builds one with collections and times to
+live, and `expected` computes its result for any numbers.
 """
 
 from __future__ import annotations
@@ -156,9 +155,3 @@ def watch(data_dir: str, shelf: str, diary: str, kind: str, until: str) -> None:
         KINDS[kind](Shelf(Path(shelf))), Diary(Path(diary)), max_group_txids=1, max_spout_pending=4, max_pack_txids=2
     )
     run(topology, engine="local", data_dir=data_dir, until_txid=int(until)).awaitTermination()
-
-
-def keep_keyed(data_dir: str, shelf: str, kind: str, until: str) -> None:
-    """Run the topology of this module up to a txid."""
-    made = topology(KINDS[kind](Shelf(Path(shelf))), max_group_txids=1)
-    run(made, engine="local", data_dir=data_dir, until_txid=int(until)).awaitTermination()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from drivers import Drive, assert_as_undisturbed, published
+from kazoo.client import KazooClient
 from recovery_cases import eventually, open_books
 from scenarios.endless import life
 from watched import Diary
@@ -21,6 +23,7 @@ from txstorm.errors import DataDirectoryError, FencedError, HeldError, TxstormEr
 from txstorm.ledger.lease import FileLease
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
 from txstorm.operations.lifecycle import deactivate, kill
 from txstorm.operations.status import read_status
 from txstorm.runtime.handle import RunHandle
@@ -230,37 +233,47 @@ def fenced(handle: RunHandle) -> str:
     return str(caught.value)
 
 
-def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, data_dir, lock):
-    def lose(txid: int) -> None:
-        if txid == 4:
-            eventually(
-                lambda: read_status(data_dir)["committed_txid"] == 3
-            )  # the transaction before may still be on its way
-            lock.unlink()
-
-    handle = go(trouble=lose, settings=ALONE)
-    assert "its lock file was removed; another run may lead" in fenced(handle)
-    assert published(data_dir) == {3}
-    with open_books(data_dir) as books:
-        assert (books.currtx(), books.live_intents()) == (4, [])
+def expire(books: Books) -> None:
+    """Expire a ledger's session through a second client with its id and password; wait until the ledger detects it."""
+    ledger = books.ledger
+    assert isinstance(ledger, ZooKeeperLedger)
+    session = ledger._session.session
+    second = KazooClient(ledger._session.hosts, client_id=ledger._session._kazoo.client_id)
+    second.start()
+    second.stop()
+    second.close()
+    eventually(lambda: ledger._session.session != session)
 
 
-def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, data_dir, lock, monkeypatch):
-    real = Books.decide
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("zookeeper", marks=pytest.mark.integration)])
+def test_a_lease_that_is_lost_around_the_decision_ends_the_run_with_nothing_more_decided_or_published(
+    go, data_dir, lock, request, monkeypatch, kind, moment
+):
+    real, options, lose = Books.decide, {"settings": ALONE}, lambda books: lock.unlink()
+    if kind == "zookeeper":
+        ledger = f"zookeeper:{request.getfixturevalue('zookeeper_server').new_chroot()}"
+        options, lose = {"settings": {**ALONE, "zookeeper_session_timeout": 2.0}, "ledger": ledger}, expire
 
     def decide(books: Books, intent: Any) -> None:
+        if intent.last == 6 and moment == "before":
+            lose(books)
         real(books, intent)
         if intent.last == 6:
-            lock.unlink()
+            lose(books)
 
     with monkeypatch.context() as patch:
         patch.setattr(Books, "decide", decide)
-        fenced(go(settings=ALONE))
+        handle = go(**options)
+        said = fenced(handle)
+    assert re.search("the session 0x[0-9a-f]* has ended|its lock file was removed; another run may lead", said)
+    assert handle.committed == 5
     assert published(data_dir) == {5}
     with open_books(data_dir) as books:
-        assert [intent.last for intent in books.live_intents()] == [6]
+        assert books.currtx() == 6
+        assert [intent.last for intent in books.live_intents()] == ([] if moment == "before" else [6])
 
-    go(until_txid=12, settings=ALONE).awaitTermination()  # behind all that was planned
+    go(until_txid=12, **options).awaitTermination()  # behind all that was planned
     assert_as_undisturbed(data_dir, 12)
 
 

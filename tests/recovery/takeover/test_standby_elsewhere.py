@@ -5,18 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from drivers import assert_as_undisturbed, published
-from kazoo.client import KazooClient
-from recovery_cases import eventually, finish, is_frozen, open_books, reaches, start
+from drivers import assert_as_undisturbed
+from recovery_cases import eventually, finish, is_frozen, reaches, start
 from scenarios.fencing import LONG, lead
 from servers.proxy import LossyProxy
 
-from txstorm.books.books import Books
-from txstorm.errors import FencedError
-from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
 from txstorm.storage.tables.history import read_history
 
 pytestmark = pytest.mark.integration
@@ -68,51 +63,10 @@ def test_a_coordinator_frozen_in_its_sweep_removes_no_file_of_the_next(place, zo
         child.kill()
 
 
-# --- sessions, in this process ----------------------------------------------------------------------------------------
+# --- a session, in this process ---------------------------------------------------------------------------------------
 
 
 ALONE = {"max_group_txids": 1, "zookeeper_session_timeout": SESSION}
-
-
-def expire(books: Books) -> None:
-    """Expire a ledger's session through a second client with its id and password; wait until the ledger detects it."""
-    ledger = books.ledger
-    assert isinstance(ledger, ZooKeeperLedger)
-    session = ledger._session.session
-    second = KazooClient(ledger._session.hosts, client_id=ledger._session._kazoo.client_id)
-    second.start()
-    second.stop()
-    second.close()
-    eventually(lambda: ledger._session.session != session)
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_session_that_expires_ends_the_run_with_nothing_decided_or_published(
-    go, data_dir, zookeeper_server, monkeypatch, moment
-):
-    real = Books.decide
-
-    def decide(books: Books, intent: Any) -> None:
-        if intent.last == 6 and moment == "before":
-            expire(books)
-        real(books, intent)
-        if intent.last == 6:
-            expire(books)
-
-    options = {"ledger": f"zookeeper:{zookeeper_server.new_chroot()}", "settings": ALONE}
-    with monkeypatch.context() as patch:
-        patch.setattr(Books, "decide", decide)
-        handle = go(**options)
-        with pytest.raises(FencedError, match=r"the session 0x[0-9a-f]* has ended"):
-            handle.awaitTermination(60)
-    assert handle.committed == 5
-    assert published(data_dir) == {5}
-    with open_books(data_dir) as books:
-        assert books.currtx() == 6
-        assert [intent.last for intent in books.live_intents()] == ([] if moment == "before" else [6])
-
-    go(until_txid=12, **options).awaitTermination()
-    assert_as_undisturbed(data_dir, 12)
 
 
 def test_a_connection_that_comes_back_within_the_session_costs_a_pause(go, data_dir, zookeeper_server):

@@ -1,11 +1,11 @@
 """Bolts that compute partial aggregates, compared with equivalent plain Python."""
 
-import random
 from collections import Counter
 
 import pyarrow as pa
 import pytest
 from bolts_harness import emitted, fields_of, outputs, rows
+from seeded import seeded
 
 from txstorm.bolts import BatchCount, CountBy, Distinct
 from txstorm.engine.arrow import rows_of_batch
@@ -15,9 +15,7 @@ VALUES = ["a", "b", None, "", 1, 2, 2.5, (1, 2), b"x", "1"]
 
 def drawn() -> list[pa.RecordBatch]:
     """Return random record batches whose columns have nullable strings, integers, or values of mixed types."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    draw = random.Random(seed)
+    draw = seeded()
     kinds = [VALUES[:4], VALUES[4:6], VALUES]
     batches = []
     for _ in range(8):

@@ -1,12 +1,12 @@
 """Ready-made basic bolts: Identity, Map, FlatMap, Filter and SplitWords."""
 
-import random
 import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from bolts_harness import emitted, fields_of, outputs, rows
+from seeded import seeded
 
 from txstorm.api.bolt import BasicBolt, takes_batches
 from txstorm.bolts import Filter, FlatMap, Identity, Map, MapBatches, SplitWords
@@ -77,9 +77,7 @@ ALPHABET = "abzXYZ'’ \t.-09\n\x85\u2028éÉİıſKΣς"  # the lower case of s
 
 
 def test_split_words_is_findall_on_the_lower_case_of_every_line():
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    draw = random.Random(seed)
+    draw = seeded()
     texts = ["".join(draw.choices(ALPHABET, k=draw.randrange(12))) for _ in range(500)]
     batches = [rows("line", *texts[:200]), rows("line", *texts[200:])]
     assert outputs(SplitWords("line"), batches) == [

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from short_runs import finished
 
-from txstorm import TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.state import KeyedState
 from txstorm.bolts import CountBy, CountByKey, SumByKey
@@ -27,9 +28,7 @@ def built(bolt: BatchBolt, fields: str, rows: list[Any], grouping: list[str], ta
 
 
 def result(topology: Any, tmp_path: Path, name: str = "table") -> list[tuple[Any, ...]]:
-    handle = run(topology, engine="local", data_dir=tmp_path / "data", available_now=True)
-    handle.awaitTermination()
-    return [tuple(row.values()) for row in handle.state(name).to_pylist()]
+    return [tuple(row.values()) for row in finished(topology, tmp_path / "data").state(name).to_pylist()]
 
 
 def test_count_by_key_counts_tuples(tmp_path: Path):

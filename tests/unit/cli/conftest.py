@@ -1,6 +1,5 @@
 """Fixtures for CLI tests: a directory with a user's module, and functions that run commands in this process."""
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Commands
 
 WORDS = """
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder
@@ -62,25 +62,17 @@ def words(in_tmp: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def txstorm(words: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Return a function that runs a txstorm command in this process and returns (exit code, stdout, stderr)."""
-    from txstorm.cli.main import execute
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = execute(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return command
+def txstorm(words: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Return an object that runs commands of txstorm in this process, in the directory of the user's module."""
+    return Commands(capsys, monkeypatch)
 
 
 @pytest.fixture
-def txstorm_json(txstorm: Callable[..., Any]) -> Callable[..., Any]:
+def txstorm_json(txstorm: Commands) -> Callable[..., tuple[int, dict[str, Any]]]:
     """Return a function that runs a command with ``--json`` and returns (exit code, object of the last output line)."""
 
     def command(*arguments: str) -> tuple[int, dict[str, Any]]:
-        code, out, _ = txstorm(*arguments, "--json")
-        return code, json.loads(out.splitlines()[-1])
+        ended = txstorm(*arguments, "--json")
+        return ended.code, ended.json
 
     return command

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from spout_samples import Pass
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.books.savepoint import SavedTable, Savepoint
@@ -122,18 +123,11 @@ class Forgets(BasicBolt):
         return tuple["n"]
 
 
-class Passes(BasicBolt):
-    fields = ("n",)
-
-    def execute(self, tuple, collector):
-        collector.emit(tuple["n"])
-
-
 def test_a_bolt_that_forgets_to_emit_is_named(tmp_path):
     builder = TransactionalTopologyBuilder("quiet", "numbers", MemoryTransactionalSpout([[1, 2]], "n"))
-    builder.set_bolt("passes", Passes()).shuffle_grouping("numbers")
+    builder.set_bolt("passes", Pass()).shuffle_grouping("numbers")
     builder.set_bolt("forgets", Forgets()).shuffle_grouping("passes")
-    builder.set_bolt("behind", Passes()).shuffle_grouping("forgets")  # has no input: not the cause
+    builder.set_bolt("behind", Pass()).shuffle_grouping("forgets")  # has no input: not the cause
     builder.set_bolt("alone", Forgets()).shuffle_grouping("numbers")  # has no subscribers
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("behind").global_grouping("passes")
     request = Request(engine="local", data_dir=tmp_path / "data", available_now=True)

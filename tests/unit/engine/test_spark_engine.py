@@ -14,14 +14,14 @@ from typing import Any
 import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, program
+from short_runs import CountWords, counting, finished
 
-from txstorm import BasicBolt, BatchBolt, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.clients import spark as client
 from txstorm.engine import spark as engine_module
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import EngineError
-from txstorm.spouts import MemoryTransactionalSpout
 
 # --- sessions, without Java -------------------------------------------------------------------------------------------
 
@@ -237,48 +237,23 @@ def test_cancelling_a_pack_ends_only_its_own_job(spark: Any, tmp_path: Path) -> 
     made.close()
 
 
-class Count(BatchBolt):
-    state = KeyedState("counts", {"word": str}, {"n": int})
-    sink = SinkTable("words", {"word": str})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.words = context, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
-    def finish_batch(self):
-        for word in self.words:
-            self.context.state("counts").update(word, lambda n: (n or 0) + 1)
-            self.context.sink("words").append(word)
-
-
-def counted(data_dir: Path, *words: str, **options: Any) -> Any:
-    """Count words on Spark, two a transaction; return the handle of the run, which has ended."""
-    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([words], ["word"], 2))
-    builder.set_committer_bolt("count", Count(), 2).fields_grouping("words", ["word"])
-    handle = run(builder.build_topology(), data_dir=data_dir, available_now=True, **options)
-    assert handle.awaitTermination(120)
-    return handle
-
-
 def delta_rows(spark: Any, path: Path, *columns: str) -> list[Any]:
     return sorted(map(tuple, spark.read.format("delta").load(str(path)).select(*columns).collect()))
 
 
 @pytest.mark.spark
 def test_a_given_session_is_used_kept_open_and_can_read_the_tables(spark: Any, tmp_path: Path) -> None:
-    handle = counted(tmp_path, "a", "b", "a", spark=spark)
+    handle = finished(counting("aba", CountWords(), tasks=2), tmp_path, "spark", spark=spark)
     assert spark.range(3).count() == 3
     assert delta_rows(spark, tmp_path / "state/counts", "word", "n") == [("a", 2), ("b", 1)]
     changes = delta_rows(spark, tmp_path / "changes/counts", "_txid", "word", "n")
     assert changes == [(1, "a", 1), (1, "b", 1), (2, "a", 2)]
-    assert delta_rows(spark, tmp_path / "sinks/words", "_txid", "word") == [(1, "a"), (1, "b"), (2, "a")]
+    assert delta_rows(spark, tmp_path / "sinks/log", "_txid", "word") == [(1, "a"), (1, "b"), (2, "a")]
     shown = handle.state("counts").as_of(txid=1).to_spark(spark).collect()
     assert sorted((row.word, row.n) for row in shown) == [("a", 1), ("b", 1)]
 
 
 @pytest.mark.spark
 def test_without_a_given_session_the_one_of_the_process_is_shared(spark: Any, tmp_path: Path) -> None:
-    assert counted(tmp_path, "a").committed == 1
+    assert finished(counting("a", tasks=2), tmp_path, "spark").committed == 1
     assert spark.range(3).count() == 3

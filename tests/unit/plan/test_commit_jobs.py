@@ -4,7 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from plan_samples import Batch, Each, Keep, builder, source_diagram, word_count
+from plan_samples import Batch, Each, Keep, builder, word_count
+from topology_samples import source_diagram
 
 from txstorm import MemoryBackend
 from txstorm.api.external import OUTLET_METHODS, MapState, Outlet

@@ -1,5 +1,6 @@
 import pytest
-from plan_samples import branches, builder, source_diagram, word_count
+from plan_samples import branches, builder, word_count
+from topology_samples import source_diagram
 
 from txstorm.bolts import CountByKey
 from txstorm.plan.explain import explain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from spout_samples import Pass
 
 from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
 from txstorm.api.bolt import EVERYWHERE
@@ -55,17 +56,8 @@ class Commit(Collect, Committer):
     pass
 
 
-class Again(BatchBolt, Committer):
-    fields = ("n",)
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.collector = collector
-
-    def execute(self, tuple: Any) -> None:
-        self.collector.emit(tuple["n"])
-
-    def finish_batch(self) -> None:
-        pass
+class Again(Pass, Committer):
+    pass
 
 
 def topology(bolt: Any, *, first: BatchBolt | None = None) -> Topology:

@@ -2,7 +2,8 @@ import random
 
 import cloudpickle
 import pytest
-from plan_samples import Batch, Each, branches, builder, source_diagram, word_count
+from plan_samples import Batch, Each, branches, builder, word_count
+from topology_samples import source_diagram
 
 from txstorm.errors import InputError
 from txstorm.plan.stages import Edge, Stage, compile_plan

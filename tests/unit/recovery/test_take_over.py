@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from short_runs import counting, finished
 
-from txstorm import TransactionalTopologyBuilder, run
-from txstorm.bolts import CountByKey
 from txstorm.books.books import Books
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.open import open_ledger
@@ -17,17 +16,11 @@ from txstorm.operations import rewind as rewind_module
 from txstorm.operations.rewind import rewind
 from txstorm.recovery import take_over as leading
 from txstorm.recovery.rewind import finish_rewind
-from txstorm.spouts import MemoryTransactionalSpout
 
 
 def count(data_dir: Path, txids: int) -> None:
     """Run a word count over `data_dir` until `txids` transactions are committed."""
-    spout = MemoryTransactionalSpout({0: [["a"], ["b"], ["c"], ["d"]][:txids]}, ["word"], 1)
-    builder = TransactionalTopologyBuilder("words", "words", spout)
-    builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
-    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
-    handle.awaitTermination()
-    assert handle.committed == txids
+    assert finished(counting("abcd"[:txids], take=1), data_dir).committed == txids
 
 
 @pytest.fixture

@@ -4,47 +4,26 @@ import json
 import threading
 
 import pytest
+from short_runs import CountWords, counting, finished
 
 import txstorm
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import KeyedState, run
 from txstorm.errors import DataDirectoryError, InputError, StateError
 from txstorm.results.spark_views import register_views, sql_views
-from txstorm.spouts import MemoryTransactionalSpout
 
 
-class Keep(BatchBolt, Committer):
-    counts = KeyedState("counts", key={"word": str}, value={"n": int})
+class CountTotals(CountWords):
     total = KeyedState("total", key={}, value={"n": int})
-    log = SinkTable("log", {"word": str})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.words, self.attempt = context, [], attempt
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
 
     def finish_batch(self):
-        if "poison" in self.words:
-            raise ValueError("poison")
-        for word in self.words:
-            self.context.state("counts").update(word, lambda old: (old or 0) + 1)
-            self.context.sink("log").append(word)
-        self.context.state("total").update((), lambda old: (old or 0) + len(self.words))
-
-
-def topology(words, take=2):
-    builder = TransactionalTopologyBuilder("words", "source", MemoryTransactionalSpout([words], "word", take=take))
-    builder.set_committer_bolt("keep", Keep()).fields_grouping("source", ["word"])
-    return builder.build_topology()
+        super().finish_batch()
+        self.context.state("total").update((), lambda old: (old or 0) + len(self.taken))
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """Return the handle of a finished run with three committed transactions: a b, a c, b a."""
-    data = tmp_path_factory.mktemp("snapshot") / "data"
-    handle = run(topology(list("abacba")), engine="local", data_dir=data, available_now=True)
-    assert handle.awaitTermination(60)
-    return handle
+    return finished(counting("abacba", CountTotals()), tmp_path_factory.mktemp("snapshot") / "data")
 
 
 def test_a_snapshot_is_every_table_as_of_one_txid(done):
@@ -90,7 +69,7 @@ def test_changes_by_position_and_by_name(done):
 def test_snapshots_are_consistent_while_the_topology_runs(tmp_path):
     """In every snapshot taken during a run, the total, the sum of the counts and the number of sink rows agree."""
     words = [f"w{i % 7}" for i in range(150)]
-    handle = run(topology(words, take=3), engine="local", data_dir=tmp_path / "data")
+    handle = run(counting(words, CountTotals(), take=3), engine="local", data_dir=tmp_path / "data")
     cuts, stopped = [], threading.Event()
 
     def look():

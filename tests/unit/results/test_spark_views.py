@@ -1,13 +1,14 @@
 """Spark SQL views show the same rows as txstorm's readers at every txid, while tables grow and after compaction."""
 
-import random
-
 import pyarrow as pa
 import pytest
 from every_type import KINDS, ROW, WIDE, put, wide
 from keyed_cases import SECOND, committed, opened
+from seeded import seeded
+from short_runs import counting
 from store_cases import commit, open_store
 
+from txstorm import run
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.results.spark_views import register_views, views
 
@@ -36,12 +37,9 @@ def make(spark, data_dir, txid, committed, prefix):
         spark.sql(view.statement)
 
 
-def test_views_show_the_rows_txstorm_reads(spark, tmp_path, progress):
+def test_views_show_the_rows_txstorm_reads(spark, tmp_path):
     """Views show the rows that txstorm reads, after random writes and removals; live views are created halfway."""
-    seed = random.randrange(10**6)
-    progress(f"seed {seed}")
-    chance = random.Random(seed)
-    data = tmp_path / "with `quotes` and blanks"
+    chance, data = seeded(), tmp_path / "with `quotes` and blanks"
     store = open_store(data, create=True)
     for txid in range(1, 13):
         counts = {word: chance.choice([1, 2, None]) for word in chance.sample("abcdef", 3)}
@@ -72,14 +70,7 @@ def test_keys_of_every_type_and_without_value(spark, tmp_path):
 
 
 def test_views_of_a_live_run(spark, tmp_path):
-    from txstorm import TransactionalTopologyBuilder, run
-    from txstorm.bolts import CountByKey
-    from txstorm.spouts import MemoryTransactionalSpout
-
-    spout = MemoryTransactionalSpout([list("abacba")], "word", take=2)
-    builder = TransactionalTopologyBuilder("live", "source", spout)
-    builder.set_committer_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("source", ["word"])
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data")
+    handle = run(counting("abacba", tasks=2), engine="local", data_dir=tmp_path / "data")
     try:
         handle.processAllAvailable()
         assert handle.register_views(spark, name_prefix="live_") == ["live_state_counts", "live_changes_counts"]

@@ -5,41 +5,21 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from short_runs import CountWords, counting, finished
 
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.books.books import Books
 from txstorm.books.data_directory import check_readable
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency, StateError
 from txstorm.results import views as reading
 from txstorm.results.views import SinkView, StateView, committed_txid, identity_of, read_directory_history, tables_of
-from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.tables.history import append_history
-
-
-class Keep(BatchBolt, Committer):
-    state = KeyedState("counts", key={"word": str}, value={"n": int})
-    log = SinkTable("log", {"word": str})
-
-    def prepare(self, context, collector, attempt):
-        self.counts, self.rows, self.batch = context.state("counts"), context.sink("log"), {}
-
-    def execute(self, tuple):
-        self.batch[tuple["word"]] = self.batch.get(tuple["word"], 0) + 1
-
-    def finish_batch(self):
-        self.counts.update_many(self.batch, lambda old, n: (old or 0) + n)
-        for word in self.batch:
-            self.rows.append(word)
 
 
 @pytest.fixture
 def done(tmp_path):
     """Return a data directory with three committed transactions: cat dog, cat <b>, dog cat."""
-    spout = MemoryTransactionalSpout([["cat", "dog", "cat", "<b>", "dog", "cat"]], "word", take=2)
-    builder = TransactionalTopologyBuilder("words", "source", spout)
-    builder.set_committer_bolt("keep", Keep()).fields_grouping("source", ["word"])
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
-    assert handle.awaitTermination(60)
+    words = ["cat", "dog", "cat", "<b>", "dog", "cat"]
+    finished(counting(words, CountWords()), tmp_path / "data")
     return tmp_path / "data"
 
 

@@ -5,15 +5,14 @@ import time
 from concurrent.futures import Future
 
 import pytest
+from short_runs import counting, finished
 
-from txstorm import TransactionalTopologyBuilder, faults, run
-from txstorm.bolts import CountByKey
+from txstorm import faults, run
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.lanes import Threads
 from txstorm.results.read import read_state
 from txstorm.runtime import maintenance as upkeep
-from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.upkeep import growth
 from txstorm.storage.upkeep import small_files as gathering
 
@@ -253,13 +252,6 @@ def kinds(table):
     return [entry.info.get("kind") for entry in DeltaHandle.open(table).history()]
 
 
-def counting(words, take):
-    spout = MemoryTransactionalSpout([words], "word", take=take)
-    builder = TransactionalTopologyBuilder("words", "words", spout)
-    builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
-    return builder.build_topology()
-
-
 def counts_in(table):
     return {row["word"]: row["n"] for row in table.to_pylist()}
 
@@ -274,7 +266,7 @@ def test_a_run_maintains_its_tables_concurrently_with_commits(tmp_path, monkeypa
         monkeypatch.setattr(module, name, value)
     words = [f"w{i % 7}" for i in range(60)]
     settings = {"max_group_txids": 1, "compact_on_stop": False}
-    handle = run(counting(words, 5), engine="local", data_dir=tmp_path / "data", settings=settings)
+    handle = run(counting(words, take=5), engine="local", data_dir=tmp_path / "data", settings=settings)
     handle.processAllAvailable()
     expected = {word: words.count(word) for word in words}
     last = handle.state("counts").to_arrow()
@@ -296,10 +288,10 @@ def test_a_run_maintains_its_tables_concurrently_with_commits(tmp_path, monkeypa
 def test_a_state_larger_than_its_memory(tmp_path):
     """The second of two runs over more keys than fit in memory reuses the index of the first."""
     words = [f"w{i}" for i in range(30_000)]
-    topology = counting(words + words[:500] + words[:500], 10_000)
+    topology = counting(words + words[:500] + words[:500], take=10_000)
     settings = {"index_cache_bytes": 1 << 20, "max_group_txids": 1}
     for last in (3, 4):
-        run(topology, engine="local", data_dir=tmp_path, until_txid=last, settings=settings).awaitTermination()
+        finished(topology, tmp_path, until_txid=last, settings=settings)
         assert len(list((tmp_path / "index/counts").iterdir())) == 1
     rows = counts_in(read_state(tmp_path, "counts"))
     assert len(rows) == 30_000

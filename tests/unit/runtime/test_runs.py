@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from watched import Gathering
 
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm import Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.coordinator import journal
 from txstorm.errors import InputError, SettingError, StoppedError, TopologyFailed
 from txstorm.runtime.handle import RunHandle
@@ -20,29 +21,24 @@ from txstorm.spouts import MemoryTransactionalSpout
 PATIENCE = 60
 
 
-class Count(BatchBolt, Committer):
+class Count(Gathering, Committer):
     """A word counter; `finish_batch` waits for the gate of its txid, if any, and fails on the word ``boom``."""
 
+    takes = "word"
     state = KeyedState("counts", {"word": str}, {"n": int})
     sink = SinkTable("sizes", {"n": int})
     gates: dict[int, threading.Event] = {}
     waiting: list[int] = []
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.attempt, self.words = context, attempt, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        if "boom" in self.words:
+        if "boom" in self.taken:
             raise ValueError("boom")
         if self.attempt.txid in self.gates:
             self.waiting.append(self.attempt.txid)
             self.gates[self.attempt.txid].wait(PATIENCE)
-        for word in self.words:
+        for word in self.taken:
             self.context.state("counts").update(word, lambda n: (n or 0) + 1)
-        self.context.sink("sizes").append(len(self.words))
+        self.context.sink("sizes").append(len(self.taken))
 
 
 def gates(*txids: int) -> dict[int, threading.Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
 from txstorm.lanes import Inline
 from txstorm.ledger.location import PLACE_FILE
 from txstorm.ledger.memory import MemoryLedger
+from txstorm.runtime import stepping
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy, batch_failure, spout_failure
 from txstorm.runtime.loop import Loop, Timers, Waiters
@@ -197,6 +199,12 @@ def test_a_source_without_marks_is_exhausted_once_it_reports_not_ready_or_a_late
     queue.waiters.end(TopologyFailed("broken"))
     assert isinstance(done.exception(), TopologyFailed)
     queue.waiters.end(None)
+
+
+def test_the_stepper_uses_only_public_names_of_the_driver() -> None:
+    tree = ast.parse(Path(stepping.__file__).read_text(encoding="utf-8"))
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
+    assert all(isinstance(node.value, ast.Name) and node.value.id == "self" for node in uses)
 
 
 @pytest.mark.parametrize("name", [FORMAT_FILE, PLACE_FILE])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+from short_runs import finished
+from watched import Gathering
 
-from txstorm import BatchBolt, CollectionState, Committer, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, CollectionState, Committer, TransactionalTopologyBuilder
 from txstorm.errors import StateError
 from txstorm.results.read import read_state
 from txstorm.spouts import MemoryTransactionalSpout
@@ -15,7 +17,7 @@ from txstorm.testing import TopologyTestDriver
 ROWS = CollectionState("rows", {"key": int}, {"value": int}, order={"at": int})
 
 
-class Hold(BatchBolt, Committer):
+class Hold(Gathering, Committer):
     """Appends numbers, and emits for each of its txids whether the sum of all before is remembered, and the sum."""
 
     state = ROWS
@@ -30,18 +32,12 @@ class Hold(BatchBolt, Committer):
             Hold.warm(rows)
         rows.remember(self.total(rows))
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.numbers = context, collector, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
         rows, task = self.context.collection("rows"), self.context.task
         held = rows.recall()
         before = self.total(rows) if held is None else held
-        rows.append_many([(task, n, n) for n in self.numbers])
-        rows.remember(before + sum(self.numbers))
+        rows.append_many([(task, n, n) for n in self.taken])
+        rows.remember(before + sum(self.taken))
         self.collector.emit(task, held is not None, before)
 
     @staticmethod
@@ -77,7 +73,7 @@ def topology(tasks=1):
 
 
 def started(data_dir, until, **options):
-    run(topology(**options), engine="local", data_dir=data_dir, until_txid=until).awaitTermination(60)
+    finished(topology(**options), data_dir, until_txid=until)
 
 
 def test_the_first_transaction_after_a_start_finds_what_was_loaded(tmp_path):

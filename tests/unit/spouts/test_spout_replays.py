@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from spout_samples import CommitterSpout, FailsOnce, PartitionedSpout, PlainSpout
+from spout_samples import CommitterSpout, FailsOnce, PartitionedSpout, Pass, PlainSpout
 
-from txstorm import BasicBolt, Committer, TransactionalTopologyBuilder, run
+from txstorm import Committer, TransactionalTopologyBuilder, run
 from txstorm.errors import SpoutError
 
 
@@ -53,13 +53,6 @@ class Forgets(PlainSpout):
 
 class FailsOnceCommitting(FailsOnce, Committer):
     pass
-
-
-class Pass(BasicBolt):
-    fields = ("n",)
-
-    def execute(self, tuple, collector):
-        collector.emit(*tuple)
 
 
 def start(spout, bolt):

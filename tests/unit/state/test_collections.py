@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from keyed_cases import EVENTS, begun, opened
 from seeded import seeded
+from short_runs import finished
+from watched import Gathering
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
+from txstorm import Committer, TransactionalTopologyBuilder
 from txstorm.api.state import CollectionState
 from txstorm.errors import StateError
 from txstorm.spouts import MemoryTransactionalSpout
@@ -162,37 +164,30 @@ def test_parts_read_from_files_have_each_row_once(tmp_path, monkeypatch):
     builder.set_bolt("keep", KeepsVisits(seeded().random())).global_grouping("numbers")
     settings = {"max_group_txids": 3, "max_spout_pending": 5, "compact_on_stop": False}
     for last in (15, 30):  # the second start reads what the first one has left
-        topology = builder.build_topology()
-        run(topology, engine="local", data_dir=tmp_path, settings=settings, until_txid=last).awaitTermination()
+        finished(builder.build_topology(), tmp_path, settings=settings, until_txid=last)
     assert set(SEEN) == set(range(1, 31))
 
 
 SEEN = []
 
 
-class KeepsVisits(BatchBolt, Committer):
+class KeepsVisits(Gathering, Committer):
     """Appends, removes and evicts at random, and compares both ways to read."""
 
     def __init__(self, seed):
         self.visits, self.seed = VISITS, seed
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.txid = context, attempt.txid
-
-    def execute(self, tuple):
-        pass
-
     def finish_batch(self):
-        draw, handle = random.Random(f"{self.seed}/{self.txid}"), self.context.collection("visits")
-        day = timedelta(self.txid)
-        handle.append_many([(("ann", k % 3), AT + day * draw.randrange(2), 10 * self.txid) for k in range(200)])
-        if self.txid % 7 == 0:
-            handle.evict_before(AT + timedelta(self.txid // 2))
-        if self.txid > 15 and draw.random() < 0.2:
+        txid, handle = self.attempt.txid, self.context.collection("visits")
+        draw, day = random.Random(f"{self.seed}/{txid}"), timedelta(txid)
+        handle.append_many([(("ann", k % 3), AT + day * draw.randrange(2), 10 * txid) for k in range(200)])
+        if txid % 7 == 0:
+            handle.evict_before(AT + timedelta(txid // 2))
+        if txid > 15 and draw.random() < 0.2:
             handle.remove(("ann", 1), AT, AT + day / 2)
         every = handle.scan_table(None, AT, AT + day)
         assert in_parts(handle, every.column_names, AT, AT + day) == rows_of(every)
-        SEEN.append(self.txid)
+        SEEN.append(txid)
 
 
 def test_a_scanned_table_has_the_appended_columns(bench):

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from stateful_nets import StormWordCount, WordCount
 
-from txstorm import BaseStatefulBolt, StatefulBolt
 from txstorm.errors import InputError
 from txstorm.stateful import MemoryStateProvider
 from txstorm.testing import StatefulBoltExecutor
 
 
-class WordCount(StatefulBolt):
-    fields = ("word", "n")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def init_state(self, state):
-        self.counts = state
-
-    def execute(self, tuple):
-        n = self.counts.get(tuple["word"], 0) + 1
-        self.counts.put(tuple["word"], n)
-        self.collector.emit(tuple, tuple["word"], n)
-        self.collector.ack(tuple)
-
-
-class StormWordCount(BaseStatefulBolt):
-    def declareOutputFields(self, declarer):
-        declarer.declare("word", "n")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tuple):
-        word = tuple.getString(0)
-        count = self.counts.get(word, 0)
-        count += 1
-        self.counts.put(word, count)
-        self.collector.emit([tuple], word, count)
-        self.collector.ack(tuple)
-
+class Prepares(StormWordCount):
     def prePrepare(self, txid):
-        self.counts.put("prepared", txid)
+        self.wordCounts.put("prepared", txid)
 
 
 def executor(bolt=None, state=None, **options):
@@ -86,7 +53,7 @@ def test_calls_come_in_storms_order():
 
 
 def test_storms_spelling_works():
-    run = started(StormWordCount())
+    run = started(Prepares())
     run.execute("cat")
     run.prepare(0)
     assert dict(run.state) == {"cat": 1, "prepared": 0}

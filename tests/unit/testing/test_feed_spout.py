@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from watched import Gathering
 
 from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.errors import InputError, StateError, TopologyFailed
@@ -17,27 +18,25 @@ from txstorm.topology.graph import Topology
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Witness(BatchBolt, Committer):
+class Witness(Gathering, Committer):
     """Emits what it saw of each transaction, and asks to be called five seconds later."""
 
     fields = ("kind", "stamp", "values")
+    takes = "id"
     timers = True
     state = KeyedState("count", key={"key": str}, value={"n": int})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.collector, self.values = context, collector, []
 
     def execute(self, tuple: Any) -> None:
         if tuple["id"] == "bad":
             msg = "a bad tuple"
             raise ValueError(msg)
-        self.values.append(tuple["id"])
+        super().execute(tuple)
 
     def finish_batch(self) -> None:
         context = self.context
-        context.state("count").update_many({"all": len(self.values)}, lambda old, n: (old or 0) + n)
+        context.state("count").update_many({"all": len(self.taken)}, lambda old, n: (old or 0) + n)
         kind = "end" if context.end_of_input else "heartbeat" if context.heartbeat else "data"
-        self.collector.emit(kind, context.stamp, list(self.values))
+        self.collector.emit(kind, context.stamp, list(self.taken))
         context.wake_at(context.stamp + 5_000_000)
 
 

@@ -8,9 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from short_runs import finished
+from watched import Gathering
 
 from txstorm import (
-    BatchBolt,
     Committer,
     FailedException,
     KeyedState,
@@ -24,7 +25,7 @@ from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSp
 from txstorm.testing import ManualClock, TopologyTestDriver
 
 
-class Double(BatchBolt):
+class Double(Gathering):
     """A bolt that emits doubled numbers when the batch ends; first calls `trouble`, if any, with the attempt."""
 
     fields = ("n",)
@@ -33,32 +34,22 @@ class Double(BatchBolt):
     def __init__(self, trouble=None):
         self.trouble = trouble
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.attempt, self.numbers = collector, attempt, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
         if self.trouble is not None:
             self.trouble(self.attempt)
-        for number in self.numbers:
+        for number in self.taken:
             self.collector.emit(2 * number)
-        self.collector.emit(len(self.numbers), stream="count")
+        self.collector.emit(len(self.taken), stream="count")
 
 
 class Keep(Double, Committer):
     total = KeyedState("total", key={}, value={"n": int})
     rows = SinkTable("rows", {"n": int})
 
-    def prepare(self, context, collector, attempt):
-        super().prepare(context, collector, attempt)
-        self.context = context
-
     def finish_batch(self):
         super().finish_batch()
-        self.context.state("total").update((), lambda old: (old or 0) + sum(self.numbers))
-        for number in self.numbers:
+        self.context.state("total").update((), lambda old: (old or 0) + sum(self.taken))
+        for number in self.taken:
             self.context.sink("rows").append(number)
 
 
@@ -331,9 +322,7 @@ def test_a_run_continues_where_the_driver_stopped(drive) -> None:
         run(topology(), engine="local", data_dir=driver.data_dir)
     driver.close()
     driver.close()
-    handle = run(topology(), engine="local", data_dir=driver.data_dir, available_now=True)
-    handle.awaitTermination()
-    assert handle.state("total").to_pylist() == [{"n": 42}]
+    assert finished(topology(), driver.data_dir).state("total").to_pylist() == [{"n": 42}]
 
 
 def test_a_temporary_data_directory_is_deleted() -> None:

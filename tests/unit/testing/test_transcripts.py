@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from watched import Gathering
 
-from txstorm import BatchBolt, TransactionalTopologyBuilder
+from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.errors import InputError
 from txstorm.spouts import MemoryTransactionalSpout
@@ -16,19 +17,14 @@ from txstorm.testing import CheckFailed, run_transcript
 ROWS = [{"word": "a", "n": 2}, {"word": "b", "n": 1}]
 
 
-class Size(BatchBolt):
+class Size(Gathering):
     """A bolt that emits the number of tuples of its batch on a separate stream."""
 
     streams = {"size": ("n",)}
-
-    def prepare(self, context, collector, attempt):
-        self.collector, self.n = collector, 0
-
-    def execute(self, tuple):
-        self.n += 1
+    takes = "word"
 
     def finish_batch(self):
-        self.collector.emit(self.n, stream="size")
+        self.collector.emit(len(self.taken), stream="size")
 
 
 def topology():

@@ -31,20 +31,18 @@ def live(words: Path, txstorm):
     handle.stop()
 
 
-def test_deactivate_activate_rebalance_and_kill(live, txstorm, txstorm_json):
+def test_deactivate_activate_rebalance_and_kill(live, txstorm):
     last = live.committed
-    code, out, _ = txstorm("deactivate", DATA)
-    assert (code, out) == (0, f"words: inactive after txid {last}; nothing is in flight\n")
+    assert txstorm.printed("deactivate", DATA) == f"words: inactive after txid {last}; nothing is in flight\n"
     told = {"topology": "words", "running": True, "active": True, "committed_txid": last, "in_flight": 0}
-    assert txstorm_json("activate", DATA) == (0, told)
-    code, out, _ = txstorm("rebalance", DATA, "-e", "keep=3", "-e", "source=2")
-    numbers = f"from txid {last + 1} on keep=3, source=2"
-    assert (code, out) == (0, f"words: {numbers}\n")
+    assert txstorm.json("activate", DATA) == told
+    out = txstorm.printed("rebalance", DATA, "-e", "keep=3", "-e", "source=2")
+    assert out == f"words: from txid {last + 1} on keep=3, source=2\n"
     assert txstorm("kill", DATA, "--wait", "5")[:2] == (0, f"words: killed; committed txid {last}\n")
     live.awaitTermination()
     assert live.killed.startswith("pid ")
-    code, found = txstorm_json("status", DATA)
-    assert (code, found["mode"], found["running"], found["holder"]) == (0, "killed", False, None)
+    found = txstorm.json("status", DATA)
+    assert (found["mode"], found["running"], found["holder"]) == ("killed", False, None)
     assert found["parallelism"] == {"source": 2, "keep": 3}
     assert txstorm("deactivate", DATA)[1].endswith("; it is not running; its next start will be inactive\n")
     assert txstorm("activate", DATA)[1].endswith("; it is not running; its next start will be active\n")
@@ -52,19 +50,15 @@ def test_deactivate_activate_rebalance_and_kill(live, txstorm, txstorm_json):
 
 def test_status_inspect_and_list_for_people(live, txstorm):
     last = live.committed
-    code, out, _ = txstorm("status", DATA)
-    assert code == 0
-    facts = [line.split("  ", 1) for line in out.splitlines()]
+    facts = [line.split("  ", 1) for line in txstorm.printed("status", DATA).splitlines()]
     assert {("topology", "words"), ("committed txid", str(last)), ("in flight", "nothing")} <= {
         (name, value.strip()) for name, value in facts
     }
-    _, out, _ = txstorm("inspect", DATA)
+    out = txstorm.printed("inspect", DATA)
     for text in ("table changes/counts", f"metadata {last}", "epoch", "currtx", "held by", "'words' (pid"):
         assert text in out
     live.stop()
-    code, out, _ = txstorm("list")
-    assert code == 0
-    title, row = out.splitlines()
+    title, row = txstorm.printed("list").splitlines()
     assert title.split() == ["topology", "mode", "committed", "process", "data", "directory"]
     assert row.split() == ["words", "stopped", str(last), DATA]
 
@@ -119,6 +113,4 @@ def test_numbers():
     "command", ["list", "status", "inspect", "deactivate", "activate", "rebalance", "kill", "repair"]
 )
 def test_the_help_has_examples(command, txstorm):
-    code, out, _ = txstorm(command, "--help")
-    assert code == 0
-    assert f"Example: txstorm {command}" in out
+    assert f"Example: txstorm {command}" in txstorm.printed(command, "--help")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import loaded
+from commands import run_program
 
 from txstorm import run
 from txstorm.books.origin import NOTEBOOK, CodeOrigin, origin_of
@@ -44,8 +44,7 @@ def change(words: Path, old: str, new: str) -> None:
 
 def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run the txstorm command in a separate process, with `stdin` as its input; return the completed process."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    return loaded().run("-m", "txstorm", *arguments, cwd=words, env=environment, stdin=stdin)
+    return run_program("-m", "txstorm", *arguments, cwd=words, env={"NO_COLOR": "1"}, stdin=stdin)
 
 
 # --- one transaction --------------------------------------------------------------------------------------------------
@@ -55,8 +54,8 @@ def test_every_committed_txid_replays_to_the_same_rows_without_writes(txstorm, w
     txstorm(*RUN)
     before = tree(words / DATA)
     for txid in ("1", "2", "3"):
-        code, out, _ = txstorm(*REPLAY, "--txid", txid)
-        assert (code, f"txid {txid} (attempt" in out, "the result is the one committed" in out) == (0, True, True), out
+        out = txstorm.printed(*REPLAY, "--txid", txid)
+        assert f"txid {txid} (attempt" in out and "the result is the one committed" in out, out
     assert tree(words / DATA) == before
 
 
@@ -92,15 +91,14 @@ def test_sink_rows_that_are_missing_added_or_reordered(txstorm, txstorm_json, wo
     assert {"key": None, "committed": {"word": "dog"}, "replayed": None} in log["differences"]
 
 
-def test_replay_during_a_live_run(txstorm, txstorm_json, words: Path):
+def test_replay_during_a_live_run(txstorm, words: Path):
     sys.path.insert(0, str(words))
     import words as module
 
     handle = run(module.topology, engine="local")  # this run does not end by itself
     try:
         handle.processAllAvailable()
-        code, found = txstorm_json(*REPLAY, "--txid", "2")
-        assert (code, found["equal"]) == (0, True)
+        assert txstorm.json(*REPLAY, "--txid", "2")["equal"]
         assert handle.isActive
     finally:
         handle.stop()
@@ -116,18 +114,12 @@ def test_code_that_now_raises_is_reported_with_the_users_frame(txstorm, txstorm_
     assert txstorm_json(*REPLAY, "--txid", "1")[1]["failure"]["type"] == "ValueError"
 
 
-def refused(txstorm, *arguments: str) -> str:
-    code, _, err = txstorm(*arguments)
-    assert code == 2, (arguments, err)
-    return err
-
-
 def test_a_txid_older_than_the_retained_history_is_rejected(txstorm, words: Path):
     txstorm("run", "words", "--engine", "local", "--until-txid", "2")
     shutil.rmtree(words / DATA / "history")
     txstorm(*RUN)
     said = "txid 1 is older than the kept history, which begins with txid 3"
-    assert said in refused(txstorm, *REPLAY, "--txid", "1")
+    assert said in txstorm.refused(*REPLAY, "--txid", "1")
     assert txstorm(*REPLAY, "--txid", "3")[0] == 0
 
 
@@ -150,8 +142,8 @@ REFUSED = [
 def test_invalid_replay_arguments_are_rejected(txstorm):
     txstorm(*RUN)
     for arguments, said in REFUSED:
-        err = refused(txstorm, *arguments)
-        assert said in " ".join(err.replace("│", " ").split()), (arguments, err)
+        message = txstorm.refused(*arguments).replace("│", " ")
+        assert said in " ".join(message.split()), (arguments, message)
 
 
 def test_committers_with_external_stores_or_changed_declarations_are_rejected(txstorm, words: Path):
@@ -166,7 +158,7 @@ def test_committers_with_external_stores_or_changed_declarations_are_rejected(tx
         ('value={"n": int}', 'value={"n": str}', "column 'n' is declared as string, the table has int64"),
     ):
         change(words, old, new)
-        assert said in refused(txstorm, *REPLAY, "--txid", "2")
+        assert said in txstorm.refused(*REPLAY, "--txid", "2")
         if "mine" in new:
             change(words, new, "")
 
@@ -198,13 +190,11 @@ def planted(words: Path, target: str) -> None:
 def test_a_recorded_target_is_not_imported(txstorm, txstorm_json, words: Path, target: str):
     txstorm(*RUN)
     planted(words, target)
-    code, _, err = txstorm("replay", DATA, "--txid", "1", "--break", "keep")
-    assert code == 2
-    said = " ".join(err.split())
+    said = txstorm.refused("replay", DATA, "--txid", "1", "--break", "keep")
     named = target if ":" in target else f"{target}:topology"
     exact = shlex.join(["txstorm", "replay", DATA, "--txid", "1", "--break", "keep", "--topology", named])
-    assert f"last run recorded that its code is {named}" in said and said.endswith(exact), err
-    assert "\x1b" not in err
+    assert f"last run recorded that its code is {named}" in said and said.endswith(exact)
+    assert "\x1b" not in said
     code, found = txstorm_json("replay", DATA, "--txid", "1")
     assert (code, found["error"]["exit_code"], "planted" in sys.modules) == (2, 2, False)
     assert not (words / "was-run").exists()
@@ -275,8 +265,7 @@ def test_code_from_a_notebook_must_be_named(txstorm, words: Path):
     text = "import words; from txstorm import run; mine = words.made('ab')\n"
     text += "run(mine, engine='local', until_txid=2, data_dir='data').awaitTermination()\n"
     subprocess.run([sys.executable, "-"], input=text, cwd=words, env=environment(words), check=True, text=True)
-    code, _, err = txstorm("replay", "data", "--txid", "1")
-    assert code == 2
+    err = txstorm.refused("replay", "data", "--txid", "1")
     assert NOTEBOOK in err and "--topology MODULE:ATTRIBUTE" in err
     assert txstorm("replay", "data", "--txid", "1", "--topology", "words:made('ab')")[0] == 0
 
@@ -300,7 +289,7 @@ def test_directories_without_a_record_of_their_code_or_with_one_of_a_newer_forma
         ({"version": 2, "where": "words"}, "ledger entry origin: expected version 1"),
     ):
         with_ledger(words / DATA, origin)
-        assert said in refused(txstorm, "replay", DATA, "--txid", "1")
+        assert said in txstorm.refused("replay", DATA, "--txid", "1")
 
 
 def with_ledger(data_dir: Path, origin: object) -> None:
@@ -363,10 +352,9 @@ def test_a_breakpoint_stops_at_the_start_of_a_method(txstorm, words: Path):
 
 def test_a_journal_is_replayed_and_the_first_difference_shown(txstorm, txstorm_json, words: Path):
     txstorm(*RUN, "--journal", "journal.jsonl")
-    code, out, _ = txstorm("replay", "--journal", "journal.jsonl")
-    assert (code, "every command is the one recorded" in out) == (0, True)
-    code, found = txstorm_json("replay", "--journal", "journal.jsonl")
-    assert (code, found["equal"], found["steps"] > 5, found["difference"]) == (0, True, True, None)
+    assert "every command is the one recorded" in txstorm.printed("replay", "--journal", "journal.jsonl")
+    found = txstorm.json("replay", "--journal", "journal.jsonl")
+    assert (found["equal"], found["steps"] > 5, found["difference"]) == (True, True, None)
     lines = (words / "journal.jsonl").read_text(encoding="utf-8").splitlines()
     at = next(number for number, line in enumerate(lines) if '"Process"' in line)
     (words / "other.jsonl").write_text("\n".join([*lines[:at], lines[at].replace('"txid": 1', '"txid": 7')]))
@@ -391,5 +379,5 @@ def test_a_journal_is_replayed_and_the_first_difference_shown(txstorm, txstorm_j
 def test_a_file_that_is_not_a_journal(txstorm, words: Path, content: bytes | None, said: str):
     if content is not None:
         (words / "file").write_bytes(content)
-    err = refused(txstorm, "replay", "--journal", "file")
+    err = txstorm.refused("replay", "--journal", "file")
     assert said in err and "file" in err

@@ -16,9 +16,8 @@ COUNTS = [{"word": "<b>", "n": 1}, {"word": "cat", "n": 3}, {"word": "dog", "n":
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-def test_run_prints_one_object(txstorm_json, words: Path):
-    code, result = txstorm_json(*RUN)
-    assert code == 0
+def test_run_prints_one_object(txstorm, words: Path):
+    result = txstorm.json(*RUN)
     assert result.pop("seconds") > 0
     assert result == {
         "topology": "words",
@@ -33,14 +32,14 @@ def test_run_prints_one_object(txstorm_json, words: Path):
         "state": {"counts": str(words / "txstorm-data/words/state/counts")},
         "sinks": {"log": str(words / "txstorm-data/words/sinks/log")},
     }
-    code, result = txstorm_json(*RUN)  # no input is left
-    assert (code, result["committed_txid"], result["txids"], result["tuples"]) == (0, 3, 0, 0)
+    result = txstorm.json(*RUN)  # no input is left
+    assert (result["committed_txid"], result["txids"], result["tuples"]) == (3, 0, 0)
 
 
-def test_until_txid_and_then_continue(txstorm_json):
+def test_until_txid_and_then_continue(txstorm):
     base = ("run", "words", "--engine", "local")
-    assert txstorm_json(*base, "--until-txid", "1")[1]["committed_txid"] == 1
-    result = txstorm_json(*base, "--until-txid", "3")[1]
+    assert txstorm.json(*base, "--until-txid", "1")["committed_txid"] == 1
+    result = txstorm.json(*base, "--until-txid", "3")
     assert (result["committed_txid"], result["txids"], result["tuples"]) == (3, 2, 4)
 
 
@@ -53,10 +52,9 @@ def test_the_summary_names_the_query_commands(txstorm):
     assert "words: running on local" in err
 
 
-def test_data_dir_settings_and_journal(txstorm_json, words: Path):
+def test_data_dir_settings_and_journal(txstorm, words: Path):
     options = ("--data-dir", "here", "--set", "topology.max.spout.pending=1", "--journal", "journal.jsonl")
-    code, result = txstorm_json(*RUN, *options, "--min-interval", "0.01")
-    assert code == 0
+    result = txstorm.json(*RUN, *options, "--min-interval", "0.01")
     assert result["state"]["counts"] == str(words / "here/state/counts")
     header = json.loads(Path("journal.jsonl").read_text().splitlines()[0])
     assert "'max_pending': 1" in str(header)
@@ -169,9 +167,7 @@ def test_settings_may_not_be_given_twice():
     ],
 )
 def test_describe_and_explain(txstorm, command, start):
-    code, out, _ = txstorm(*command)
-    assert code == 0
-    assert out.startswith(start)
+    assert txstorm.printed(*command).startswith(start)
 
 
 def test_validate(txstorm, txstorm_json, words: Path):
@@ -195,9 +191,9 @@ def test_validate(txstorm, txstorm_json, words: Path):
     assert (code, result["error"]["type"]) == (2, "SpoutError")
 
 
-def test_settings_are_listed(txstorm, txstorm_json):
-    assert "max_spout_pending" in txstorm("settings")[1]
-    listed = txstorm_json("settings")[1]["settings"]
+def test_settings_are_listed(txstorm):
+    assert "max_spout_pending" in txstorm.printed("settings")
+    listed = txstorm.json("settings")["settings"]
     assert {"name": "max_spout_pending", "default": "auto"}.items() <= listed[0].items()
 
 
@@ -213,7 +209,7 @@ def test_state(txstorm, txstorm_json):
     txstorm(*RUN, "--data-dir", "other", "--max-pending", "1")
     assert txstorm("state", "other", "counts", "--json")[1] == out  # the same bytes
     first = [{"word": "cat", "n": 1}, {"word": "dog", "n": 1}]
-    assert txstorm_json(*state, "--txid", "1") == (0, {"state": "counts", "txid": 1, "rows": first})
+    assert txstorm.json(*state, "--txid", "1") == {"state": "counts", "txid": 1, "rows": first}
     code, out, err = txstorm(*state, "--limit", "2")  # for people
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [["word", "n"], ["<b>", "1"], ["cat", "3"]]
@@ -221,20 +217,18 @@ def test_state(txstorm, txstorm_json):
     code, result = txstorm_json("state", "txstorm-data/words", "count")
     assert (code, result["error"]["type"]) == (2, "StateError")
     assert "did you mean 'counts'" in result["error"]["message"]
-    code, result = txstorm_json(*state, "--txid", "9")
-    assert code == 2
-    assert "txid 9 is not committed" in result["error"]["message"]
+    assert "txid 9 is not committed" in txstorm.refused(*state, "--txid", "9", "--json")
 
 
-def test_history(txstorm, txstorm_json):
+def test_history(txstorm):
     txstorm(*RUN)
-    code, result = txstorm_json("history", "txstorm-data/words")
-    assert (code, result["topology"], result["committed_txid"]) == (0, "words", 3)
+    result = txstorm.json("history", "txstorm-data/words")
+    assert (result["topology"], result["committed_txid"]) == ("words", 3)
     assert [row["txid"] for row in result["txids"]] == [1, 2, 3]
     assert [row["tuples"] for row in result["txids"]] == [2, 2, 2]
     assert set(result["txids"][0]["versions"]) == {"changes/counts", "sinks/log"}
-    assert txstorm_json("history", "txstorm-data/words", "--limit", "1")[1]["txids"] == result["txids"][2:]
-    assert txstorm_json("history", "txstorm-data/words", "--limit", "0")[1]["txids"] == []
+    assert txstorm.json("history", "txstorm-data/words", "--limit", "1")["txids"] == result["txids"][2:]
+    assert txstorm.json("history", "txstorm-data/words", "--limit", "0")["txids"] == []
     _, out, err = txstorm("history", "txstorm-data/words", "--limit", "2")
     assert [line.split()[0] for line in out.splitlines()] == ["txid", "2", "3"]
     assert "committed txid 3, 3 in the history; the last 2 shown" in err
@@ -245,11 +239,7 @@ def test_history(txstorm, txstorm_json):
 
 def test_version_and_help(txstorm):
     assert txstorm("--version") == (0, f"txstorm {__version__}\n", "")
-    code, out, _ = txstorm("--help")
-    assert code == 0
-    assert "txstorm run words --engine local --available-now" in out
+    assert "txstorm run words --engine local --available-now" in txstorm.printed("--help")
     for command in ("run", "describe", "explain", "validate", "settings", "state", "history", "doctor"):
-        code, out, _ = txstorm(command, "--help")
-        assert code == 0
-        assert "Usage" in out
+        assert "Usage" in txstorm.printed(command, "--help")
     assert txstorm()[0] == 2

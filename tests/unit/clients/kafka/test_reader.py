@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import dataclass
 
 import pytest
+from seeded import seeded
 
 from txstorm.clients.kafka import reader
 from txstorm.clients.kafka.cluster import Unavailable
@@ -33,9 +33,7 @@ class Record:
 
 @pytest.mark.parametrize("topics", [["a"], ["a", "b"]])
 def test_mixed_partitions_are_distinguished(topics):
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     records = [Record((rng.choice(topics), rng.randrange(3)), offset) for offset in range(200)]
     found: dict = {}
     for partition, run, offsets in _runs(records, one_topic=len(topics) == 1):

@@ -7,8 +7,9 @@ from typing import Any
 import engine_samples as samples
 import pytest
 from engine_samples import Collect, Rows, Step, pack, processed, program
+from watched import Gathering
 
-from txstorm import BatchBolt, Committer, Topology, TransactionalTopologyBuilder
+from txstorm import Committer, Topology, TransactionalTopologyBuilder
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun, input_bytes
 from txstorm.errors import StateError
 
@@ -43,23 +44,20 @@ def commit(topology: Topology, numbers: list[int]) -> CommitRun:
     return run
 
 
-class Keep(BatchBolt, Committer):
+class Keep(Gathering, Committer):
     fields = ("n",)
     streams = {"last": ("n",)}
 
     def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.numbers = context, collector, []
+        super().prepare(context, collector, attempt)
         self.tables = context.state("counts")
 
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        samples.called.append((self.context.component, self.context.task, sorted(self.numbers)))
+        samples.called.append((self.context.component, self.context.task, sorted(self.taken)))
         self.context.state("counts")
-        for n in self.numbers:
+        for n in self.taken:
             self.collector.emit(n)
-        self.collector.emit(max(self.numbers, default=-1), stream="last")
+        self.collector.emit(max(self.taken, default=-1), stream="last")
 
 
 def graph() -> Topology:
@@ -98,12 +96,9 @@ def test_a_failure_names_component_task_and_line() -> None:
     assert not [one for one in samples.called if one[0] == "end"]
 
 
-class Reads(BatchBolt):
+class Reads(Gathering):
     def prepare(self, context, collector, attempt):
         context.state("counts")
-
-    def execute(self, tuple):
-        pass
 
 
 def test_a_batch_bolt_downstream_of_a_committer_has_no_tables() -> None:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from short_runs import finished
 from spout_samples import PlainSpout
+from watched import Gathering
 
 from txstorm import (
-    BatchBolt,
     Committer,
     KeyedState,
     MapState,
     MemoryBackend,
     SinkTable,
     TransactionalTopologyBuilder,
-    run,
 )
 from txstorm.engine.port import Engine
 from txstorm.errors import EmitError, SpoutError
@@ -31,25 +31,18 @@ Factory = Callable[[], Engine]
 LISTS = pa.list_(pa.int64())
 
 
-class Pass(BatchBolt):
-    """Base class of the test bolts: stores the context and the collector."""
+class Pass(Gathering):
+    """Base class of the test bolts."""
 
     fields = ("values",)
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector = context, collector
 
 
 class EmitsAndChanges(Pass):
     """A faulty bolt that emits the same list in all its tuples and mutates it in between."""
 
-    def prepare(self, context, collector, attempt):
-        super().prepare(context, collector, attempt)
-        self.values = []
-
     def execute(self, tuple):
-        self.values.append(tuple["n"])
-        self.collector.emit(self.values)
+        super().execute(tuple)
+        self.collector.emit(self.taken)
 
 
 class EmitsAndChangesInside(Pass):
@@ -82,8 +75,8 @@ class EmitsDirectly(EmitsAndChanges):
         declarer.declare(("values",), direct=True)
 
     def execute(self, tuple):
-        self.values.append(tuple["n"])
-        self.collector.emit_direct(0, self.values)
+        self.taken.append(tuple["n"])
+        self.collector.emit_direct(0, self.taken)
 
 
 class SpoutChanges(PlainSpout):
@@ -97,10 +90,6 @@ class SpoutChanges(PlainSpout):
 
 class ChangesItsPayload(PlainSpout):
     """A faulty spout whose emitter mutates the payload of its context."""
-
-    def emitter(self, context):
-        self.context = context
-        return self
 
     def payload(self, metadata):
         return [[1, "a"], [2, "b"]]
@@ -123,9 +112,7 @@ def commit_fails(builder: TransactionalTopologyBuilder, says: str) -> None:
 
 def ran(builder: TransactionalTopologyBuilder, engine: Any, data_dir: Path, until_txid: int) -> Any:
     """Run a topology up to a txid; return its handle."""
-    handle = run(builder.build_topology(), engine=engine, data_dir=data_dir, until_txid=until_txid)
-    handle.awaitTermination(300)
-    return handle
+    return finished(builder.build_topology(), data_dir, engine, until_txid=until_txid)
 
 
 CHANGED = "a tuple was changed after it was emitted"
@@ -228,7 +215,7 @@ def test_the_state_of_a_grouping_ends_with_the_batch(make_engine: Factory, tmp_p
     assert rows["task"].to_pylist() == [n % 3 % 2 for n in range(24)]
 
 
-class KeepsLists(BatchBolt, Committer):
+class KeepsLists(Gathering, Committer):
     """A committer that mutates every value that it has put, read, updated or appended."""
 
     fields = ("n",)
@@ -238,29 +225,23 @@ class KeepsLists(BatchBolt, Committer):
     def __init__(self, own):
         self.own = own
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.txid = context, attempt.txid
-
-    def execute(self, tuple):
-        pass
-
     def finish_batch(self):
         for handle in (self.context.state("lists"), self.context.state("own")):
-            wanted = list(range(1, self.txid))
+            wanted = list(range(1, self.attempt.txid))
             assert handle.get("a", []) == wanted
             for found in (handle.get("a"), handle.get_many(["a"]).get("a"), handle.previous("a")):
                 if found is not None:
                     assert found == wanted
                     found.append("spoilt")
-            value = [*wanted, self.txid]
+            value = [*wanted, self.attempt.txid]
             handle.put("a", value)
             value.append("spoilt")
-            assert handle.get("a") == [*wanted, self.txid]
+            assert handle.get("a") == [*wanted, self.attempt.txid]
             handle.update("a", lambda old: old).append("spoilt")
             handle.update_many({"a": []}, lambda old, partial: old)["a"].append("spoilt")
-            other = handle.update("b", lambda old: [*(old or []), self.txid])
+            other = handle.update("b", lambda old: [*(old or []), self.attempt.txid])
             other.append("spoilt")
-        values = [self.txid]
+        values = [self.attempt.txid]
         self.context.sink("rows").append(values)
         values.append(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, processed, program
 
+from txstorm import BatchBolt
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.cargo import Cargo, Kind
@@ -105,11 +107,8 @@ def test_of_several_failures_the_one_in_the_earliest_stage_is_reported() -> None
 def test_reported_errors_do_not_fail_the_batch() -> None:
     [outcome] = processed(chain(), pack([19]))
     assert outcome.error is None
-    assert sorted(outcome.reported) == ["a[1]: ValueError('seen')", f"b[{_task(outcome)}]: ValueError('seen')"]
-
-
-def _task(outcome: Processed) -> int:
-    return next(int(text[2]) for text in outcome.reported if text.startswith("b["))
+    first, second = sorted(outcome.reported)
+    assert (first, re.sub(r"\d", "N", second)) == ("a[1]: ValueError('seen')", "b[N]: ValueError('seen')")
 
 
 # --- gathering in the driver ------------------------------------------------------------------------------------------
@@ -146,7 +145,8 @@ def test_errors_are_sent_to_all_tasks_and_other_cargo_to_one() -> None:
 def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> None:
     made, given = program(chain()), pack([1, 2])
     report = next(one for one in cargo_of(made, given) if one.kind is Kind.RESULT and one.edge == 0)
-    row = dataclasses.asdict(samples_error())
+    [unlucky] = processed(chain(), pack([13]))
+    row = dataclasses.asdict(unlucky.error)
 
     def failed(*tasks: int) -> Processed:
         parts = [{"row": row, "parts": {str(task): {"batch": 1}}} for task in tasks]
@@ -155,11 +155,6 @@ def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> 
 
     assert failed(0, 1).parts == {"0": {"batch": 1}, "1": {"batch": 1}}
     assert failed(0).parts == {}
-
-
-def samples_error():
-    [outcome] = processed(chain(), pack([13]))
-    return outcome.error
 
 
 # --- large batches ----------------------------------------------------------------------------------------------------
@@ -199,7 +194,7 @@ def test_attempts_never_share_a_file(tmp_path: Path) -> None:
 # --- context of a task ------------------------------------------------------------------------------------------------
 
 
-class Told(samples.BatchBolt):
+class Told(BatchBolt):
     fields = ("n",)
 
     def prepare(self, context, collector, attempt):
@@ -229,7 +224,7 @@ def test_context_of_a_task_and_repeatable_random_numbers() -> None:
     assert program(topology).components["told"].settings["mine"] == 5
 
 
-class Asks(samples.BatchBolt):
+class Asks(BatchBolt):
     def prepare(self, context, collector, attempt):
         context.state("counts")
 

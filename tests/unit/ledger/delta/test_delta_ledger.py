@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+from seeded import seeded
 
 from txstorm.clients.delta.control_log import ControlTable
 from txstorm.errors import ConflictError, DataDirectoryError, FencedError, HeldError, LedgerCorrupt, TxstormError
@@ -150,9 +150,7 @@ ledger.commit([Put("a", b"1"), Put("b", b"1")])
 @integration
 def test_every_commit_is_complete_or_absent_after_a_kill(place, handle, processes):
     """After a kill at any moment every commit is complete or absent, even while the log is being truncated."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     code = """
 ledger = DeltaLedger(str(path), create=True)
 ledger.acquire("word-count")

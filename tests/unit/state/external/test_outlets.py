@@ -8,6 +8,7 @@ from dataclasses import replace
 import cloudpickle
 import pytest
 from outlet_nets import MemoryWriter, Send, Target, topology
+from short_runs import finished
 
 from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
 from txstorm.api.external import Outlet, OutletWriter
@@ -21,10 +22,7 @@ from txstorm.storage.tables.intent import STAGED
 
 
 def ends(target, data_dir, **options):
-    built = topology(target, **options)
-    handle = run(built, engine="local", data_dir=data_dir, available_now=True)
-    handle.awaitTermination()
-    return handle
+    return finished(topology(target, **options), data_dir)
 
 
 def books_of(data_dir, read):
@@ -99,7 +97,7 @@ def test_a_decided_group_waits_for_its_outlet_and_is_written_first(tmp_path):
     with pytest.raises(InputError, match="outlets/numbers holds txids 3-4 is unknown"):
         abandon(tmp_path / "data", 3)
     target.trouble = ()
-    run(topology(target), engine="local", data_dir=tmp_path / "data", until_txid=4).awaitTermination()
+    finished(topology(target), tmp_path / "data", until_txid=4)
     assert target.rows == in_order()
     assert len(list((tmp_path / "data/outlets/numbers" / STAGED).iterdir())) <= 3
 
@@ -125,7 +123,7 @@ def test_a_fenced_coordinator_writes_nothing_to_an_outlet(tmp_path):
     built = topology(target)
     object.__setattr__(built.component("send").object.outlet, "writer", Overtaken(target))
     with pytest.raises(FencedError, match="a coordinator with epoch 99 has taken over"):
-        run(built, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
+        finished(built, tmp_path / "data")
     assert target.rows == in_order(4)
 
 
@@ -150,13 +148,12 @@ def test_a_target_that_does_not_match_the_ledger_is_rejected(tmp_path, change, t
 def test_a_row_of_the_wrong_type_is_rejected_before_the_decision(tmp_path):
     class Wrong(Send):
         def finish_batch(self):
-            self.sink.append("seven")
+            self.context.sink(self.outlet.name).append("seven")
 
     target = Target()
     builder = sending(Outlet("numbers", {"n": int}, MemoryWriter(target)), bolt=Wrong)
-    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
     with pytest.raises(Exception, match="seven"):
-        handle.awaitTermination()
+        finished(builder.build_topology(), tmp_path / "data")
     assert target.rows == []
     assert books_of(tmp_path / "data", Books.intents) == []
 

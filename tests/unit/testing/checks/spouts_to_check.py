@@ -7,18 +7,9 @@ import random
 import time
 from pathlib import Path
 
-from txstorm import (
-    NOT_READY,
-    Emitter,
-    FailedException,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    SpoutCoordinator,
-    TransactionalSpout,
-)
+from spout_samples import OneClass, OpaquePartitionedSpout, PartitionedSpout, PlainSpout
+
+from txstorm import NOT_READY, FailedException
 
 TAKE = 3
 CHANCE = random.Random(0)
@@ -53,26 +44,17 @@ class Source:
 # --- planned in the driver --------------------------------------------------------------------------------------------
 
 
-class OfSource:
-    """Base class of spouts that are their own coordinators and emitters."""
-
-    fields = ("n",)
+class OfSource(OneClass):
+    """Base class of spouts of a source."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        self.context = context
-        return self
 
     def num_partitions(self):
         return len(self.source.read())
 
 
-class Plain(OfSource, TransactionalSpout, SpoutCoordinator, Emitter):
+class Plain(OfSource, PlainSpout):
     def initialize_transaction(self, txid, prev_metadata):
         starts = prev_metadata["ends"] if prev_metadata else [0, 0]
         ends = [min(start + TAKE, len(rows)) for start, rows in zip(starts, self.source.read(), strict=True)]
@@ -90,7 +72,7 @@ class Slow(Plain):
 
     def coordinator(self, context):
         self.since = time.monotonic()
-        return self
+        return super().coordinator(context)
 
     def is_ready(self):
         return time.monotonic() > self.since + 0.2
@@ -194,7 +176,7 @@ class FailsToEmit(Plain):
 # --- planned in the tasks ---------------------------------------------------------------------------------------------
 
 
-class Partitioned(OfSource, PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
+class Partitioned(OfSource, PartitionedSpout):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         start = last_metadata["end"] if last_metadata else 0
         end = min(start + TAKE, len(self.source.read()[partition]))
@@ -230,9 +212,7 @@ class ReplaysTooLittle(Partitioned):
         return {**metadata, "start": metadata["start"] + 1} if metadata["end"] > TAKE else metadata
 
 
-class Opaque(OfSource, OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
-    coordinator = OpaquePartitionedTransactionalSpout.coordinator
-
+class Opaque(OfSource, OpaquePartitionedSpout):
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         start = last_metadata or 0
         rows = self.source.read()[partition][start : start + TAKE]

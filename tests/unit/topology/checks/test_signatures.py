@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 
 import pytest
+from short_runs import finished
+from spout_samples import PartitionedSpout, PlainSpout
 
 from txstorm import (
     NOT_READY,
@@ -12,14 +14,8 @@ from txstorm import (
     BatchBolt,
     Committer,
     CompositeSpout,
-    Emitter,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
-    SpoutCoordinator,
     TransactionalSpout,
     TransactionalTopologyBuilder,
-    run,
 )
 from txstorm.errors import SpoutError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout
@@ -139,55 +135,31 @@ def test_signatures_of_spouts_and_composite_sources_are_checked():
         assert "write def emitter(self, context)" in found[1]
 
 
-class Coordinator(SpoutCoordinator):
-    def initialize_transaction(self, txid, prev):
-        return {"n": txid} if txid < 3 else NOT_READY
-
-
-class WrongCoordinator(SpoutCoordinator):
+class BadPlan(PlainSpout):
     def initialize_transaction(self, txid):
         return NOT_READY
 
 
-class WrongEmitter(Emitter):
+class BadEmit(PlainSpout):
     def emit_batch(self, attempt, collector):
         pass
 
 
-class Parts(PartitionedCoordinator):
+class BadCount(PartitionedSpout):
     def num_partitions(self, context):
         return 1
-
-
-class Source(TransactionalSpout):
-    fields = ("n",)
-
-    def __init__(self, coordinator, emitter):
-        self.made = coordinator, emitter
-
-    def coordinator(self, context):
-        return self.made[0]()
-
-    def emitter(self, context):
-        return self.made[1]()
-
-
-class Partitioned(PartitionedTransactionalSpout):
-    fields = ("n",)
-    coordinator = lambda self, context: Parts()  # noqa: E731
-    emitter = lambda self, context: PartitionedEmitter()  # noqa: E731
 
 
 @pytest.mark.parametrize(
     ("spout", "right"),
     [
-        (Source(WrongCoordinator, Emitter), "def initialize_transaction(self, txid, prev_metadata)"),
-        (Source(Coordinator, WrongEmitter), "def emit_batch(self, attempt, metadata, collector)"),
-        (Partitioned(), "def num_partitions(self)"),
+        (BadPlan(), "def initialize_transaction(self, txid, prev_metadata)"),
+        (BadEmit(), "def emit_batch(self, attempt, metadata, collector)"),
+        (BadCount(), "def num_partitions(self)"),
     ],
 )
 def test_signatures_of_coordinators_and_emitters_are_checked_on_creation(tmp_path, spout, right):
     with pytest.raises(SpoutError) as caught:
-        run(built(basic(), spout), engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(60)
+        finished(built(basic(), spout), tmp_path / "data")
     assert f"write {right}" in str(caught.value)
     assert "numbers" in str(caught.value)
