@@ -46,7 +46,7 @@ def opened(path: Path) -> closing[SqliteLedger]:
 
 
 @integration
-def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, processes) -> None:
+def test_a_second_process_is_refused_until_the_holder_which_is_named_is_killed(ledger_file: Path, processes) -> None:
     holder = processes.holding(ledger_file, "word-count")
     with opened(ledger_file) as ledger:
         with pytest.raises(HeldError) as caught:
@@ -55,12 +55,6 @@ def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, 
         assert f"'word-count' (pid {holder.pid} on" in str(ledger.holder())
         # Neither reading the holder nor the failed attempt may have released the lease.
         assert f"pid {holder.pid}" in processes.run(TRY, ledger_file)
-
-
-@integration
-def test_the_lease_of_a_killed_process_is_free_at_once(ledger_file: Path, processes) -> None:
-    holder = processes.holding(ledger_file, "word-count")
-    with opened(ledger_file) as ledger:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         assert ledger.holder() is None

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import tempfile
-import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -268,14 +267,6 @@ def test_a_ledger_in_a_read_only_directory_can_be_read(left: str, in_child) -> N
         shutil.rmtree(directory)
 
 
-def test_a_failed_commit_leaves_the_connection_usable(ledger_file: Path) -> None:
-    with opened(ledger_file) as ledger:
-        for _ in range(3):
-            with pytest.raises(ConflictError):
-                ledger.commit([Put("a", b"1"), Put("a", b"2", ABSENT)])
-        ledger.commit([Put("a", b"3", ABSENT)])
-
-
 def test_a_full_disk_changes_nothing_and_is_reported(ledger_file: Path) -> None:
     with opened(ledger_file) as ledger:
         ledger.commit([Put("a", b"1")])
@@ -297,16 +288,6 @@ def test_damage_under_a_live_handle_is_reported_as_such(tmp_path: Path) -> None:
         ledger._connection.execute("PRAGMA shrink_memory")  # otherwise, SQLite reads from its page cache
         with pytest.raises(LedgerCorrupt, match=r"ledger\.db"):
             ledger.scan("coordinator/meta")
-
-
-def test_one_handle_serves_many_threads(ledger_file: Path) -> None:
-    with opened(ledger_file) as ledger:
-        threads = [threading.Thread(target=lambda i=i: ledger.commit([Put(f"t/{i}", b"")])) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(ledger.children("t")) == 8
 
 
 @pytest.mark.parametrize(

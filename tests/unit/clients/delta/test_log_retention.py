@@ -264,14 +264,6 @@ def test_only_opening_a_table_lists_its_log(table):
     assert DeltaTable(str(table)).version() == LAST + 9
 
 
-def test_a_stale_handle_whose_version_was_archived_finds_the_newest(table):
-    sleeper = DeltaHandle.open(table, 20)
-    age(table, 2 * DAY)
-    archive(table)
-    sleeper.refresh()
-    assert sleeper.version == LAST
-
-
 # -- windows ------------------------------------------------------------------------------------------------------
 
 

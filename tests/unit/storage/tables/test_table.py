@@ -143,12 +143,6 @@ def test_a_stale_coordinator_is_fenced(tmp_path, store, intent):
     assert data_commits(tmp_path) == [1]
 
 
-def test_of_two_handles_one_commits_and_the_other_finds_that_commit(tmp_path, store, intent):
-    one, two = opened(tmp_path), opened(tmp_path)
-    assert publish(one, intent) == publish(two, intent)
-    assert data_commits(tmp_path) == [1]
-
-
 def test_a_commit_is_a_compare_and_set_even_without_a_logical_conflict(tmp_path, store):
     one, two = (DeltaHandle.open(tmp_path / "changes/counts") for _ in range(2))
     one.commit(Commit({"x": 1}, {}))
