@@ -123,21 +123,14 @@ def test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_i
         assert other.get("a") == Entry(b"1", 0)
 
 
-def test_a_reader_follows_a_writer_and_writes_nothing(ledger_file: Path) -> None:
+@integration
+def test_a_reader_follows_the_commits_of_another_process_and_writes_nothing(ledger_file: Path, processes) -> None:
     with opened(ledger_file, read_only=True) as reader:
         for write in (lambda: reader.commit([Put("a", b"")]), lambda: reader.acquire("me")):
             with pytest.raises(InputError, match="read_only"):
                 write()
         assert reader.holder() is None
         assert not ledger_file.with_name("ledger.db.lock").exists()
-        with opened(ledger_file) as writer:
-            for i in range(5):
-                writer.commit([Put("a", str(i).encode())])
-                assert reader.get("a") == Entry(str(i).encode(), i)
-
-
-@integration
-def test_a_reader_during_commits_of_another_process(ledger_file: Path, processes) -> None:
     code = "ledger = SqliteLedger(path, create=False); ledger.acquire('w'); n = 0\n"
     code += "for line in sys.stdin: ledger.commit([Put('n', line.strip().encode())]); print('ok', flush=True)"
     writer = processes.start(code, ledger_file)

@@ -104,19 +104,6 @@ def test_every_txid_is_readable_regardless_of_compaction(tmp_path, seed):
     assert plain_words(tmp_path, name="n") == was[12], f"seed {seed}"
 
 
-def test_results_do_not_depend_on_commit_groups(tmp_path):
-    plan = [{"a": 1}, {"b": 2}, {"a": None}, {"c": 1}]
-    one, other = tmp_path / "one", tmp_path / "other"
-    store = open_store(one, create=True)
-    commit(store, 1, *plan)
-    store = open_store(other, create=True)
-    for txid, counts in enumerate(plan, start=1):
-        commit(store, txid, counts)
-    store.upkeep.compact()
-    for txid in range(5):
-        assert rows_json(read_state(one, "counts", txid)) == rows_json(read_state(other, "counts", txid))
-
-
 def test_the_last_txid_of_the_topology_may_be_later_than_that_of_a_table(tmp_path):
     commit(open_store(tmp_path, create=True, committed=5), 6, {"a": 1})
     open_store(tmp_path, epoch=2).upkeep.compact()
