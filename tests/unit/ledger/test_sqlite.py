@@ -62,15 +62,6 @@ def test_creating_a_ledger_twice_keeps_the_first_also_in_a_directory_of_an_odd_n
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("content", [b"", b"x", b"not a database at all, but long enough to have a header" * 40])
-def test_a_file_that_is_not_sqlite_is_corrupt(tmp_path: Path, content: bytes, read_only: bool) -> None:
-    path = tmp_path / "ledger.db"
-    path.write_bytes(content)
-    refused(path, LedgerCorrupt, "restore", read_only=read_only)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("read_only", [False, True])
 def test_a_truncated_file_is_corrupt(tmp_path: Path, read_only: bool) -> None:
     path = filled(tmp_path / "ledger.db")
     whole = path.read_bytes()
@@ -91,22 +82,13 @@ def test_overwritten_pages_are_corrupt(tmp_path: Path, seed: int) -> None:
         pytest.fail(f"seed {seed}: page {page} of {len(damaged) // 4096} was damaged without anybody noticing")
 
 
-def test_another_sqlite_database_and_a_directory_are_not_ledgers(tmp_path: Path) -> None:
+def test_another_sqlite_database_is_no_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE mine(a)")
     refused(path, DataDirectoryError, "another SQLite database")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
-    (tmp_path / "directory").mkdir()
-    refused(tmp_path / "directory", DataDirectoryError, "something else")
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_newer_format_is_refused_by_name(ledger_file: Path, read_only: bool) -> None:
-    with closing(sqlite3.connect(ledger_file, isolation_level=None)) as connection:
-        connection.execute("UPDATE format SET version = 2")
-    refused(ledger_file, DataDirectoryError, "txstorm-ledger 1", "txstorm-ledger 2", read_only=read_only)
 
 
 def pragma(ledger: SqliteLedger, name: str) -> Any:

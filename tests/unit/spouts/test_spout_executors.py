@@ -222,24 +222,6 @@ def test_task_planned_spouts_have_no_marks(bench, opaque):
 # --- opaque ----------------------------------------------------------------------------------------------------
 
 
-def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
-    source = Numbers(6, 6)
-    bench = LocalBench(Opaque(source), tasks=2)
-    bench.rows(1)
-    source.away = {1}
-    assert values(bench.rows(2)) == ["0-2", "0-3"]
-    assert bench.documents[2]["parts"] == {"0": {"batch": {"next": 4}}, "1": {"kept": {"next": 2}}}
-    assert bench.planner.notices() == []
-    hidden = source.partitions.pop()
-    bench.rows(3)
-    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}, "away": True}
-    said = "spout 'lines': away: partition 1; positions are kept ({'1': {'next': 2}}), the others continue"
-    assert bench.planner.notices() == [said]
-    source.partitions.append(hidden)
-    source.away = set()
-    assert values(bench.rows(4)) == ["1-2", "1-3"]
-
-
 def test_opaque_partition_without_a_position_yet_starts_at_none(source, opaque):
     source.away = {0}
     assert opaque.rows(1) == []
@@ -340,26 +322,9 @@ def test_metadata_that_cannot_be_stored_is_rejected_by_name(bad):
     assert repr(bad)[:20] in str(caught.value)
 
 
-def test_partition_metadata_that_cannot_be_stored_names_the_partition():
-    class Unstorable(Partitioned):
-        def emit_partition_batch_new(self, attempt, collector, partition, last):
-            return {"p": {partition}}
-
-    with pytest.raises(MetadataError, match=r"spout 'lines', partition 0, txid 1: metadata \{'p': \{0\}\}"):
-        LocalBench(Unstorable(Numbers(1, 1))).rows(1)
-
-
 def test_tuples_without_metadata_are_rejected():
     with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
         LocalBench(Emitting(lambda collector: collector.emit("lost or twice"))).rows(1)
-
-
-@pytest.mark.parametrize("count", [-1, "3", None, True, 2.0])
-def test_an_impossible_number_of_partitions_is_rejected(count):
-    spout = Partitioned(Numbers(1))
-    spout.num_partitions = lambda: count  # type: ignore[method-assign]
-    with pytest.raises(MetadataError, match=r"num_partitions\(\) gave"):
-        LocalBench(spout).plan(1)
 
 
 def test_an_object_that_is_not_a_spout_is_rejected_with_a_list_of_the_kinds():
