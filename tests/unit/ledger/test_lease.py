@@ -46,7 +46,7 @@ def opened(path: Path) -> closing[SqliteLedger]:
 
 
 @integration
-def test_a_second_process_is_refused_until_the_holder_which_is_named_is_killed(ledger_file: Path, processes) -> None:
+def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, processes) -> None:
     holder = processes.holding(ledger_file, "word-count")
     with opened(ledger_file) as ledger:
         with pytest.raises(HeldError) as caught:
