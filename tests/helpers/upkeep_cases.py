@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,8 @@ def main(place: str) -> None:
     """Run the crash scenario "upkeep"."""
     data_dir = Path(place)
     small(setattr)
-    (data_dir / f"start-{os.getpid()}").touch()
-    epoch = len(list(data_dir.glob("start-*")))
+    epoch = len(list(data_dir.glob("start-*"))) + 1
+    (data_dir / f"start-{epoch}").touch()
     store = open_store(data_dir, create=epoch == 1, epoch=epoch)
     store.sweep([])
     for txid in range(store.last_txids()["changes/totals"] + 1, LAST + 1):
