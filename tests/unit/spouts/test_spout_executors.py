@@ -222,6 +222,24 @@ def test_task_planned_spouts_have_no_marks(bench, opaque):
 # --- opaque ----------------------------------------------------------------------------------------------------
 
 
+def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
+    source = Numbers(6, 6)
+    bench = LocalBench(Opaque(source), tasks=2)
+    bench.rows(1)
+    source.away = {1}
+    assert values(bench.rows(2)) == ["0-2", "0-3"]
+    assert bench.documents[2]["parts"] == {"0": {"batch": {"next": 4}}, "1": {"kept": {"next": 2}}}
+    assert bench.planner.notices() == []
+    hidden = source.partitions.pop()
+    bench.rows(3)
+    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}, "away": True}
+    said = "spout 'lines': away: partition 1; positions are kept ({'1': {'next': 2}}), the others continue"
+    assert bench.planner.notices() == [said]
+    source.partitions.append(hidden)
+    source.away = set()
+    assert values(bench.rows(4)) == ["1-2", "1-3"]
+
+
 def test_opaque_partition_without_a_position_yet_starts_at_none(source, opaque):
     source.away = {0}
     assert opaque.rows(1) == []
