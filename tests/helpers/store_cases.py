@@ -1,10 +1,8 @@
-"""A small topology's tables, and a run over them whose ledger is a single JSON file."""
+"""A small topology's tables, and steps of a run over them."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,6 @@ COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 TOTALS = KeyedState("totals", key={}, value={"n": int, "mean": float})
 OUT = SinkTable("out", {"word": str, "n": int})
 TOPOLOGY, INCARNATION = "words", "0a1b2c"
-# What the txids of the crash tests do: word → how much it is counted up; None removes it.
-PLAN: Mapping[int, Mapping[str, int | None]] = {
-    1: {"a": 1, "b": 2},
-    2: {"a": 1, "c": 5},
-    3: {"b": None, "d": 1},
-    4: {"b": 7},
-}
 
 
 def record(txid: int, attempt: int | None = None, digest: str = "d") -> TxidRecord:
@@ -101,61 +92,3 @@ def tidy(store: StateStore) -> None:
 
 def staged_files(data_dir: Path) -> list[str]:
     return sorted(str(file.relative_to(data_dir)) for file in data_dir.glob("*/*/_txstorm/staged/*"))
-
-
-class JsonLedger:
-    """A ledger in one JSON file, durably replaced at each write: epoch, currtx, recorded tables and the live intent."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        fresh = {"epoch": 0, "currtx": 1, "tables": {}, "intent": None, "known": False}
-        self.now: dict[str, Any] = json.loads(path.read_text()) if path.exists() else fresh
-
-    def write(self, **changes: Any) -> None:
-        self.now = {**self.now, **changes}
-        made = self._path.with_suffix(".tmp")
-        made.write_text(json.dumps(self.now))
-        made.replace(self._path)
-
-    def live(self) -> list[Intent]:
-        return [Intent.from_json(self.now["intent"])] if self.now["intent"] else []
-
-
-def run(data_dir: Path, sizes: tuple[int, ...] = (1, 2, 1), attempts: Callable[[int], int] = os.getpid) -> StateStore:
-    """Take the lead, roll forward, and commit the rest of `PLAN` in groups, compacting after each; return the store."""
-    ledger = JsonLedger(data_dir / "ledger.json")
-    known, recorded = ledger.now["known"], ledger.now["tables"]
-    check_tables(data_dir, recorded, INCARNATION, ledger.live())
-    ledger.write(epoch=ledger.now["epoch"] + 1, known=True)
-    epoch = ledger.now["epoch"]
-    raise_epochs(data_dir, recorded, TopologyIdentity(TOPOLOGY, INCARNATION), epoch)
-    for intent in ledger.live():
-        roll_forward(data_dir, intent, epoch)
-        tables = {**recorded, **{table.uri: intent.last for table in intent.tables}}
-        ledger.write(currtx=intent.last + 1, tables=tables, intent=None)
-    committed = ledger.now["currtx"] - 1
-    store = open_store(data_dir, create=not known, epoch=epoch, committed=committed, recorded=list(recorded))
-    ledger.write(tables=store.last_txids())
-    store.sweep(ledger.live())
-    for size in sizes:
-        txids = [txid for txid in sorted(PLAN) if txid >= ledger.now["currtx"]][:size]
-        if txids:
-            _commit_plan(store, ledger, txids, epoch)
-    return store
-
-
-def _commit_plan(store: StateStore, ledger: JsonLedger, txids: list[int], epoch: int) -> None:
-    group = store.group(txids[0])
-    for txid in txids:
-        add(group, txid, PLAN[txid])
-    intent = intent_of(group, [record(txid, os.getpid()) for txid in txids], epoch)
-    ledger.write(intent=intent.to_json())
-    store.publish(intent, epoch)
-    group.apply(intent.last)
-    ledger.write(currtx=intent.last + 1, tables=store.last_txids(), intent=None)
-    store.upkeep.compact()
-
-
-def main(data_dir: str) -> None:
-    """Run the crash scenario "tables"."""
-    run(Path(data_dir))

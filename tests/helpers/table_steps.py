@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from crashes import crashing
 from deltalake import DeltaTable
 from store_cases import add, intent_of, record
 
+from txstorm.clients.delta.log import LOG
 from txstorm.results.read import read_state
 from txstorm.state.commit_group import CommitGroup
 from txstorm.state.store import StateStore
@@ -49,6 +51,20 @@ def synced_paths(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     with patch.context() as patched:
         patched.setattr(os, "fsync", lambda file: (paths.append(os.readlink(f"/proc/self/fd/{file}")), sync(file)))
         yield paths
+
+
+@contextmanager
+def unlisted(directory: Path) -> Iterator[None]:
+    """Fail if a log below a directory is listed within the context, even by delta-rs; found by its access time."""
+    logs = [path for path in directory.rglob(LOG) if path.is_dir()]
+    os.utime(logs[0], ns=(1, time.time_ns()))
+    os.listdir(logs[0])
+    if logs[0].stat().st_atime_ns == 1:
+        pytest.skip("this file system does not note when a directory was listed")
+    for log in logs:
+        os.utime(log, ns=(1, time.time_ns()))
+    yield
+    assert [log for log in logs if log.stat().st_atime_ns != 1] == []
 
 
 def upkeep_done(store: StateStore, uri: str, now: float = 1) -> bool:

@@ -96,7 +96,7 @@ sync_file(path)
         "_Redirects.redirect_request",
         "(before.scheme, before.netloc) != (after.scheme, after.netloc)",
         "False",
-        "tests/unit/clients/kafka/test_schema_registry.py",
+        "tests/unit/spouts/kafka/test_kafka_decode.py",
     ),
     Mutant(
         "constraints_of_others_are_ignored",

@@ -38,7 +38,6 @@ SCENARIOS = {
     "kafka-outlet": "scenarios.fencing:send_groups",
     "ledger-sweep": "scenarios.fencing:sweep_frozen",
     "late-put": "scenarios.fencing:put_late",
-    "tables": "store_cases:main",
     "upkeep": "upkeep_cases:main",
     "index": "index_cases:main",
 }

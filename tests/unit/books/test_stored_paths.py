@@ -48,10 +48,6 @@ def rewritten(intent, **fields):
     return found
 
 
-def test_an_intent_is_read_back(intent):
-    assert Intent.from_json(intent.to_json()) == intent
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_an_intent_with_another_path_is_refused(intent, path):
     staged = {**intent.tables[0].staged.to_json(), "path": path}

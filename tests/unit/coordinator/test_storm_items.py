@@ -8,13 +8,15 @@ from txstorm.coordinator.events import Committed, Failed, NotReady, Opened, Plan
 from txstorm.coordinator.machine import COMMITTING, PROCESSED, PROCESSING, Config, initial, step
 
 
-def test_item_14_one_pending_starts_the_next_only_after_the_commit():
-    """Item 14: with one pending transaction allowed, the next starts only after the commit (rows T6, T45)."""
+def test_items_14_20_one_pending_starts_the_next_only_after_the_commit():
+    """Items 14 and 20: with one pending transaction, the next starts only after the commit (rows T6, T45)."""
     bench = Bench(max_pending=1)
     assert bench.wake() == ["batch 1(always)"]
     assert bench.ack(1) == ["commit 1"]
     assert bench.wake() == []
+    assert bench.state.committed is None
     assert bench.ack(1) == ["batch 2(always)"]
+    assert bench.state.committed == 1
 
 
 def test_items_15_16_answers_for_superseded_attempts_and_txids_outside_the_window_are_ignored():
@@ -77,13 +79,6 @@ def test_item_19_stops_at_the_first_slot_that_is_not_ready():
     assert commands == (Plan(3, replay=False),)
 
 
-def test_item_20_committed_txid_is_none_before_the_first_commit():
-    bench = started(2)
-    assert bench.state.committed is None
-    bench.ack(1), bench.ack(1)
-    assert bench.state.committed == 1
-
-
 def test_item_21_only_the_lowest_uncommitted_commits():
     bench = started(4)
     assert [bench.ack(txid) for txid in (4, 3, 2)] == [[], [], []]
@@ -129,20 +124,27 @@ def test_item_31_states_are_values_and_share_nothing():
     assert hash(before) == hash(two.state)
 
 
-def test_items_43_to_46_failed_exception_in_either_phase_replays_both_at_once():
-    """Items 43 (finish_batch), 45 (execute), 46 (emit); item 44: in the commit phase, both phases again (T8, T29)."""
-    bench = started(3)
+@pytest.mark.parametrize("opaque", [False, True])
+def test_items_43_to_46_58_66_a_failure_in_either_phase_replays_both_at_once(opaque):
+    """Items 43 (finish_batch), 45 (execute), 46 (emit); items 44, 58, 66: in the commit phase, both again (T8, T29)."""
+    bench = started(3, opaque=opaque)
     bench.ack(3)
     assert bench.fail(2) == ["batch 2(always)", "batch 3(always)"]
     assert bench.discarded() == [2, 3]
     assert [status for _, status in bench.state.active.values()] == [PROCESSING] * 3
-    bench = started(2)
-    bench.ack(1)
+    bench = started(2, opaque=opaque)
+    bench.ack(2), bench.ack(1)
+    first = bench.attempts[1]
     assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
     assert bench.ack(1) == ["commit 1"]
+    assert bench.commands()[0] == Commit((1,), (bench.attempts[1],))
+    assert bench.attempts[1] != first
 
 
-def test_item_47_a_crash_in_any_phase_replays_on_restart():
+def test_items_47_65_a_crash_in_any_phase_replays_on_restart():
+    bench = started(2)
+    bench.ack(1)  # committing
+    assert bench.restart().wake()[0] == "batch 1(always)"
     bench = started(3)
     bench.ack(1), bench.ack(2), bench.ack(1)  # 1 committed, 2 committing
     old = dict(bench.attempts)
@@ -168,12 +170,6 @@ def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
     assert bench.asked == [1, 2, 3]
 
 
-def test_item_58_an_unknown_commit_fails_and_is_replayed():
-    bench = started(2, opaque=True)
-    bench.ack(1), bench.ack(2)
-    assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
-
-
 def test_item_63_restart_emits_stored_txids_in_order_without_asking():
     bench = Bench(max_pending=4, currtx=5, stored={4: "d", 5: "e", 6: "f"})
     bench.value = None
@@ -194,23 +190,6 @@ def test_items_55_63_opaque_restart_asks_the_source_again():
     bench.value = "new"
     assert bench.wake() == ["batch 2(new)", "batch 3(new)"]
     assert bench.asked == [2, 3]
-
-
-def test_item_65_a_crash_before_currtx_is_written_runs_the_transaction_again():
-    bench = started(2)
-    bench.ack(1)
-    bench = bench.restart()
-    assert bench.wake()[0] == "batch 1(always)"
-
-
-def test_item_66_a_failed_commit_is_replayed_with_a_new_attempt():
-    bench = started(1)
-    bench.ack(1)
-    first = bench.attempts[1]
-    bench.fail(1)
-    bench.ack(1)
-    assert bench.commands()[0] == Commit((1,), (bench.attempts[1],))
-    assert bench.attempts[1] != first
 
 
 def test_item_81_stale_failure_of_an_old_tree_changes_nothing():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from txstorm.errors import DataDirectoryError, FencedError, HeldError
+from txstorm.errors import FencedError, HeldError
 from txstorm.ledger.lease import POLL, FileLease, poll_free
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.port import Put
@@ -55,12 +55,6 @@ def test_a_second_process_is_refused_and_the_holder_is_named(ledger_file: Path, 
         assert f"'word-count' (pid {holder.pid} on" in str(ledger.holder())
         # Neither reading the holder nor the failed attempt may have released the lease.
         assert f"pid {holder.pid}" in processes.run(TRY, ledger_file)
-
-
-@integration
-def test_the_lease_of_a_killed_process_is_free_at_once(ledger_file: Path, processes) -> None:
-    holder = processes.holding(ledger_file, "word-count")
-    with opened(ledger_file) as ledger:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         assert ledger.holder() is None
@@ -183,17 +177,3 @@ def test_polling_checks_at_once_pauses_in_between_and_stops_in_time() -> None:
     never = iter([0.0, 1.0])
     assert not poll_free(lambda: False, 1.0, pause=pauses.append, now=lambda: next(never))
     assert len(pauses) == 2
-
-
-def test_the_name_of_a_holder_that_has_ended_is_ignored_and_a_lock_file_that_cannot_be_created_named(
-    ledger_file: Path,
-) -> None:
-    lock = ledger_file.with_name("ledger.db.lock")
-    lock.write_text('{"owner": "old", "pid": 1, "host": "h", "since": "s"}')
-    with opened(ledger_file) as ledger:
-        assert ledger.holder() is None
-        ledger.acquire("new")
-    lock.unlink()
-    lock.mkdir()
-    with opened(ledger_file) as ledger, pytest.raises(DataDirectoryError, match=str(lock)):
-        ledger.acquire("first")

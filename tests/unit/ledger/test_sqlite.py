@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import tempfile
-import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -63,15 +62,6 @@ def test_creating_a_ledger_twice_keeps_the_first_also_in_a_directory_of_an_odd_n
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("content", [b"", b"x", b"not a database at all, but long enough to have a header" * 40])
-def test_a_file_that_is_not_sqlite_is_corrupt(tmp_path: Path, content: bytes, read_only: bool) -> None:
-    path = tmp_path / "ledger.db"
-    path.write_bytes(content)
-    refused(path, LedgerCorrupt, "restore", read_only=read_only)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("read_only", [False, True])
 def test_a_truncated_file_is_corrupt(tmp_path: Path, read_only: bool) -> None:
     path = filled(tmp_path / "ledger.db")
     whole = path.read_bytes()
@@ -92,22 +82,13 @@ def test_overwritten_pages_are_corrupt(tmp_path: Path, seed: int) -> None:
         pytest.fail(f"seed {seed}: page {page} of {len(damaged) // 4096} was damaged without anybody noticing")
 
 
-def test_another_sqlite_database_and_a_directory_are_not_ledgers(tmp_path: Path) -> None:
+def test_another_sqlite_database_is_no_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE mine(a)")
     refused(path, DataDirectoryError, "another SQLite database")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
-    (tmp_path / "directory").mkdir()
-    refused(tmp_path / "directory", DataDirectoryError, "something else")
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_newer_format_is_refused_by_name(ledger_file: Path, read_only: bool) -> None:
-    with closing(sqlite3.connect(ledger_file, isolation_level=None)) as connection:
-        connection.execute("UPDATE format SET version = 2")
-    refused(ledger_file, DataDirectoryError, "txstorm-ledger 1", "txstorm-ledger 2", read_only=read_only)
 
 
 def pragma(ledger: SqliteLedger, name: str) -> Any:
@@ -124,21 +105,14 @@ def test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_i
         assert other.get("a") == Entry(b"1", 0)
 
 
-def test_a_reader_follows_a_writer_and_writes_nothing(ledger_file: Path) -> None:
+@integration
+def test_a_reader_follows_the_commits_of_another_process_and_writes_nothing(ledger_file: Path, processes) -> None:
     with opened(ledger_file, read_only=True) as reader:
         for write in (lambda: reader.commit([Put("a", b"")]), lambda: reader.acquire("me")):
             with pytest.raises(InputError, match="read_only"):
                 write()
         assert reader.holder() is None
         assert not ledger_file.with_name("ledger.db.lock").exists()
-        with opened(ledger_file) as writer:
-            for i in range(5):
-                writer.commit([Put("a", str(i).encode())])
-                assert reader.get("a") == Entry(str(i).encode(), i)
-
-
-@integration
-def test_a_reader_during_commits_of_another_process(ledger_file: Path, processes) -> None:
     code = "ledger = SqliteLedger(path, create=False); ledger.acquire('w'); n = 0\n"
     code += "for line in sys.stdin: ledger.commit([Put('n', line.strip().encode())]); print('ok', flush=True)"
     writer = processes.start(code, ledger_file)
@@ -268,14 +242,6 @@ def test_a_ledger_in_a_read_only_directory_can_be_read(left: str, in_child) -> N
         shutil.rmtree(directory)
 
 
-def test_a_failed_commit_leaves_the_connection_usable(ledger_file: Path) -> None:
-    with opened(ledger_file) as ledger:
-        for _ in range(3):
-            with pytest.raises(ConflictError):
-                ledger.commit([Put("a", b"1"), Put("a", b"2", ABSENT)])
-        ledger.commit([Put("a", b"3", ABSENT)])
-
-
 def test_a_full_disk_changes_nothing_and_is_reported(ledger_file: Path) -> None:
     with opened(ledger_file) as ledger:
         ledger.commit([Put("a", b"1")])
@@ -297,16 +263,6 @@ def test_damage_under_a_live_handle_is_reported_as_such(tmp_path: Path) -> None:
         ledger._connection.execute("PRAGMA shrink_memory")  # otherwise, SQLite reads from its page cache
         with pytest.raises(LedgerCorrupt, match=r"ledger\.db"):
             ledger.scan("coordinator/meta")
-
-
-def test_one_handle_serves_many_threads(ledger_file: Path) -> None:
-    with opened(ledger_file) as ledger:
-        threads = [threading.Thread(target=lambda i=i: ledger.commit([Put(f"t/{i}", b"")])) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(ledger.children("t")) == 8
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """P0, recovery: check tables without writes, fence the predecessor, roll decided groups forward from their intents."""
 
-import shutil
-
 import pytest
 from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 
@@ -60,13 +58,6 @@ def test_a_table_behind_the_ledger_or_of_another_incarnation_is_rejected(tmp_pat
         check_tables(tmp_path, AT_ONE, "ffff", [], topology="x")
 
 
-@pytest.mark.parametrize("gone", ["changes/counts", "state/counts", "sinks/out"])
-def test_a_missing_table(tmp_path, decided, gone):
-    shutil.rmtree(tmp_path / gone)
-    with pytest.raises(TableCorrupt, match=f"the ledger knows the table {gone}, but there is none"):
-        check(tmp_path)
-
-
 def test_a_table_that_advanced_while_epochs_were_raised(tmp_path, decided):
     check(tmp_path)
     open_store(tmp_path).publish(decided, 1)
@@ -75,17 +66,6 @@ def test_a_table_that_advanced_while_epochs_were_raised(tmp_path, decided):
     check_raised(tables, AT_ONE, [decided])
     with pytest.raises(TableCorrupt, match="changes/counts: the ledger expects it at txid 1, found 2"):
         check_raised(tables, AT_ONE, [])
-
-
-def test_a_foreign_or_damaged_table(tmp_path, decided):
-    schema = DeltaHandle.open(tmp_path / "sinks/out").schema
-    shutil.rmtree(tmp_path / "sinks/out")
-    DeltaHandle.create(tmp_path / "sinks/out", schema, {}, Commit({}, {}))
-    with pytest.raises(DataDirectoryError, match="a foreign one"):
-        check(tmp_path)
-    (tmp_path / f"sinks/out/_delta_log/{1:020d}.json").write_text("not json")
-    with pytest.raises(TableCorrupt, match="sinks/out: the log cannot be read"):
-        check(tmp_path)
 
 
 def test_a_takeover_fences_the_old_coordinator_on_every_table(tmp_path, decided):

@@ -10,6 +10,7 @@ import pytest
 from short_runs import counting, finished
 
 from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.operations import rewind as rewind_module
@@ -32,7 +33,25 @@ def books(tmp_path: Path) -> Iterator[Books]:
     ledger.close()
 
 
-def test_commits_during_the_check_are_read_again(tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def identity(books: Books) -> Identity:
+    """Return the identity in these books before the test changes it."""
+    found = books.identity()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def late(tmp_path: Path, books: Books) -> Iterator[Books]:
+    """Yield the books that a coordinator has opened for writing."""
+    ledger = open_ledger(tmp_path / "data", create=False)
+    yield Books(ledger, tmp_path / "data" / "intents")
+    ledger.close()
+
+
+def test_commits_during_the_check_are_read_again(
+    tmp_path: Path, books: Books, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, looked = leading.check_tables, []
 
     def slowly(*args: Any, **options: Any) -> None:
@@ -42,16 +61,13 @@ def test_commits_during_the_check_are_read_again(tmp_path: Path, books: Books, m
         real(*args, **options)
 
     monkeypatch.setattr(leading, "check_tables", slowly)
-    identity = books.identity()
-    assert identity is not None
     leading.check(tmp_path / "data", books, identity)
     # The second check is made by the run that commits meanwhile.
     assert [set(recorded.values()) for recorded in looked] == [{2}, {2}, {4}]
 
 
-def test_tables_ahead_of_an_unchanged_ledger_are_rejected(tmp_path: Path, books: Books) -> None:
-    identity, old = books.identity(), tmp_path / "old"
-    assert identity is not None
+def test_tables_ahead_of_an_unchanged_ledger_are_rejected(tmp_path: Path, books: Books, identity: Identity) -> None:
+    old = tmp_path / "old"
     leading.check(tmp_path / "data", books, identity)
     old.write_bytes((tmp_path / "data" / "ledger.db").read_bytes())
     count(tmp_path / "data", 4)
@@ -67,38 +83,30 @@ def test_tables_ahead_of_an_unchanged_ledger_are_rejected(tmp_path: Path, books:
         ledger.close()
 
 
-def test_a_coordinator_that_paused_during_a_rewind_is_fenced(tmp_path: Path, books: Books) -> None:
-    identity = books.identity()
-    assert identity is not None
+def test_a_coordinator_that_paused_during_a_rewind_is_fenced(tmp_path: Path, identity: Identity, late: Books) -> None:
     rewind(tmp_path / "data", 1)
-    ledger = open_ledger(tmp_path / "data", create=False)
-    late = Books(ledger, tmp_path / "data" / "intents")
     before = late.standing()
     with pytest.raises(FencedError, match="expected timeline 0, as it was read at the start, found 1"):
         leading.take_over(tmp_path / "data", late, identity)
     assert late.standing() == before
-    ledger.close()
+    late.ledger.close()
     count(tmp_path / "data", 4)
 
 
-def test_a_rewind_during_the_first_check_is_no_damage(tmp_path: Path, books: Books) -> None:
+def test_a_rewind_during_the_first_check_is_no_damage(tmp_path: Path, books: Books, identity: Identity) -> None:
     """The tables are at other txids of another timeline then (found by simulation seed 424242)."""
-    identity = books.identity()
-    assert identity is not None
     rewind(tmp_path / "data", 1)
     with pytest.raises(FencedError, match="it was rewound meanwhile; start again"):
         leading.check(tmp_path / "data", books, identity)
 
 
 def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
-    tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, books: Books, identity: Identity, late: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stale coordinator is fenced as soon as a rewind is decided (found by simulation seed 2026).
 
     Schedules 12,080 and 319,249 of that seed found it, as numbered at that time.
     """
-    identity = books.identity()
-    assert identity is not None
 
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -106,11 +114,9 @@ def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(rewind_module, "carry_out", die)
         rewind(tmp_path / "data", 1)
-    ledger = open_ledger(tmp_path / "data", create=False)
-    late = Books(ledger, tmp_path / "data" / "intents")
     with pytest.raises(FencedError, match="expected timeline 0, as it was read at the start, found 1"):
         leading.take_over(tmp_path / "data", late, identity)
-    ledger.close()
+    late.ledger.close()
     count(tmp_path / "data", 4)
     found = books.identity()
     assert found is not None

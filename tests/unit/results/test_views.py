@@ -41,16 +41,6 @@ def test_a_state_in_all_forms(done, monkeypatch):
         view.to_pandas()
 
 
-def test_changes_include_both_ends(done):
-    found = StateView(done, "counts").changes(2, 3).to_pylist()
-    assert [(row["_txid"], row["word"], row["n"], row["_prev"]) for row in found] == [
-        (2, "<b>", 1, None),
-        (2, "cat", 2, {"n": 1}),
-        (3, "cat", 3, {"n": 2}),
-        (3, "dog", 2, {"n": 1}),
-    ]
-
-
 def test_a_sink(done):
     rows = SinkView(done, "log").to_pylist()
     assert [row["_txid"] for row in rows] == [1, 1, 2, 2, 3, 3]

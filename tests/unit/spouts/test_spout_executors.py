@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from spout_samples import CommitterSpout, OpaquePartitionedSpout
+from spout_samples import CommitterSpout, OneClass, OpaquePartitionedSpout
 from spouts_recording import Bench, Recorder
 
 from txstorm.api.attempt import TransactionAttempt
@@ -19,7 +19,7 @@ from txstorm.api.spout import (
     SpoutCoordinator,
     TransactionalSpout,
 )
-from txstorm.errors import FailedException, MetadataError, SpoutError
+from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.executors import check_spout, planner, spout_committer, spout_task
 from txstorm.spouts.user_calls import storable
 
@@ -27,16 +27,13 @@ from txstorm.spouts.user_calls import storable
 class Numbers:
     """A partitioned source of numbered tuples that stands in for a broker cluster."""
 
-    def __init__(self, *sizes: int, take: int = 2) -> None:
+    take = 2
+
+    def __init__(self, *sizes: int) -> None:
         self.partitions = [[f"{p}-{i}" for i in range(size)] for p, size in enumerate(sizes)]
-        self.take = take
         self.ready = True
         self.away: set[int] = set()
-        self.calls: list[Any] = []
-        self.closed = 0
-
-    def calls_of(self, kind: str) -> list[Any]:
-        return [call for call in self.calls if call[0] == kind]
+        self.asked = self.closed = 0
 
 
 class LocalBench(Bench):
@@ -45,47 +42,26 @@ class LocalBench(Bench):
     ships = False
 
 
-class Partitioned(PartitionedTransactionalSpout):
-    fields = ("n",)
-
-    def __init__(self, source: Numbers, emitter: Any = None) -> None:
-        self.source, self.emitter_class = source, emitter or _Emitter
-
-    def coordinator(self, context: TaskContext) -> PartitionedCoordinator:
-        return _Coordinator(self.source)
-
-    def emitter(self, context: TaskContext) -> PartitionedEmitter:
-        return self.emitter_class(self.source, context)
-
-
 class _Coordinator(PartitionedCoordinator):
-    def __init__(self, source: Numbers) -> None:
-        self.source = source
-
     def numPartitions(self) -> int:  # Storm's spelling is a valid override too
         return len(self.source.partitions)
 
     def isReady(self) -> bool:
-        self.source.calls.append("ready?")
+        self.source.asked += 1
         return self.source.ready
 
-    def close(self) -> None:
-        self.source.closed += 1
 
-
-class _Emitter(PartitionedEmitter):
-    def __init__(self, source: Numbers, context: TaskContext) -> None:
-        self.source, self.context = source, context
+class Partitioned(OneClass, _Coordinator, PartitionedTransactionalSpout, PartitionedEmitter):
+    def __init__(self, source: Numbers) -> None:
+        self.source = source
 
     def emit_partition_batch_new(self, attempt, collector, partition, last):
         start = last[1] if last else 0
         meta = (start, min(start + self.source.take, len(self.source.partitions[partition])))
-        self.source.calls.append(("new", attempt.txid, partition, self.context.task))
         self.emit_partition_batch(attempt, collector, partition, meta)
         return meta
 
     def emit_partition_batch(self, attempt, collector, partition, metadata):
-        self.source.calls.append(("emit", attempt.txid, partition, list(metadata)))
         for value in self.source.partitions[partition][metadata[0] : metadata[1]]:
             collector.emit(value)
 
@@ -157,26 +133,6 @@ def opaque(source: Numbers) -> LocalBench:
     return LocalBench(Opaque(source))
 
 
-def test_replay_emits_exactly_the_stored_batch_regardless_of_new_data():  # storm.md 49, 64
-    source = Numbers(3, 3)
-    bench = LocalBench(Partitioned(source))
-    first = bench.rows(1)
-    source.take = 9
-    source.partitions[0] += ["late"]
-    source.calls.clear()
-    assert bench.rows(1) == first == [("0-0",), ("0-1",), ("1-0",), ("1-1",)]
-    assert [call[0] for call in source.calls] == ["emit", "emit"]
-    assert values(bench.rows(2)) == ["0-2", "late", "1-2"]
-
-
-def test_an_added_partition_is_read_only_from_the_next_created_txid_on(source, bench):  # storm.md 50
-    bench.plan(1)
-    source.partitions.append(["new"])
-    assert values(bench.rows(1)) == ["0-0", "0-1"]
-    assert values(bench.rows(1)) == ["0-0", "0-1"]
-    assert values(bench.rows(2)) == ["0-2", "0-3", "new"]
-
-
 def test_sources_whose_names_begin_alike_have_their_own_partitions():
     alone = LocalBench(Partitioned(Numbers(3, 1)))
     assert alone.plan(1) == {"count": 2, "parts": None}
@@ -228,28 +184,6 @@ def test_the_commit_of_an_emitter_cannot_change_what_is_stored():
     assert parts == {"0": ["row"]}
 
 
-def test_partition_without_batch_in_known_extents_emits_nothing_on_every_replay():  # storm.md 51
-    source = Numbers(4, 4)
-    bench = LocalBench(Partitioned(source))
-    bench.plan(1)
-    bench.documents[1]["parts"] = {"1": {"batch": [0, 2]}}
-    for _ in range(2):
-        assert values(bench.rows(1)) == ["1-0", "1-1"]
-
-
-def test_partitions_are_assigned_by_modulo_and_parallelism_changes_no_batch():  # storm.md 52
-    by_tasks = {}
-    for tasks in (1, 2, 3, 7):
-        source = Numbers(5, 5, 5, 5, 5)
-        bench = LocalBench(Partitioned(source), tasks)
-        bench.plan(1)
-        bench.emit(1)
-        owners = {partition: task for kind, _, partition, task in source.calls_of("new")}
-        assert owners == {p: p % tasks for p in range(5)}
-        by_tasks[tasks] = bench.documents[1], sorted(bench.rows(1)), sorted(bench.rows(2))
-    assert all(found == by_tasks[1] for found in by_tasks.values())
-
-
 def test_positions_are_carried_within_a_pack_without_stored_documents():
     bench = LocalBench(Partitioned(Numbers(5, 1)))
     found, carried = ran_as_pack(bench, {txid: bench.planner.plan(txid, None) for txid in (1, 2, 3)})
@@ -264,31 +198,12 @@ def test_a_pack_may_replay_txids_and_continue_with_new_ones():
     assert found == ["0-0", "0-1", "0-2", "0-3"]
 
 
-def test_empty_txids_exist_and_keep_positions():  # storm.md 53
-    bench = LocalBench(Partitioned(Numbers(1)))
-    assert [values(bench.rows(txid)) for txid in (1, 2, 3)] == [["0-0"], [], []]
-    bench.spout.source.partitions[0].append("0-1")
-    assert values(bench.rows(4)) == ["0-1"]
-
-
-def test_a_transactional_partition_without_data_keeps_its_position_and_replays_empty(source):
-
-    class Silent(_Emitter):
-        def emit_partition_batch_new(self, attempt, collector, partition, last):
-            return None if attempt.txid == 2 else super().emit_partition_batch_new(attempt, collector, partition, last)
-
-    bench = LocalBench(Partitioned(source, Silent))
-    assert [values(bench.rows(txid)) for txid in (1, 2, 3)] == [["0-0", "0-1"], [], ["0-2", "0-3"]]
-    assert bench.documents[2]["parts"] == {"0": {"kept": [0, 2]}}
-    assert bench.rows(2) == []
-
-
 def test_is_ready_is_called_only_for_new_txids(source, bench):
     source.ready = False
     assert bench.plan(1) is NOT_READY
-    assert source.calls == ["ready?"]
+    assert source.asked == 1
     assert bench.plan(1, replay=True) == {"count": 1, "parts": None}
-    assert source.calls == ["ready?"]
+    assert source.asked == 1
 
 
 def test_close_is_called_on_coordinator_and_emitters(source):
@@ -305,28 +220,6 @@ def test_task_planned_spouts_have_no_marks(bench, opaque):
 
 
 # --- opaque ----------------------------------------------------------------------------------------------------
-
-
-def test_opaque_replay_may_differ_and_later_txids_start_at_the_new_end():  # storm.md 57, 77
-    source = Numbers(140, take=50)
-    bench = LocalBench(Opaque(source))
-    assert bench.planner.opaque
-    numbers = [int(n[2:]) + 1 for n in values(bench.rows(1) + bench.rows(2))]
-    assert numbers == list(range(1, 101))
-    # Txid 1 fails in its commit phase: both txids are replanned, and the source now returns 40.
-    bench.documents.clear()
-    source.take = 40
-    assert bench.plan(1, replay=True) == {"parts": None}
-    again = values(bench.rows(1))
-    source.take = 50
-    again_2, third = values(bench.rows(2)), values(bench.rows(3))
-    assert [len(again), len(again_2), len(third)] == [40, 50, 50]
-    assert again + again_2 + third == source.partitions[0]
-
-
-def test_two_pipelined_opaque_batches_do_not_overlap(source, opaque):  # storm.md 54
-    found, _ = ran_as_pack(opaque, {1: {"parts": None}, 2: {"parts": None}})
-    assert found == source.partitions[0]
 
 
 def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
@@ -447,36 +340,9 @@ def test_metadata_that_cannot_be_stored_is_rejected_by_name(bad):
     assert repr(bad)[:20] in str(caught.value)
 
 
-def test_partition_metadata_that_cannot_be_stored_names_the_partition():
-    class Unstorable(_Emitter):
-        def emit_partition_batch_new(self, attempt, collector, partition, last):
-            return {"p": {partition}}
-
-    with pytest.raises(MetadataError, match=r"spout 'lines', partition 0, txid 1: metadata \{'p': \{0\}\}"):
-        LocalBench(Partitioned(Numbers(1, 1), Unstorable)).rows(1)
-
-
 def test_tuples_without_metadata_are_rejected():
     with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
         LocalBench(Emitting(lambda collector: collector.emit("lost or twice"))).rows(1)
-
-
-def test_failed_exception_of_an_emitter_is_propagated():  # storm.md 46
-    def failing(collector):
-        raise FailedException("broker away")
-
-    with pytest.raises(FailedException, match="broker away"):
-        LocalBench(Emitting(failing)).rows(1)
-
-
-@pytest.mark.parametrize("count", [-1, "3", None, True, 2.0])
-def test_an_impossible_number_of_partitions_is_rejected(count):
-    spout = Partitioned(Numbers(1))
-    coordinator = _Coordinator(spout.source)
-    coordinator.num_partitions = lambda: count  # type: ignore[method-assign]
-    spout.coordinator = lambda context: coordinator  # type: ignore[method-assign]
-    with pytest.raises(MetadataError, match=r"num_partitions\(\) gave"):
-        LocalBench(spout).plan(1)
 
 
 def test_an_object_that_is_not_a_spout_is_rejected_with_a_list_of_the_kinds():

@@ -74,11 +74,6 @@ def test_notices_of_reprocessed_transactions_are_not_lost(tmp_path):
     assert "planned 3" in [notice for one in handle.recentProgress for notice in one.reported]
 
 
-def test_a_refused_record_fails_the_batch(tmp_path):
-    with pytest.raises(SpoutError, match="record 2 is bad"):
-        ran(Numbers(refuses=True), tmp_path)
-
-
 @pytest.mark.parametrize("composite", [False, True])
 def test_only_the_refused_record_becomes_a_dead_letter(tmp_path, composite):
     spout = CompositeSpout({"one": Numbers(refuses=True)}) if composite else Numbers(refuses=True)

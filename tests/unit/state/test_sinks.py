@@ -64,13 +64,6 @@ def test_a_handle_works_only_while_its_finish_batch_runs(group):
             use()
 
 
-def test_a_row_of_another_arity_is_refused_at_once(group):
-    with pytest.raises(
-        StateError, match=r"sink 'out' \(writer\[0\], txid 1\): expected 2 values \['word', 'n'\], got 1"
-    ):
-        opened(group, 1).append("a")
-
-
 def test_a_value_of_another_type_fails_the_txid_and_names_its_row(group):
     handle = opened(group, 8)
     handle.append("a", 1)

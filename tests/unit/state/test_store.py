@@ -11,7 +11,7 @@ from store_cases import COUNTS, OUT, TOTALS, add, commit, intent_of, open_store,
 from table_steps import decided, words_read
 
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.errors import DataDirectoryError, StateError, TableCorrupt
+from txstorm.errors import StateError, TableCorrupt
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.state import store as state_store
 
@@ -159,19 +159,11 @@ def test_impossible_declarations_are_rejected_before_any_table_is_created(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (KeyedState("counts", {"word": str}, {"n": int, "more": int}), "column 'more'.*declared"),
-        (KeyedState("counts", {"word": str}, {"m": int}), "column 'n'.*in the table, but not declared"),
-        (KeyedState("counts", {"word": str}, {"n": float}), "column 'n' is declared as double, the table has int64"),
-        (KeyedState("counts", {"word": str, "n": int}, {"m": int}), "column 'm'"),
-    ],
-)
-def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, store, changed, message):
+def test_schema_drift_is_rejected_before_any_table_is_created(tmp_path, store):
     commit(store, 1, {"a": 1})
-    with pytest.raises(StateError, match=f"(?s)state 'counts'.*{message}.*new name"):
-        open_store(tmp_path, states={"count": [changed, TOTALS, KeyedState("new", {"k": int}, {"n": int})]})
+    changed, new = KeyedState("counts", {"word": str}, {"m": int}), KeyedState("new", {"k": int}, {"n": int})
+    with pytest.raises(StateError, match=r"(?s)state 'counts'.*column 'n'.*in the table, but not declared.*new name"):
+        open_store(tmp_path, states={"count": [changed, TOTALS, new]})
     assert not (tmp_path / "changes/new").exists()
 
 
@@ -217,11 +209,6 @@ def test_a_missing_recorded_table_is_an_error_and_not_recreated(tmp_path, gone):
     assert not (tmp_path / gone).exists()
 
 
-def test_tables_of_another_topology_are_refused(tmp_path, store):
-    with pytest.raises(DataDirectoryError, match="belongs to topology 'words'"):
-        open_store(tmp_path, topology="mine", incarnation="ffff", create=True)
-
-
 def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path, store):
     shutil.copytree(tmp_path / "changes/counts", tmp_path / "old")
     commit(store, 1, {"a": 1})
@@ -230,14 +217,6 @@ def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path, store):
     (tmp_path / "old").rename(tmp_path / "changes/counts")
     with pytest.raises(TableCorrupt, match="state/counts: is as of txid 1, but changes/counts ends at 0"):
         open_store(tmp_path).load()
-
-
-def test_a_damaged_data_file_names_the_table(tmp_path, store):
-    commit(store, 1, {"a": 1})
-    (file,) = (tmp_path / "changes/counts/_txstorm/staged").iterdir()
-    file.write_bytes(b"PAR1" + bytes(30) + b"PAR1")
-    with pytest.raises(TableCorrupt, match="changes/counts: a file of version 3 cannot be read"):
-        open_store(tmp_path, epoch=2).load()
 
 
 def test_staging_a_published_txid_is_an_error(tmp_path, store):

@@ -19,20 +19,6 @@ def rows(spark, path, *columns):
     return sorted(tuple(row) for row in found)
 
 
-def test_spark_reads_states_changes_and_sinks(spark, tmp_path):
-    store = open_store(tmp_path, create=True)
-    commit(store, 1, {"a": 1, "b": 2}, {"a": 1, "b": None})
-    store.upkeep.compact()
-    assert rows(spark, tmp_path / "state/counts", "word", "n", "_txid", "_prev.n") == [("a", 2, 2, 1)]
-    assert rows(spark, tmp_path / "state/totals", "n", "mean") == [(4, 0.5)]
-    changes = rows(spark, tmp_path / "changes/counts", "_txid", "_op", "word")
-    assert changes == [(1, "u", "a"), (1, "u", "b"), (2, "d", "b"), (2, "u", "a")]
-    assert spark.read.format("delta").load(str(tmp_path / "changes/counts")).where("_txid > 1").count() == 2
-    sink = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
-    assert sink.count() == 4
-    assert sink.agg({"_txid": "max"}).collect()[0][0] == 2
-
-
 def test_spark_reads_every_type(spark, tmp_path):
     put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): wide()}).upkeep.compact()
     table = spark.read.format("delta").load(str(tmp_path / "state/wide"))

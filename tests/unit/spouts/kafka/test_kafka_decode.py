@@ -58,6 +58,7 @@ class Registry(BaseHTTPRequestHandler):
     """A fake HTTP schema registry that serves only the requests of these tests."""
 
     asked: list[str] = []
+    moved: dict[str, str] = {}
     answers = {
         "/subjects": ["visit"],
         "/schemas/ids/7": {"schema": json.dumps("long")},
@@ -73,16 +74,19 @@ class Registry(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         if self.headers.get("Authorization") != "Basic dXNlcjpzZWNyZXQ=":
             self._send(401, {"error_code": 401, "message": "Unauthorized"})
+        elif self.path in self.moved:
+            self._send(302, None, Location=self.moved[self.path])
         elif self.path in self.answers:
             self._send(200, self.answers[self.path])
         else:
             self._send(404, {"error_code": 40403, "message": "Schema not found"})
 
-    def _send(self, status, body):
+    def _send(self, status, body, **headers):
         data = json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        self.send_header("Content-Length", str(len(data)))
+        headers |= {"Content-Type": "application/vnd.schemaregistry.v1+json", "Content-Length": str(len(data))}
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 
@@ -134,6 +138,17 @@ def test_a_registry_that_denies_access_or_is_unreachable(registry):
     # The registry was reachable at the start, so the batch is replayed.
     with pytest.raises(FailedException, match="refused"):
         away.column([encoded(7, "long", 1)])
+
+
+def test_a_redirect_to_another_host_is_not_followed_as_it_would_get_the_password(registry, monkeypatch):
+    avro = Avro(registry, auth=("user", "secret"))
+    monkeypatch.setitem(Registry.moved, "/subjects", f"{registry}/schemas/ids/7")
+    avro.check()
+    assert Registry.asked == ["/subjects", "/schemas/ids/7"]
+    Registry.moved["/subjects"] = f"{registry}/schemas/ids/7".replace("127.0.0.1", "localhost")
+    with pytest.raises(SpoutError, match=r"expected an answer, got a redirect to .*use that address"):
+        avro.check()
+    assert Registry.asked == ["/subjects", "/schemas/ids/7", "/subjects"]
 
 
 @pytest.mark.parametrize("url", ["registry:8081", "file:///etc/passwd", "http://user:secret@registry"])

@@ -46,22 +46,15 @@ def in_order(numbers: int = 8) -> list[dict[str, int]]:
     return [{"n": n, "_txid": n // 2 + 1} for n in range(numbers)]
 
 
-def test_rows_arrive_in_txid_order_with_their_mark(tmp_path):
+def test_rows_arrive_in_txid_order_with_their_mark_and_a_second_run_raises_its_epoch(tmp_path):
     target = Target()
-    ends(target, tmp_path / "data")
-    assert target.rows == in_order()
-    assert (target.mark.topology, target.mark.epoch, target.mark.txid) == ("sending", 1, 4)
+    for epoch, numbers in ((1, 4), (2, 8)):
+        ends(target, tmp_path / "data", numbers=numbers)
+        assert target.rows == in_order(numbers)
+        assert (target.mark.topology, target.mark.epoch, target.mark.txid) == ("sending", epoch, numbers // 2)
     assert target.calls[0] == "open numbers sending"
     assert target.calls[-1] == "close"
     assert books_of(tmp_path / "data", Books.tables) == {"outlets/numbers": 4}
-
-
-def test_a_second_run_raises_the_epoch_and_continues(tmp_path):
-    target = Target()
-    ends(target, tmp_path / "data", numbers=4)
-    ends(target, tmp_path / "data")
-    assert target.rows == in_order()
-    assert target.mark.epoch == 2
 
 
 # Each step is executed once in P0, and then once per group.
