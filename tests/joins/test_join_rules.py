@@ -11,7 +11,7 @@ import pytest
 from fed import fed_bolt
 from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
 
-from txstorm import BatchBolt, Committer, Duration, rewind
+from txstorm import BasicBolt, Duration, rewind
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.joins import IntervalJoin, Side
 from txstorm.testing import FeedSpout
@@ -263,20 +263,13 @@ def test_a_join_type_and_its_spellings(how):
         assert (" ".join(found), seen(running, 2)[1:]) == (last, ["", "s w", "", ""])
 
 
-class Names(BatchBolt, Committer):
+class Names(BasicBolt):
     """Emits the field names and values of each tuple."""
 
     fields = ("names", "values")
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.found = collector, []
-
-    def execute(self, tuple):
-        self.found.append((list(tuple.fields), list(tuple.values)))
-
-    def finish_batch(self):
-        for one in self.found:
-            self.collector.emit(*one)
+    def execute(self, tuple, collector):
+        collector.emit(list(tuple.fields), list(tuple.values))
 
 
 @pytest.mark.parametrize(

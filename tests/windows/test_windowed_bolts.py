@@ -281,14 +281,8 @@ def test_an_evictor_chooses_the_content_and_changes_nothing_else():
 
 def test_early_results_show_open_windows_that_got_tuples():
     """U4."""
-
-    class Early(Report):
-        fields = ("end", "content", "final")
-
-        def execute(self, window):
-            self.collector.emit(shown(window.end), ids(window), window.final)
-
-    bolt = Early().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    bolt = Emitting("end content final", lambda window: (shown(window.end), ids(window), window.final))
+    bolt = bolt.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
     with driver(topology(bolt.with_early_results(Duration.seconds(5)))) as running:
         assert committed(running, [("a", 1)], 100) == []
         running.advance(5)
