@@ -1,12 +1,10 @@
-"""Invalid arguments of `run`, of readers and of the environment: rejected before anything is created."""
+"""Invalid arguments of `run` and of the environment: rejected before anything is created."""
 
 import pytest
-from bad_input_cases import Says, builder, go, refused, run_words, topology, unchanged, write_words
+from bad_input_cases import Says, builder, go, refused, topology, unchanged, write_words
 
 from txstorm import faults
-from txstorm.errors import InputError, SettingError, StateError, TopologyError
-from txstorm.results.read import read_state
-from txstorm.results.views import SinkView, StateView
+from txstorm.errors import InputError, SettingError, TopologyError
 
 SETTINGS = {
     "near name": ({"max_spout_pendng": 4}, Says(SettingError, "'max_spout_pendng'", "unknown", "'max_spout_pending'")),
@@ -50,9 +48,7 @@ def test_settings_of_the_builder(name, tmp_path):
 
 
 ARGUMENTS = {
-    "engine": ({"engine": "sparc"}, Says(InputError, "engine 'sparc'", "expected one of", "spark, local")),
     "no engine": ({"engine": None}, Says(InputError, "engine None", "expected one of", "spark, local")),
-    "txid": ({"until_txid": 0}, Says(InputError, "until_txid", "got 0", "at least 1")),
     "txid as text": ({"until_txid": "3"}, Says(InputError, "until_txid", "got '3'", "at least 1")),
     "NUL": ({"data_dir": "a\0b"}, Says(InputError, "'a\\x00b'", "with a NUL character", "choose another")),
     "s3": ({"data_dir": "s3://bucket/t"}, Says(InputError, "'s3://bucket/t'", "got scheme 's3'", "local disk")),
@@ -70,13 +66,6 @@ def test_arguments_of_run(name, in_tmp):
         go(made, **{"data_dir": in_tmp / "data", **options})
 
 
-def test_a_builder_instead_of_a_topology(in_tmp):
-    made = builder(write_words(in_tmp / "words.txt"))
-    says = Says(InputError, "run takes a built topology", "got TransactionalTopologyBuilder", "call build_topology()")
-    with unchanged(in_tmp), refused(says):
-        go(made, in_tmp / "data")
-
-
 FAULTS = [
     "p6.before",
     "p6.before:stop:1",
@@ -92,22 +81,3 @@ FAULTS = [
 def test_fault_points(text):
     with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|freeze|raise|hang:nth")):
         faults.arm(text)
-
-
-# -- readers -------------------------------------------------------------------------------------------------------
-
-
-READERS = {
-    "unknown state": (lambda d: StateView(d, "count").to_arrow(), "no state 'count'", "did you mean 'counts'"),
-    "unknown sink": (lambda d: SinkView(d, "lins").to_arrow(), "no sink 'lins'", "did you mean 'lines'"),
-    "txid too new": (lambda d: StateView(d, "counts").as_of(txid=5).to_arrow(), "txid 5 is not committed", "ask for 0"),
-    "txid below 0": (lambda d: read_state(d, "counts", -1), "txid -1 is not committed", "the last one is 4"),
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_readers(name, tmp_path):
-    read, found, cure = READERS[name]
-    data_dir = run_words(tmp_path)
-    with unchanged(data_dir), refused(Says(StateError, "'", found, cure)):
-        read(data_dir)

@@ -126,26 +126,30 @@ def staged(data_dir, table):
     return max((data_dir / table / "_txstorm/staged").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
+NO_LEDGER = Says(FOREIGN, "data", "was run in, but has no ledger (ledger.db)", "put the ledger back")
+NOT_INTACT = Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup")
+OTHER_TOPOLOGY = Says(FOREIGN, "table", "belongs to topology 'words', incarnation", "use another")
+DAMAGED_FORMAT = Says(
+    FOREIGN, "format.json is damaged", "expected {'format': 'txstorm-data', 'version': 1}", "restore it"
+)
+NO_CHECKSUM = Says(TABLE, "changes/counts", "its checksum does not match its content", "restore the table's directory")
+NO_STATE = Says(TABLE, "state/counts", "cannot be read", "restore the table's directory")
+NO_LOG = Says(TABLE, "changes/counts", "the log cannot be read", "restore the table's directory")
+NO_CHANGES = Says(TABLE, "changes/counts", "but there is none", "restore the directory")
 # name: (what happens to the directory, the error)
 DAMAGES = {
-    "missing ledger": (
-        lambda d: (d / "ledger.db").unlink(),
-        Says(FOREIGN, "data", "was run in, but has no ledger (ledger.db)", "put the ledger back"),
-    ),
+    "missing ledger": (lambda d: (d / "ledger.db").unlink(), NO_LEDGER),
     "missing ledger and tables": (
         lambda d: [(d / "ledger.db").unlink(), *map(shutil.rmtree, (d / "state", d / "changes", d / "sinks"))],
-        Says(FOREIGN, "data", "was run in, but has no ledger (ledger.db)", "put the ledger back"),
+        NO_LEDGER,
     ),
-    "missing table": (
-        lambda d: shutil.rmtree(d / "changes/counts"),
-        Says(TABLE, "changes/counts", "but there is none", "restore the directory"),
-    ),
+    "missing table": (lambda d: shutil.rmtree(d / "changes/counts"), NO_CHANGES),
     "missing state table": (
         lambda d: shutil.rmtree(d / "state/counts"),
         Says(TABLE, "state/counts", "but there is none", "restore the directory"),
     ),
-    "swapped tables": (swap_tables, Says(FOREIGN, "table", "belongs to topology 'words', incarnation", "use another")),
-    "swapped ledger": (swap_ledger, Says(FOREIGN, "table", "belongs to topology 'words', incarnation", "use another")),
+    "swapped tables": (swap_tables, OTHER_TOPOLOGY),
+    "swapped ledger": (swap_ledger, OTHER_TOPOLOGY),
     "older ledger": (
         lambda d: older_copy(d, "ledger.db"),
         Says(TABLE, "table changes/counts", "expects it at txid 4, found 6", "restore both from the same copy"),
@@ -166,13 +170,10 @@ DAMAGES = {
         lambda d: (d / "format.json").write_text('{"format": "other", "version": 1}'),
         Says(FOREIGN, "format.json", "'other' version 1; this txstorm reads", "update txstorm"),
     ),
-    "damaged format": (
-        lambda d: (d / "format.json").write_bytes(b"\xff{"),
-        Says(FOREIGN, "format.json is damaged", "expected {'format': 'txstorm-data', 'version': 1}", "restore it"),
-    ),
+    "damaged format": (lambda d: (d / "format.json").write_bytes(b"\xff{"), DAMAGED_FORMAT),
     "format of no number": (
         lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 1e999}'),
-        Says(FOREIGN, "format.json is damaged", "expected {'format': 'txstorm-data', 'version': 1}", "restore it"),
+        DAMAGED_FORMAT,
     ),
     "newer ledger": (newer_ledger, Says(FOREIGN, "ledger.db", "got txstorm-ledger 2", "use the txstorm that wrote it")),
     "newer value": (newer_value, Says(FOREIGN, "coordinator/currtx", "got 2", "use the txstorm that wrote it")),
@@ -189,18 +190,12 @@ DAMAGES = {
         lambda d: table_property(d, "history", "txstorm.history", "2"),
         Says(FOREIGN, "history", "format 1, found '2'", "use a newer txstorm"),
     ),
-    "random ledger": (
-        lambda d: (d / "ledger.db").write_bytes(bytes(range(256)) * 64),
-        Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup"),
-    ),
+    "random ledger": (lambda d: (d / "ledger.db").write_bytes(bytes(range(256)) * 64), NOT_INTACT),
     "empty ledger": (
         lambda d: (d / "ledger.db").write_bytes(b""),
         Says(LEDGER, "ledger.db", "expected an intact SQLite file, got 0 bytes", "restore it from a backup"),
     ),
-    "truncated ledger": (
-        lambda d: rewrite(d / "ledger.db", lambda data: data[:-4096]),
-        Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup"),
-    ),
+    "truncated ledger": (lambda d: rewrite(d / "ledger.db", lambda data: data[:-4096]), NOT_INTACT),
     "flipped ledger": (
         lambda d: rewrite(d / "ledger.db", lambda data: data.replace(b'"value":5}', b'"value":6}')),
         Says(LEDGER, "ledger.db", "entry b'coordinator/currtx' with another checksum", "restore it from a backup"),
@@ -213,7 +208,7 @@ DAMAGES = {
         lambda d: rewrite(
             d / "ledger.db", lambda data: data.replace(b"version INTEGER NOT NULL)", b"version INTEGER NOT NUL\xcc)")
         ),
-        Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup"),
+        NOT_INTACT,
     ),
     "ledger is a directory": (
         lambda d: [(d / "ledger.db").unlink(), (d / "ledger.db").mkdir()],
@@ -227,18 +222,9 @@ DAMAGES = {
         lambda d: [(d / "intents").rmdir(), (d / "intents").write_text("")],
         Says(FOREIGN, "intents", "expected to create this directory, got File exists", "remove what is at"),
     ),
-    "garbled log": (
-        lambda d: rewrite(last_log(d, "changes/counts"), lambda data: data[: len(data) // 2]),
-        Says(TABLE, "changes/counts", "the log cannot be read", "restore the table's directory"),
-    ),
-    "missing log": (
-        lambda d: shutil.rmtree(d / "changes/counts/_delta_log"),
-        Says(TABLE, "changes/counts", "but there is none", "restore the directory"),
-    ),
-    "missing log entry": (
-        lambda d: (d / f"changes/counts/_delta_log/{1:020d}.json").unlink(),
-        Says(TABLE, "changes/counts", "the log cannot be read", "restore the table's directory"),
-    ),
+    "garbled log": (lambda d: rewrite(last_log(d, "changes/counts"), lambda data: data[: len(data) // 2]), NO_LOG),
+    "missing log": (lambda d: shutil.rmtree(d / "changes/counts/_delta_log"), NO_CHANGES),
+    "missing log entry": (lambda d: (d / f"changes/counts/_delta_log/{1:020d}.json").unlink(), NO_LOG),
     "missing last log entry": (
         lambda d: last_log(d, "sinks/lines").unlink(),
         Says(TABLE, "sinks/lines", "expects it at txid 4, found", "restore both from the same copy"),
@@ -247,26 +233,11 @@ DAMAGES = {
         empty_entry,
         Says(TABLE, "sinks/lines", "an entry between them is lost or damaged", "restore the table's directory"),
     ),
-    "flipped txid": (
-        flip_txid,
-        Says(TABLE, "changes/counts", "its checksum does not match its content", "restore the table's directory"),
-    ),
-    "flipped stats": (
-        flip_stats,
-        Says(TABLE, "changes/counts", "its checksum does not match its content", "restore the table's directory"),
-    ),
-    "truncated state file": (
-        lambda d: rewrite(staged(d, "state/counts"), lambda data: data[:-9]),
-        Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
-    ),
-    "flipped state file": (
-        lambda d: rewrite(staged(d, "state/counts"), lambda data: flip(data, 60)),
-        Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
-    ),
-    "missing state file": (
-        lambda d: staged(d, "state/counts").unlink(),
-        Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
-    ),
+    "flipped txid": (flip_txid, NO_CHECKSUM),
+    "flipped stats": (flip_stats, NO_CHECKSUM),
+    "truncated state file": (lambda d: rewrite(staged(d, "state/counts"), lambda data: data[:-9]), NO_STATE),
+    "flipped state file": (lambda d: rewrite(staged(d, "state/counts"), lambda data: flip(data, 60)), NO_STATE),
+    "missing state file": (lambda d: staged(d, "state/counts").unlink(), NO_STATE),
     "truncated staged file": (
         lambda d: rewrite(staged(d, "changes/counts"), lambda data: data[:-9]),
         Says(TABLE, "staged file", "expected", "restore the file from a copy"),

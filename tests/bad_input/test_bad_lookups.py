@@ -13,7 +13,8 @@ import pytest
 from deltalake import write_deltalake
 from fed import fed_bolt
 
-from txstorm import BatchBolt, Duration, TransactionalTopologyBuilder, run
+from txstorm import Duration, TransactionalTopologyBuilder, run
+from txstorm.bolts import Map
 from txstorm.errors import InputError, TopologyError, TxstormError
 from txstorm.joins import JoinBolt, LookupJoin, Side
 from txstorm.results.read import read_letters, read_sink
@@ -237,21 +238,9 @@ def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(
     assert letters.num_rows
 
 
-class Listing(BatchBolt):
-    """Emits a list as the join field."""
-
-    fields = ("n", "k")
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.collector = collector
-
-    def execute(self, tuple: Any) -> None:
-        self.collector.emit(tuple[0], [tuple[1]])
-
-
 def test_a_join_field_that_cannot_be_a_key_names_the_window(tmp_path: Path) -> None:
     builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([[("a", 1)]], ("n", "id")))
-    builder.set_bolt("listing", Listing()).global_grouping("feed")
+    builder.set_bolt("listing", Map(lambda row: (row["n"], [row["id"]]), "n", "k")).global_grouping("feed")
     bolt = JoinBolt("listing", "k").with_tumbling_window(TEN)
     builder.set_bolt("j", bolt).global_grouping("listing")
     made = builder.build_topology()

@@ -167,46 +167,41 @@ def open_tmp():
             path.chmod(0o755)
 
 
-@pytest.mark.integration
-def test_a_directory_that_cannot_be_written(open_tmp):
-    data_dir = run_words(open_tmp)
+def make_unwritable(tmp, data_dir):
     for path in [data_dir, *data_dir.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    with unchanged(data_dir):
-        printed = as_nobody("run", open_tmp / "words.txt", data_dir)
-    assert printed.startswith("DataDirectoryError 2 ledger ")
-    assert "expected a file that this user can write, got one to read; check its permissions" in printed
+
+
+def make_unreadable(tmp, data_dir):
+    tmp.chmod(0o777)
+    (tmp / "words.txt").chmod(0o000)
+
+
+# name: (what happens to the place, whether there is a data directory, the error and its cure)
+CLOSED = {
+    "a directory that cannot be written": (make_unwritable, True, "DataDirectoryError 2 ledger ",
+        "expected a file that this user can write, got one to read; check its permissions"),
+    "a place where nothing can be made": (lambda tmp, data_dir: tmp.chmod(0o555), False,
+        "DataDirectoryError 2 data directory {data}: expected to make it, got Perm", "choose another --data-dir"),
+    "a directory that cannot be read": (lambda tmp, data_dir: data_dir.chmod(0o000), True,
+        "DataDirectoryError 2 data directory {data}: expected a directory that this user can", "choose another --data-dir"),
+    "a source that cannot be read": (make_unreadable, False,
+        "SpoutError 2 file spout: {words} cannot be read: Permission denied; check that", ""),
+}  # fmt: skip
 
 
 @pytest.mark.integration
-def test_a_place_where_nothing_can_be_made(open_tmp):
-    source = write_words(open_tmp / "words.txt")
-    open_tmp.chmod(0o555)
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_cannot_be_written_or_read(name, open_tmp):
+    close, exists, start, cure = CLOSED[name]
+    words, data_dir = write_words(open_tmp / "words.txt"), open_tmp / "data"
+    if exists:
+        run_words(open_tmp)
+    close(open_tmp, data_dir)
     with unchanged(open_tmp):
-        printed = as_nobody("run", source, open_tmp / "data")
-    assert printed.startswith(f"DataDirectoryError 2 data directory {open_tmp / 'data'}: expected to make it, got Perm")
-    assert "choose another --data-dir" in printed
-
-
-@pytest.mark.integration
-def test_a_directory_that_cannot_be_read(open_tmp):
-    data_dir = run_words(open_tmp)
-    data_dir.chmod(0o000)
-    printed = as_nobody("run", open_tmp / "words.txt", data_dir)
-    assert printed.startswith(
-        f"DataDirectoryError 2 data directory {data_dir}: expected a directory that this user can"
-    )
-    assert "choose another --data-dir" in printed
-
-
-@pytest.mark.integration
-def test_a_source_that_cannot_be_read(open_tmp):
-    source = write_words(open_tmp / "words.txt")
-    source.chmod(0o000)
-    open_tmp.chmod(0o777)
-    printed = as_nobody("run", source, open_tmp / "data")
-    assert printed.startswith(f"SpoutError 2 file spout: {source} cannot be read: Permission denied; check that")
-    assert not (open_tmp / "data").exists()
+        printed = as_nobody("run", words, data_dir)
+    assert printed.startswith(start.format(data=data_dir, words=words))
+    assert cure in printed
 
 
 @pytest.mark.integration

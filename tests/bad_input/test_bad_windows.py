@@ -23,7 +23,7 @@ from txstorm import (
     WindowAggregate,
     run,
 )
-from txstorm.errors import TxstormError
+from txstorm.errors import TopologyFailed, TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView
 from txstorm.sinks import DeltaSink
@@ -44,10 +44,10 @@ Ids = partial(Emitting, "id", new_ids)
 """The ids that are new in a window, after reading all of it."""
 
 
-def topology(bolt: Any, bad: Any = 12, tasks: int = 1, name: str = "t", **settings: Any) -> Topology:
+def topology(bolt: Any, bad: Any = 12, tasks: int = 1, **settings: Any) -> Topology:
     """Return a topology whose second transaction has the tuple `c` with the timestamp `bad`."""
     rows = [("a", 1), ("b", 8), ("c", bad), ("d", 30)]
-    builder = TransactionalTopologyBuilder(name, "feed", MemoryTransactionalSpout([rows], ("id", "ts"), take=2))
+    builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([rows], ("id", "ts"), take=2))
     builder.set_bolt("w", bolt, tasks).fields_grouping("feed", ["id"])
     builder.set_bolt("keep", DeltaSink("out", {"id": str})).global_grouping("w")
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
@@ -96,6 +96,16 @@ TUPLES: dict[str, tuple[Any, Any, str]] = {
         12,
         f"w: the timestamp extractor of .*id='c'.*got str 'x'; {FIX}",
     ),
+    "an extractor that raises": (
+        lambda: tumbling().with_timestamp_extractor(lambda one: one["nothing" if one["id"] == "c" else "ts"]),
+        12,
+        "no field 'nothing'",
+    ),
+    "a naive time of an extractor": (
+        lambda: tumbling().with_timestamp_extractor(on_c(NAIVE, lambda one: one["ts"])),
+        12,
+        "w: the timestamp extractor of .*id='c'.* has no time zone",
+    ),
     "a gap's garbage": (
         lambda: Ids().with_session_window(on_c("x", lambda one: TEN)).with_timestamp_field("ts", "s"),
         12,
@@ -114,17 +124,19 @@ TUPLES: dict[str, tuple[Any, Any, str]] = {
     "an evictor's garbage": (
         lambda: Ids().with_window(Count(1)).with_evictor(on_c(["x"], lambda tuples: tuples)),
         12,
-        r"w\[0\] raised ValueError .*the evictor returned \['x'\] for TupleWindow.*expected those of its tuples that",
+        r"w\[\d\] raised ValueError .*the evictor returned \['x'\] for TupleWindow.*expected those of its tuples that",
     ),
 }
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("name", TUPLES)
-def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tmp_path: Path) -> None:
+def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tasks: int, tmp_path: Path) -> None:
     make, bad, message = TUPLES[name]
-    with pytest.raises(TxstormError, match=message):
-        run(topology(make(), bad), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(120)
-    handle = run(topology(make(), bad, on_error="dead_letter"), engine="local", data_dir=tmp_path, end_of_input=True)
+    with pytest.raises(TopologyFailed, match=message):
+        run(topology(make(), bad, tasks), engine="local", data_dir=tmp_path, available_now=True).awaitTermination(120)
+    made = topology(make(), bad, tasks, on_error="dead_letter")
+    handle = run(made, engine="local", data_dir=tmp_path, end_of_input=True)
     with pytest.warns(UserWarning, match="1 record is left out|left out"):
         handle.awaitTermination(120)
     kept = "".join(row["id"] for row in read_sink(tmp_path, "out").to_pylist())

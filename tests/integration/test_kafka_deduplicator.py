@@ -9,7 +9,8 @@ import pytest
 from runs import ended
 from servers.kafka_reading import committed_records
 
-from txstorm import BasicBolt, Duration, TransactionalTopologyBuilder, recent_in_topic
+from txstorm import Duration, TransactionalTopologyBuilder, recent_in_topic
+from txstorm.bolts import Map
 from txstorm.errors import InputError
 from txstorm.joins import Deduplicator
 from txstorm.sinks.kafka import KafkaSink
@@ -18,17 +19,12 @@ from txstorm.spouts import TransactionalKafkaSpout
 pytestmark = pytest.mark.integration
 
 
-class Parsed(BasicBolt):
-    fields = ("id", "n")
-
-    def execute(self, tuple, collector):
-        collector.emit(tuple["value"]["id"], tuple["value"]["n"])
-
-
 def topology(kafka, source, target, recent=None):
     spout = TransactionalKafkaSpout(source, kafka.bootstrap, fields=["value"], value="json", max_batch_rows=20)
     builder = TransactionalTopologyBuilder("dedup", "source", spout)
-    builder.set_bolt("parsed", Parsed()).shuffle_grouping("source")
+    builder.set_bolt("parsed", Map(lambda row: (row["value"]["id"], row["value"]["n"]), "id", "n")).shuffle_grouping(
+        "source"
+    )
     once = Deduplicator("id", quiet=Duration.hours(1), recent=recent)
     builder.set_bolt("once", once, 2).fields_grouping("parsed", ["id"])
     builder.set_bolt("send", KafkaSink("out", target, kafka.bootstrap)).global_grouping("once")

@@ -64,8 +64,10 @@ def seen(running, txid):
 
 
 def check(running, steps):
+    """Check what steps lead to; a step may have a stamp, and after it the sources that are read to their end."""
     for number, (left, right, expected, *how) in enumerate(steps, 1):
-        txid = feed(running, left, right, **(how[0] if how else {}))
+        stamp, *caught_up = how[0].split() if how else [None]
+        txid = feed(running, left, right, at=stamp and int(stamp), caught_up=caught_up)
         running.commit(txid)
         wanted = [one.strip() for one in expected.split("/")]
         assert seen(running, txid)[: len(wanted)] == wanted, f"step {number}"

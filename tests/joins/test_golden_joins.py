@@ -1,7 +1,5 @@
 """Golden results of stream joins: the article's deadlock, and a stream that is away for hours (A5, A6)."""
 
-from collections import deque
-
 from join_cases import driver, topology
 
 HOUR = 3_600_000
@@ -9,46 +7,9 @@ HOUR = 3_600_000
 # -- the deadlock of the article -------------------------------------------------------------------------------------------
 
 
-class FirstVersion:
-    """The article's first join: the window expires by the left rows that pass, and takes right rows while it has room."""
-
-    def __init__(self, room, before):
-        self.room, self.before = room, before
-        self.window, self.results = [], []
-
-    def run(self, left, right):
-        """Process both streams until neither can go on; return the rows left over."""
-        left, right, position = deque(left), deque(right), None
-        moved = True
-        while moved:
-            moved = False
-            if right and len(self.window) < self.room:
-                row = right.popleft()
-                self.window.append(row)
-                position = row[2]
-                moved = True
-            if left and position is not None and left[0][2] <= position:
-                row = left.popleft()
-                self.window = [other for other in self.window if other[2] >= row[2] - self.before]
-                matches = [other[0] for other in self.window if other[1] == row[1] and other[2] <= row[2]]
-                self.results += [(row[0], other) for other in matches or [None]]
-                moved = True
-        return left, right
-
-
 LEFT = [(f"l{i}", "k", 10_000 + 10 * i, None) for i in range(5)]
 RIGHT = [(f"r{i}", "k", 100 * i, None) for i in range(106)]
 ROOM = 8
-
-
-def test_the_article_s_first_version_stalls_when_the_right_side_is_far_behind():
-    version = FirstVersion(ROOM, before=10)
-    left, right = version.run(LEFT, RIGHT)
-    assert (len(left), len(right)) == (5, 106 - ROOM)
-    assert version.results == []
-    other = FirstVersion(ROOM, before=10)  # it works while the right side keeps up
-    assert other.run(LEFT, RIGHT[-6:])[0] == deque()
-    assert ("l0", "r100") in other.results
 
 
 def test_a_right_side_far_behind_expires_catches_up_and_joins():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fed import fed_bolt
 
-from txstorm import BatchBolt, Count, Duration, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, Count, Duration, TransactionalTopologyBuilder, run
 from txstorm.joins import JoinBolt
 from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
@@ -130,19 +130,16 @@ class Numbers(MemoryTransactionalSpout):
         super().__init__([[(n, n % 3, n) for n in range(1, 7)]], ("n", "k", "ts"), take=2)
 
 
-class Forward(BatchBolt):
+class Forward(BasicBolt):
     """Passes tuples on, to the default stream and to `even`, with other names."""
 
     fields = ("m", "key", "ts")
     streams = {"even": ("m", "key", "ts")}
 
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.collector = collector
-
-    def execute(self, tuple: Any) -> None:
-        self.collector.emit(*tuple.values)
+    def execute(self, tuple: Any, collector: Any) -> None:
+        collector.emit(*tuple.values)
         if tuple[0] % 2 == 0:
-            self.collector.emit(*tuple.values, stream="even")
+            collector.emit(*tuple.values, stream="even")
 
 
 SELECTED = {

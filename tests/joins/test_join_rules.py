@@ -11,250 +11,195 @@ import pytest
 from fed import fed_bolt
 from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
 
-from txstorm import BatchBolt, Committer, Duration, rewind
+from txstorm import BasicBolt, Duration, rewind
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.joins import IntervalJoin, Side
 from txstorm.testing import FeedSpout
 
-# Steps are left rows, right rows, and what is expected: results / unmatched left / unmatched right / pending / buffered.
+# Steps are left rows, right rows, and what is expected: results/unmatched left/unmatched right/pending/buffered.
 RELEASE = {
     "a row at P waits, also for a second right row of that time": (
         {},
-        [("a@5", "u@5", "/ / / a / u"), ("", "v@5", "/ / / a / u v"), ("", "w@6", "au av / / / / u v w")],
+        [("a@5", "u@5", "///a/u"), ("", "v@5", "///a/u v"), ("", "w@6", "au av////u v w")],
     ),
-    "time + after at P waits": (
-        {"after": 3},
-        [("a@5", "u@8", "/ / / a / u"), ("", "v@9", "au / / / / u v")],
-    ),
-    "right lag": ({"right": {"lag": 2}}, [("a@5", "u@7", "/ / / a"), ("", "v@8", "/ a / / / u v")]),
+    "time + after at P waits": ({"after": 3}, [("a@5", "u@8", "///a/u"), ("", "v@9", "au////u v")]),
+    "right lag": ({"right": {"lag": 2}}, [("a@5", "u@7", "///a"), ("", "v@8", "/a///u v")]),
     "order of time, then arrival, also over transactions": (
         {"how": "left"},
-        [("c@3 a@1 b@1", "", "/ / / a b c"), ("d@1", "u@9", "a. b. d. c. / a b d c")],
+        [("c@3 a@1 b@1", "", "///a b c"), ("d@1", "u@9", "a. b. d. c./a b d c")],
     ),
     "no right data": (
         {"how": "left"},
-        [
-            ("a@1 b@1000000", "", "/ / / a b"),
-            ("c@5000000", "", "/ / / a b c"),
-            (END, "", "a. b. c. / a b c / / / "),
-        ],
+        [("a@1 b@1000000", "", "///a b"), ("c@5000000", "", "///a b c"), (END, "", "a. b. c./a b c///")],
     ),
-    "a row below P on arrival": ({}, [("", "u@20", "/ / / / u"), ("a@15", "v@15", "av / / / / u v")]),
-    "rows just below P and at P": ({}, [("a@19 b@20", "u@20", "/ a / / b / u")]),
+    "a row below P on arrival": ({}, [("", "u@20", "////u"), ("a@15", "v@15", "av////u v")]),
+    "rows just below P and at P": ({}, [("a@19 b@20", "u@20", "/a//b/u")]),
     "a partition that starts late does not lower P": (
         {"right": {"partition": "part"}},
-        [("", "u@20/r0", "/ / / / u"), ("a@15", "v@1/r1", "/ a / v / / u")],
+        [("", "u@20/r0", "////u"), ("a@15", "v@1/r1", "/a/v//u")],
     ),
     "a partition that starts late holds P back from then on": (
         {"right": {"partition": "part"}},
         [
             ("", "u@20/r0 v@21/r1", ""),
-            ("a@25", "w@90/r0", "/ / / a"),
-            ("", "y@25/r1", "/ / / a"),
+            ("a@25", "w@90/r0", "///a"),
+            ("", "y@25/r1", "///a"),
             ("", "z@26/r1", "au av ay"),
         ],
     ),
     "an announced partition without data": (
         {"right": {"partition": "part", "partitions": ["r0", "r1"]}},
-        [
-            ("a@5", "u@9/r0", "/ / / a / u"),
-            ("", "v@5/r1", "/ / / a / u v"),
-            ("", "w@6/r1", "av / / / / u v w"),
-        ],
+        [("a@5", "u@9/r0", "///a/u"), ("", "v@5/r1", "///a/u v"), ("", "w@6/r1", "av////u v w")],
     ),
     "the slowest partition, less lag": (
         {"right": {"partition": "part", "partitions": ["r0", "r1"], "lag": 2}},
-        [("a@5", "u@100/r0 v@7/r1", "/ / / a"), ("", "w@8/r1", "/ a")],
+        [("a@5", "u@100/r0 v@7/r1", "///a"), ("", "w@8/r1", "/a")],
     ),
-    "the newest row of a partition need not be the last one": ({}, [("a@5", "u@9 v@3", "av / / / / u v")]),
-    "times before 1970": ({}, [("a@-5", "u@-5", "/ / / a"), ("", "v@-4", "au")]),
-    "both sides in one transaction": ({}, [("a@5", "u@4 v@6", "au / / / / u v")]),
-    "left rows do not move P": ({}, [("a@5 b@50", "u@5", "/ / / a b"), ("c@99", "", "/ / / a b c")]),
-    "keys": ({}, [("a.x@5 b.y@5 c.z@5", "u.x@4 v.y@4 w.w@9", "au bv / c")]),
+    "the newest row of a partition need not be the last one": ({}, [("a@5", "u@9 v@3", "av////u v")]),
+    "times before 1970": ({}, [("a@-5", "u@-5", "///a"), ("", "v@-4", "au")]),
+    "both sides in one transaction": ({}, [("a@5", "u@4 v@6", "au////u v")]),
+    "left rows do not move P": ({}, [("a@5 b@50", "u@5", "///a b"), ("c@99", "", "///a b c")]),
+    "keys": ({}, [("a.x@5 b.y@5 c.z@5", "u.x@4 v.y@4 w.w@9", "au bv/c")]),
     "right rows are not used up": ({}, [("a@5 b@6", "u@4 v@9", "au bu"), ("c@8", "", "cu")]),
-    "equal rows are different rows": ({}, [("a@5 a@5", "u@4 u@4 v@9", "au au au au / / / / u u v")]),
-    "bounds are included": ({"after": 3}, [("a@20", "p@9 q@10 r@20 s@23 t@24", "aq ar as / / p / / q r s t")]),
-    "bounds of one instant": ({"before": 0}, [("a@5", "p@4 q@5 z@6", "aq / / p / / q z")]),
+    "equal rows are different rows": ({}, [("a@5 a@5", "u@4 u@4 v@9", "au au au au////u u v")]),
+    "bounds are included": ({"after": 3}, [("a@20", "p@9 q@10 r@20 s@23 t@24", "aq ar as//p//q r s t")]),
+    "bounds of one instant": ({"before": 0}, [("a@5", "p@4 q@5 z@6", "aq//p//q z")]),
     "right rows are earlier by at least 3": (
         {"after": -3},
-        [("a@10", "p@0 q@7", "/ / / a / p q"), ("", "r@8", "ap aq / / / / p q r")],
+        [("a@10", "p@0 q@7", "///a/p q"), ("", "r@8", "ap aq////p q r")],
     ),
     "right rows are later by at least 2": (
         {"before": -2, "after": 5},
-        [("a@10", "p@11 q@12 r@15", "/ / p / a / q r"), ("", "s@16", "aq ar / / / / q r s")],
+        [("a@10", "p@11 q@12 r@15", "//p/a/q r"), ("", "s@16", "aq ar////q r s")],
     ),
     "right rows are later by exactly 3": (
         {"before": -3, "after": 3},
-        [("a@10", "p@12 q@13", "/ / p / a / q"), ("", "r@14", "aq / / / / q r")],
+        [("a@10", "p@12 q@13", "//p/a/q"), ("", "r@14", "aq////q r")],
     ),
-    "a transaction without rows changes nothing": ({}, [("a@5", "u@5", "/ / / a / u"), ("", "", "/ / / a / u")]),
+    "a transaction without rows changes nothing": ({}, [("a@5", "u@5", "///a/u"), ("", "", "///a/u")]),
 }
 EXPIRY = {
-    "at B stays, below B goes": ({}, [("a@20", "p@9 q@10 z@21", "aq / / p / / q z")]),
+    "at B stays, below B goes": ({}, [("a@20", "p@9 q@10 z@21", "aq//p//q z")]),
     "a pending row keeps its right rows": (
         {},
-        [("a@15 b@30", "p@4 q@5 y@15", "/ / p / a b / q y"), ("", "z@16", "aq ay / / z / b / ")],
+        [("a@15 b@30", "p@4 q@5 y@15", "//p/a b/q y"), ("", "z@16", "aq ay//z/b/")],
     ),
-    "the newest pending row holds B, too": ({}, [("a@15 b@30", "p@4 q@5 z@16", "aq / / p z / b / ")]),
-    "left lag": ({"left": {"lag": 5}}, [("a@20", "p@4 q@5 z@21", "/ a / p / / q z")]),
+    "the newest pending row holds B, too": ({}, [("a@15 b@30", "p@4 q@5 z@16", "aq//p z/b/")]),
+    "left lag": ({"left": {"lag": 5}}, [("a@20", "p@4 q@5 z@21", "/a/p//q z")]),
     "a pending row later than the lag does": (
         {"left": {"lag": 5}},
-        [("a@20 b@12", "p@1 q@2 z@12", "/ / p / a b / q z"), ("", "y@13", "bq bz / / / a / y z")],
+        [("a@20 b@12", "p@1 q@2 z@12", "//p/a b/q z"), ("", "y@13", "bq bz///a/y z")],
     ),
-    "a right row below B on arrival": (
-        {},
-        [("a@30", "z@31", "/ a / / / z"), ("", "p@19 q@20", "/ / p / / q z")],
-    ),
-    "left and right rows that are late together": (
-        {},
-        [("a@30", "z@31", "/ a / / / z"), ("b@15", "p@10 q@4", "bp / / q / / z")],
-    ),
-    "a left row whose right rows have expired": (
-        {},
-        [("a@30", "p@10 z@31", "/ a / p / / z"), ("b@15", "", "/ b / / / z")],
-    ),
-    "no left data": (
-        {},
-        [("", "p@0 q@100000", "/ / / / p q"), ("a@5000", "r@200000", "/ a / p / / q r")],
-    ),
+    "a right row below B on arrival": ({}, [("a@30", "z@31", "/a///z"), ("", "p@19 q@20", "//p//q z")]),
+    "left and right rows that are late together": ({}, [("a@30", "z@31", "/a///z"), ("b@15", "p@10 q@4", "bp//q//z")]),
+    "a left row whose right rows have expired": ({}, [("a@30", "p@10 z@31", "/a/p//z"), ("b@15", "", "/b///z")]),
+    "no left data": ({}, [("", "p@0 q@100000", "////p q"), ("a@5000", "r@200000", "/a/p//q r")]),
     "an announced left partition without data": (
         {"left": {"partition": "part", "partitions": ["l0", "l1"]}},
-        [("a@50/l0", "p@0 z@51", "/ a / / / p z"), ("b@60/l1", "", "/ / p / b / z")],
+        [("a@50/l0", "p@0 z@51", "/a///p z"), ("b@60/l1", "", "//p/b/z")],
     ),
     "the slowest left partition": (
         {"left": {"partition": "part"}},
-        [("a@50/l0 b@20/l1", "p@9 q@10 z@60", "bq / a / p / / q z")],
+        [("a@50/l0 b@20/l1", "p@9 q@10 z@60", "bq/a/p//q z")],
     ),
     "a left partition that starts late counts from then on": (
         {"left": {"partition": "part"}},
         [
-            ("a@30/l0 b@50/l0", "p@19 q@25 z@30", "/ / p / a b / q z"),
-            ("c@20/l1", "y@31", "aq az / c / / b / q y z"),
-            ("d@41/l1", "x@42", "dy / / / b / x y"),
+            ("a@30/l0 b@50/l0", "p@19 q@25 z@30", "//p/a b/q z"),
+            ("c@20/l1", "y@31", "aq az/c//b/q y z"),
+            ("d@41/l1", "x@42", "dy///b/x y"),
         ],
     ),
     "a row that has matched in an earlier transaction": (
         {},
-        [("a@10", "p@5 z@11", "ap / / / / p z"), ("b@100", "y@101", "/ b / z / / y")],
+        [("a@10", "p@5 z@11", "ap////p z"), ("b@100", "y@101", "/b/z//y")],
     ),
     "B does not go back for a pending row that is late": (
         {},
-        [
-            ("a@30", "z@12", "/ / z / a / "),
-            ("b@15", "", "/ / / a b / "),
-            ("", "w@14", "/ / w / a b / "),
-            ("", "y@20", "/ b / / a / y"),
-        ],
+        [("a@30", "z@12", "//z/a/"), ("b@15", "", "///a b/"), ("", "w@14", "//w/a b/"), ("", "y@20", "/b//a/y")],
     ),
     "negative before: the bound is later than the left side": (
         {"before": -2, "after": 5},
-        [("a@10", "z@99", "/ a / / / z"), ("b@20", "p@21 q@22", "bq / / p / / q z")],
+        [("a@10", "z@99", "/a///z"), ("b@20", "p@21 q@22", "bq//p//q z")],
     ),
-    "end of input": ({}, [("a@5", "p@4 q@5", "/ / / a / p q"), (END, "", "ap aq / / / / ")]),
-    "end of input of the right side alone": ({}, [("", "p@4", "/ / / / p"), (END, "", "/ / p / / ")]),
-    "end of input without rows": ({}, [(END, "", "/ / / / ")]),
+    "end of input": ({}, [("a@5", "p@4 q@5", "///a/p q"), (END, "", "ap aq////")]),
+    "end of input of the right side alone": ({}, [("", "p@4", "////p"), (END, "", "//p//")]),
+    "end of input without rows": ({}, [(END, "", "////")]),
 }
 NONE_KEYS = {
-    "None matches nothing, not even None": ({"how": "left"}, [("a.-@5", "u.-@4 z@9", "a. / a / / / u z")]),
-    "a row with the key None waits like others": ({}, [("a.-@5", "u@5", "/ / / a / u"), ("", "z@6", "/ a / / / u z")]),
+    "None matches nothing, not even None": ({"how": "left"}, [("a.-@5", "u.-@4 z@9", "a./a///u z")]),
+    "a row with the key None waits like others": ({}, [("a.-@5", "u@5", "///a/u"), ("", "z@6", "/a///u z")]),
     "a right row with the key None expires like others": (
         {"how": "right"},
-        [("a@13", "u.-@4", "/ / / a / u"), ("", "z@60", "/ a"), ("b@15", "", ".u / b / u")],
+        [("a@13", "u.-@4", "///a/u"), ("", "z@60", "/a"), ("b@15", "", ".u/b/u")],
     ),
     "a pending row with the key None counts for B": (
         {},
-        [("a.-@15 b@30", "p@4 q@5 y@15", "/ / p / a b / q y"), ("", "z@16", "/ a / q y z / b / ")],
+        [("a.-@15 b@30", "p@4 q@5 y@15", "//p/a b/q y"), ("", "z@16", "/a/q y z/b/")],
     ),
 }
 STAMPED = {
     "grace: caught up, stamp - grace at the row and past it": (
         {"right": {"grace": 30}},
-        [
-            ("a@1000", "u@995", "/ / / a", {"at": 1000}),
-            ("", "", "/ / / a", {"at": 1030, "caught_up": ["r"]}),
-            ("", "", "au", {"at": 1031, "caught_up": ["r"]}),
-        ],
+        [("a@1000", "u@995", "///a", "1000"), ("", "", "///a", "1030 r"), ("", "", "au", "1031 r")],
     ),
     "grace: a source that is behind holds the left side back": (
         {"right": {"grace": 30}},
-        [("a@1000", "u@995", "/ / / a", {"at": 1000}), ("", "", "/ / / a", {"at": 99999, "caught_up": ["l"]})],
+        [("a@1000", "u@995", "///a", "1000"), ("", "", "///a", "99999 l")],
     ),
     "no grace: a source that is read to its end holds it back, too": (
         {},
-        [("a@1000", "u@995", "/ / / a"), ("", "", "/ / / a", {"at": 99999, "caught_up": ["r"]})],
+        [("a@1000", "u@995", "///a"), ("", "", "///a", "99999 r")],
     ),
     "grace: no right data ever": (
         {"right": {"grace": 30}},
-        [
-            ("a@1000", "", "/ / / a", {"at": 1030, "caught_up": ["r"]}),
-            ("", "", "/ a / / / ", {"at": 1031, "caught_up": ["r"]}),
-        ],
+        [("a@1000", "", "///a", "1030 r"), ("", "", "/a///", "1031 r")],
     ),
     "grace: an announced partition without data": (
         {"right": {"grace": 30, "partition": "part", "partitions": ["r0", "r1"]}},
-        [
-            ("a@1000", "u@998/r0", "/ / / a", {"at": 1030, "caught_up": ["r"]}),
-            ("", "", "au", {"at": 1031, "caught_up": ["r"]}),
-        ],
+        [("a@1000", "u@998/r0", "///a", "1030 r"), ("", "", "au", "1031 r")],
     ),
-    "grace: only if it is more": (
-        {"right": {"grace": 30}},
-        [("a@1500", "u@1499 v@5000", "au", {"at": 1000, "caught_up": ["r"]})],
-    ),
-    "grace of 0: the stamp": (
-        {"right": {"grace": 0}},
-        [("a@1000 b@1001", "", "/ a / / b", {"at": 1001, "caught_up": ["r"]})],
-    ),
-    "grace is not reduced by the lag": (
-        {"right": {"grace": 30, "lag": 500}},
-        [("a@1000", "u@995", "au", {"at": 1031, "caught_up": ["r"]})],
-    ),
+    "grace: only if it is more": ({"right": {"grace": 30}}, [("a@1500", "u@1499 v@5000", "au", "1000 r")]),
+    "grace of 0: the stamp": ({"right": {"grace": 0}}, [("a@1000 b@1001", "", "/a//b", "1001 r")]),
+    "grace is not reduced by the lag": ({"right": {"grace": 30, "lag": 500}}, [("a@1000", "u@995", "au", "1031 r")]),
     "grace: what comes later still matches later rows": (
         {"right": {"grace": 30}},
-        [
-            ("a@1000", "u@995", "au", {"at": 1031, "caught_up": ["r"]}),
-            ("b@1005", "v@998", "/ / / b", {"at": 1032}),
-            ("", "w@1006", "bu bv", {"at": 1033}),
-        ],
+        [("a@1000", "u@995", "au", "1031 r"), ("b@1005", "v@998", "///b", "1032"), ("", "w@1006", "bu bv", "1033")],
     ),
     "idle: a partition that has had no data since the first transaction": (
         {"right": {"partition": "part", "partitions": ["r0", "r1"], "idle": 100}},
         [
-            ("a@5", "u@9/r0", "/ / / a", {"at": 1000}),
-            ("", "v@10/r0", "/ / / a", {"at": 1099}),
-            ("", "w@11/r0", "/ a", {"at": 1100}),
-            ("b@10", "y@3/r1", "by bu bv", {"at": 1101}),
+            ("a@5", "u@9/r0", "///a", "1000"),
+            ("", "v@10/r0", "///a", "1099"),
+            ("", "w@11/r0", "/a", "1100"),
+            ("b@10", "y@3/r1", "by bu bv", "1101"),
         ],
     ),
     "idle: a partition that stops, and comes back": (
         {"right": {"partition": "part", "idle": 100}, "before": 5},
         [
-            ("", "u@5/r0 v@5/r1", "", {"at": 1000}),
-            ("a@7", "w@8/r0", "/ / / a", {"at": 1099}),
-            ("", "y@9/r0", "au av", {"at": 1100}),
-            ("b@9", "z@9/r1", "/ / / b", {"at": 1101}),
-            ("", "t@10/r0", "/ / / b", {"at": 1102}),
-            ("", "s@10/r1", "bu bv bw by bz", {"at": 1103}),
+            ("", "u@5/r0 v@5/r1", "", "1000"),
+            ("a@7", "w@8/r0", "///a", "1099"),
+            ("", "y@9/r0", "au av", "1100"),
+            ("b@9", "z@9/r1", "///b", "1101"),
+            ("", "t@10/r0", "///b", "1102"),
+            ("", "s@10/r1", "bu bv bw by bz", "1103"),
         ],
     ),
     "idle: the partitions with the latest data are never left out": (
         {"right": {"idle": 100}, "before": 60},
-        [("a@50", "u@9", "/ / / a", {"at": 1000}), ("", "", "/ / / a", {"at": 99999})],
+        [("a@50", "u@9", "///a", "1000"), ("", "", "///a", "99999")],
     ),
     "idle: all partitions, of which the latest stays": (
         {"right": {"partition": "part", "idle": 100}, "before": 60},
-        [
-            ("a@50", "u@20/r0", "/ / / a", {"at": 1000}),
-            ("", "v@60/r1", "/ / / a", {"at": 1001}),
-            ("", "", "au", {"at": 99999}),
-        ],
+        [("a@50", "u@20/r0", "///a", "1000"), ("", "v@60/r1", "///a", "1001"), ("", "", "au", "99999")],
     ),
     "idle of a left partition": (
         {"left": {"partition": "part", "partitions": ["l0", "l1"], "idle": 100}},
         [
-            ("a@50/l0", "p@0 z@99", "/ a / / / p z", {"at": 1000}),
-            ("b@51/l0", "", "/ b / / / p z", {"at": 1099}),
-            ("c@52/l0", "", "/ c / p / / z", {"at": 1100}),
+            ("a@50/l0", "p@0 z@99", "/a///p z", "1000"),
+            ("b@51/l0", "", "/b///p z", "1099"),
+            ("c@52/l0", "", "/c/p//z", "1100"),
         ],
     ),
 }
@@ -318,20 +263,13 @@ def test_a_join_type_and_its_spellings(how):
         assert (" ".join(found), seen(running, 2)[1:]) == (last, ["", "s w", "", ""])
 
 
-class Names(BatchBolt, Committer):
+class Names(BasicBolt):
     """Emits the field names and values of each tuple."""
 
     fields = ("names", "values")
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.found = collector, []
-
-    def execute(self, tuple):
-        self.found.append((list(tuple.fields), list(tuple.values)))
-
-    def finish_batch(self):
-        for one in self.found:
-            self.collector.emit(*one)
+    def execute(self, tuple, collector):
+        collector.emit(list(tuple.fields), list(tuple.values))
 
 
 @pytest.mark.parametrize(

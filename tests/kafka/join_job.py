@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from txstorm import BasicBolt, TransactionalTopologyBuilder
+from txstorm import TransactionalTopologyBuilder
 from txstorm.api.composite import CompositeSpout
+from txstorm.bolts import Map
 from txstorm.joins import IntervalJoin, Side
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout
@@ -17,14 +19,10 @@ COLUMNS = {"key": str, "time": int, "partition": int, "id": str}
 SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 4, "min_interval": 0.02}
 
 
-class Parsed(BasicBolt):
-    """Splits ``KEY TIME ID`` into fields."""
-
-    fields = tuple(COLUMNS)
-
-    def execute(self, tuple, collector):
-        key, time, id = tuple["value"].split()
-        collector.emit(key, int(time), tuple["partition"], id)
+def parsed(row: Any) -> tuple[str, int, int, str]:
+    """Split ``KEY TIME ID`` into fields."""
+    key, time, id = row["value"].split()
+    return key, int(time), row["partition"], id
 
 
 def topology(brokers: str, left: str, right: str, rows: int = 300) -> Topology:
@@ -42,7 +40,7 @@ def topology(brokers: str, left: str, right: str, rows: int = 300) -> Topology:
     builder = TransactionalTopologyBuilder("joined", "records", CompositeSpout(sources), 2)
     sides = []
     for name in sources:
-        builder.set_bolt(f"parsed-{name}", Parsed(), 2).local_or_shuffle_grouping("records", name)
+        builder.set_bolt(f"parsed-{name}", Map(parsed, *COLUMNS), 2).local_or_shuffle_grouping("records", name)
         sides.append(Side(f"parsed-{name}", key="key", time="time", id="id", partition="partition"))
     join = IntervalJoin(*sides, before=timedelta(milliseconds=BEFORE), how="left", select=["left:id", "right:id"])
     declarer = builder.set_bolt("join", join, 2)

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
-from txstorm.bolts import CountByKey
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey, Map
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 from txstorm.topology.graph import Topology
@@ -28,14 +28,10 @@ def trail(before: int, numbers: Iterable[int]) -> int:
     return before
 
 
-class Records(BasicBolt):
-    """A bolt that parses the value of each record into word and number."""
-
-    fields = tuple(COLUMNS)
-
-    def execute(self, tuple, collector):
-        word, _, number = tuple["value"].partition(" ")
-        collector.emit(word, int(number), tuple["partition"], tuple["offset"])
+def parsed(row: Any) -> tuple[str, int, int, int]:
+    """Parse the value of a record into word and number."""
+    word, _, number = row["value"].partition(" ")
+    return word, int(number), row["partition"], row["offset"]
 
 
 class Keep(BatchBolt, Committer):
@@ -76,7 +72,7 @@ def topology(brokers: str, source: str, *, opaque: bool = True, rows: int = 4000
     kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
     options = {"fields": ("value", "partition", "offset"), "max_batch_rows": rows, "patience": 1.0}
     builder = TransactionalTopologyBuilder("soak", "lines", kind(source, brokers, **options), 2)
-    builder.set_bolt("records", Records(), 2).local_or_shuffle_grouping("lines")
+    builder.set_bolt("records", Map(parsed, *COLUMNS), 2).local_or_shuffle_grouping("lines")
     builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("records", ["word"])
     builder.set_bolt("trails", Keep(TRAILS, trails), 2).fields_grouping("records", ["word"])
     builder.set_bolt("places", Keep(PLACES, places), 2).fields_grouping("records", ["partition"])

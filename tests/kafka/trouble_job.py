@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kafka_cases import COLUMNS
 
-from txstorm import BasicBolt, TransactionalTopologyBuilder
-from txstorm.bolts import CountByKey
+from txstorm import TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey, Map
 from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 from txstorm.topology.graph import Topology
@@ -13,13 +15,9 @@ from txstorm.topology.graph import Topology
 SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 4, "min_interval": 0.02}
 
 
-class Words(BasicBolt):
-    """A bolt that emits the first word of each record's value."""
-
-    fields = ("word",)
-
-    def execute(self, tuple, collector):
-        collector.emit(tuple["value"].partition(" ")[0])
+def word(row: Any) -> str:
+    """Return the first word of a record's value."""
+    return row["value"].partition(" ")[0]
 
 
 def topology(brokers: str, source: str, target: str, *, opaque: bool, rows: int = 300) -> Topology:
@@ -29,7 +27,7 @@ def topology(brokers: str, source: str, target: str, *, opaque: bool, rows: int 
     builder = TransactionalTopologyBuilder(
         "trouble", "records", kind(source, brokers, fields=tuple(COLUMNS), **options), 2
     )
-    builder.set_bolt("words", Words(), 2).local_or_shuffle_grouping("records")
+    builder.set_bolt("words", Map(word, "word"), 2).local_or_shuffle_grouping("records")
     builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("words", ["word"])
     builder.set_bolt("rows", DeltaSink("rows", COLUMNS)).global_grouping("records")
     # The open transaction of a killed driver must not block readers until the test times out.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from runs import ended
+from window_bolts import Emitting
 from window_cases import Report, at, committed, driver, ids, topology
 
-from txstorm import Count, Duration, SinkTable, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.api.composite import CompositeSpout
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
 SECONDS = Duration.seconds
@@ -20,16 +23,13 @@ BURSTS = [("a", 0, 2), ("b", 1, 2), ("c", 9, 2), ("d", 10, 3), ("e", 40, 1), ("f
 """Ids, times, and the gap that follows; the last one connects those of the second burst with ``e``."""
 
 
-class Log(WindowedBolt):
-    """Appends the ids of each window to a sink."""
+Log = partial(Emitting, "ids", lambda window: [" ".join(ids(window.get()))])
 
-    sink = SinkTable("log", {"ids": str, "final": bool})
 
-    def prepare(self, context, collector):
-        self.log = context.sink("log")
-
-    def execute(self, window):
-        self.log.append(" ".join(ids(window.get())), window.final)
+def logged(builder):
+    """Keep the ids of each window in a sink."""
+    builder.set_bolt("log", DeltaSink("log", {"ids": str})).global_grouping("w")
+    return builder
 
 
 def tumbling(seconds):
@@ -73,7 +73,7 @@ def test_windows_on_engines(make_engine, tmp_path, row):
     declared = builder.set_bolt("w", make())
     for name in sources:
         declared.global_grouping("events", name)
-    made = builder.set_settings({"min_interval": 0.01}).build_topology()
+    made = logged(builder).set_settings({"min_interval": 0.01}).build_topology()
     how = {"end_of_input": True} if row == "U3" else {}
     handle = ended(made, tmp_path / "data", make_engine(), **how)
     found = [one["ids"] for one in handle.sink("log").to_pylist()]
@@ -86,7 +86,7 @@ def test_windows_of_real_time_lose_nothing_and_repeat_nothing(make_engine, tmp_p
     """U26: windows close by timers of the running system, on stamps of a real clock."""
     builder = TransactionalTopologyBuilder("real", "events", MemoryTransactionalSpout([EVENTS], ("id", "ts"), 3))
     builder.set_bolt("w", Log().with_tumbling_window(Duration(milliseconds))).global_grouping("events")
-    made = builder.set_settings({"min_interval": 0.005}).build_topology()
+    made = logged(builder).set_settings({"min_interval": 0.005}).build_topology()
     handle = ended(made, tmp_path / "data", make_engine(), end_of_input=True)
     found = [name for one in handle.sink("log").to_pylist() for name in one["ids"].split()]
     assert found == [name for name, _ in EVENTS]

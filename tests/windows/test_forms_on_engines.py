@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from txstorm import BatchBolt, Committer, Count, Duration, SinkTable, TransactionalTopologyBuilder, WindowedBolt, run
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt, run
 from txstorm.results.read import read_sink
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
 
@@ -34,12 +35,12 @@ EXPECTED = {
 
 
 class Content(WindowedBolt):
-    """Emits the content of a window, after checking it against what is new and expired."""
+    """Emits its component and the content of a window, after checking it against what is new and expired."""
 
-    fields = ("content",)
+    fields = ("form", "content")
 
     def prepare(self, context: Any, collector: Any) -> None:
-        self.collector = collector
+        self.form, self.collector = context.component, collector
 
     def execute(self, inputWindow: Any) -> None:  # noqa: N803 - Storm's name
         content = [one["n"] for one in inputWindow.get()]
@@ -50,35 +51,23 @@ class Content(WindowedBolt):
         assert not set(expired) & set(content)
         assert inputWindow.expired_table.num_rows == len(expired)
         assert inputWindow.getEndTimestamp() == inputWindow.end.timestamp() * 1000
-        self.collector.emit("".join(map(str, content)))
+        self.collector.emit(self.form, "".join(map(str, content)))
 
 
-class Keep(BatchBolt, Committer):
-    """Appends what it receives to a sink, with the component that emitted it."""
-
-    windows = SinkTable("windows", {"form": str, "content": str})
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.rows = context, []
-
-    def execute(self, tuple: Any) -> None:
-        self.rows.append((tuple.source_component, tuple["content"]))
-
-    def finish_batch(self) -> None:
-        for row in self.rows:
-            self.context.sink("windows").append(*row)
+def keep() -> DeltaSink:
+    return DeltaSink("windows", {"form": str, "content": str})
 
 
 def topology(**settings: Any) -> Topology:
     spout = MemoryTransactionalSpout([[(n, n) for n in range(1, 7)]], ("n", "ts"), take=2)
     builder = TransactionalTopologyBuilder("forms", "numbers", spout)
-    keep = builder.set_bolt("keep", Keep())
+    kept = builder.set_bolt("keep", keep())
     bolts = {name: Content().withWindow(*form) for name, form in FORMS.items()}
     bolts |= {name: Content().withTumblingWindow(length) for name, length in TUMBLING.items()}
     for name, bolt in bolts.items():
         bolt.withTimestampField("ts", unit="s").withLag(Duration.seconds(1))
         builder.set_bolt(name, bolt).global_grouping("numbers")
-        keep.global_grouping(name)
+        kept.global_grouping(name)
     builder.set_settings(settings)
     return builder.build_topology()
 
@@ -113,7 +102,7 @@ def test_the_watermark_advances_at_intervals(tmp_path, interval, fired):
     spout = MemoryTransactionalSpout([[(n, n) for n in range(1, 7)]], ("n", "ts"), take=1)
     builder = TransactionalTopologyBuilder("ticks", "numbers", spout)
     builder.set_bolt("w", bolt).global_grouping("numbers")
-    builder.set_bolt("keep", Keep()).global_grouping("w")
+    builder.set_bolt("keep", keep()).global_grouping("w")
     made = builder.build_topology()
     run(made, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination(120)
     assert len(windows(tmp_path / "data").get("w", [])) == fired

@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from window_cases import Report, driver, topology
+from window_cases import Report, topology
 
 from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt, explain, run
-from txstorm.errors import InputError, TopologyError, TopologyFailed
+from txstorm.errors import InputError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout
 
@@ -118,35 +118,6 @@ def test_a_wrong_declaration_is_refused_when_the_topology_is_built(name):
     builder.set_bolt("w", make(), 2).shuffle_grouping("feed", "s1")
     with pytest.raises(TopologyError, match=message):
         builder.build_topology()
-
-
-USER_FUNCTIONS = {
-    "a gap that is no duration": (
-        lambda: Report().with_session_window(lambda one: "soon"),
-        "w: the function given to with_session_window was called with .*id='a'.*the gap: expected a Duration",
-    ),
-    "a trigger that returns no bool": (
-        lambda: Report().with_window(Count(2), lambda one: one["id"]),
-        "w: the trigger returned 'a' for .*expected True or False",
-    ),
-    "an evictor that returns something else": (
-        lambda: Report().with_window(Count(2)).with_evictor(lambda tuples: ["x"]),
-        r"the evictor returned \['x'\].*expected those of its tuples that stay",
-    ),
-    "an extractor that raises": (
-        lambda: tumbling().with_timestamp_extractor(lambda one: one["nothing"]),
-        "no field 'nothing'",
-    ),
-}
-
-
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("name", USER_FUNCTIONS)
-def test_a_function_that_returns_garbage_ends_the_topology_with_the_tuple(name, parallelism):
-    make, message = USER_FUNCTIONS[name]
-    with driver(topology(make(), parallelism=parallelism)) as running:
-        with pytest.raises(TopologyFailed, match=message):
-            running.commit(running.feed({"s1": [("a", 1)]}))
 
 
 def timed(bolt):

@@ -9,7 +9,7 @@ from window_bolts import Emitting
 from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, contents, driver, ids, shown, topology
 
 from txstorm import Count, Duration, KeyedState, WindowedBolt
-from txstorm.errors import EmitError, StateError, TopologyFailed
+from txstorm.errors import StateError
 from txstorm.results.windowed_components import component_windows
 
 WINDOWS = [
@@ -173,32 +173,6 @@ def test_aware_datetimes_and_extractors_give_timestamps():
             assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
 
 
-NAIVE = datetime.fromisoformat("1970-01-01T00:00:00")
-
-
-@pytest.mark.parametrize("value", [None, NAIVE, "text", 1.5, True, 10**15, -(10**15)])
-@pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_tuple_without_a_usable_timestamp_is_an_error_of_that_tuple(value, parallelism):
-    if isinstance(value, datetime):
-        bolt = Report().with_timestamp_extractor(lambda one: NAIVE if one["ts"] == 0 else one["ts"])
-        value, what = 0, "timestamp extractor"
-    else:
-        bolt, what = Report().with_timestamp_field("ts", unit="s"), "field 'ts'"
-    bolt.with_tumbling_window(Duration.seconds(10))
-    with driver(topology(bolt, parallelism=parallelism)) as running:
-        with pytest.raises(TopologyFailed, match="w") as error:
-            running.feed({"s1": [("a", 3), ("bad", value)]})
-        assert what in str(error.value) and "'bad'" in str(error.value)
-
-
-def test_a_naive_datetime_cannot_even_be_fed():
-    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts")
-    with driver(topology(bolt)) as running:
-        with pytest.raises(TopologyFailed, match=r"field 'ts'.*has no time zone") as error:
-            running.feed({"s1": [("bad", NAIVE)]})
-        assert isinstance(error.value, EmitError)
-
-
 def test_bad_tuples_become_dead_letters_and_do_not_move_the_watermark():
     bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
     for parallelism in (1, 2):
@@ -307,14 +281,8 @@ def test_an_evictor_chooses_the_content_and_changes_nothing_else():
 
 def test_early_results_show_open_windows_that_got_tuples():
     """U4."""
-
-    class Early(Report):
-        fields = ("end", "content", "final")
-
-        def execute(self, window):
-            self.collector.emit(shown(window.end), ids(window), window.final)
-
-    bolt = Early().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    bolt = Emitting("end content final", lambda window: (shown(window.end), ids(window), window.final))
+    bolt = bolt.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
     with driver(topology(bolt.with_early_results(Duration.seconds(5)))) as running:
         assert committed(running, [("a", 1)], 100) == []
         running.advance(5)

@@ -86,7 +86,7 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "Pending.released",
         "np.searchsorted(one.times, limit)",
         "np.searchsorted(one.times, limit, 'right')",
-        "tests/unit/joins/test_right_window.py",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),
     Mutant(
         "expiry_goes_back",
@@ -100,14 +100,14 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "RightWindow.expire",
         "block.most >= bound",
         "block.most > bound",
-        "tests/unit/joins/test_right_window.py",
+        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
     ),
     Mutant(
         "rows_at_the_bound_expire",
         "Block.expiring",
         "self.times < high",
         "self.times <= high",
-        "tests/unit/joins/test_right_window.py",
+        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
     ),
     Mutant(
         "a_merge_drops_rows_at_the_bound",

@@ -7,16 +7,13 @@ and of the committer.
 
 import os
 import random
-from datetime import timedelta
 
 import pytest
 from join_machine import JoinMachine
 from join_model import JoinModel
 from join_rules_machine import RulesMachine
-from join_schedules import cut, join_rules, join_schedule, of_side, ordered_rows, sides_of
+from join_schedules import cut, join_of, join_rules, join_schedule, of_side, ordered_rows
 from window_schedules import changed
-
-from txstorm.joins import IntervalJoin
 
 FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "2400"))
 LONG = 40 * SCHEDULES
@@ -64,12 +61,6 @@ def run_named(run, seed):
         raise
 
 
-def bolt_of(rules):
-    select = ["l:id"] if rules.how in ("semi", "anti") else ["l:id", "r:id"]
-    bounds = {name: timedelta(microseconds=getattr(rules, name)) for name in ("before", "after")}
-    return IntervalJoin(*sides_of(rules), **bounds, how=rules.how, select=select)
-
-
 def run_rules(seed):
     rng = random.Random(seed)
     rules = join_rules(rng)
@@ -92,7 +83,7 @@ def run_rules(seed):
 def run_schedule(seed):
     rng = random.Random(seed)
     rules = join_rules(rng)
-    machine, model = JoinMachine(bolt_of(rules), rng.choice([None, frozenset()])), JoinModel(rules)
+    machine, model = JoinMachine(join_of(rules), rng.choice([None, frozenset()])), JoinModel(rules)
     pending, released, pairs, never = set(), set(), set(), 0
     for txid, step in enumerate(join_schedule(rng, rules), start=1):
         rows = step.rows
@@ -133,7 +124,7 @@ def run_cuts(seed):
     rows = ordered_rows(rng, rules)
     totals = []
     for _ in range(3):
-        machine, found = JoinMachine(bolt_of(rules)), {}
+        machine, found = JoinMachine(join_of(rules)), {}
         batches = [*cut(rng, rows), []]
         for txid, batch in enumerate(batches, start=1):
             emitted, commit = machine.transaction(txid, Step(txid == len(batches)), batch)

@@ -1,18 +1,17 @@
-"""The right rows of an interval join in blocks: look-ups, flags and expiry against loops over Python rows (A2, U6)."""
+"""The right rows of an interval join in blocks: rows read from the state against a loop, merges and bounds (A2, U6).
+
+Look-ups, flags, expiry and releases are checked against a model in `test_joins_against_model.py`.
+"""
 
 import random
-from itertools import count
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from txstorm.errors import InputError
-from txstorm.joins.rules import blocks as blocks_module
-from txstorm.joins.rules import matching
 from txstorm.joins.rules.blocks import Block, Rows
 from txstorm.joins.rules.matching import LOWEST, RightWindow
-from txstorm.joins.rules.pending import Pending
 from txstorm.joins.side_rows import POSITION_BITS, arrivals_of
 
 
@@ -24,66 +23,6 @@ def rows_of(rows):
     numbers = pa.array([number for _, _, number in rows], pa.int64())
     table = pa.table({"key": keys, "number": numbers, "arrival": numbers})
     return Rows(hashes, times, table, np.array([key is not None for key, _, _ in rows], bool))
-
-
-class Loops:
-    """The same in Python."""
-
-    def __init__(self):
-        self.rows, self.bound, self.matched = [], LOWEST, set()
-
-    def step(self, new, left, bound, before, after):
-        self.rows += new
-        pairs = []
-        for i, (key, time, _) in enumerate(left):
-            fitting = [
-                row
-                for row in self.rows
-                if key is not None and row[0] == key and time - before <= row[1] <= time + after
-            ]
-            pairs += [(i, number) for _, _, number in sorted(fitting, key=lambda row: row[1:])]
-        self.matched |= {number for _, number in pairs}
-        self.bound = max(self.bound, bound)
-        never = [row[2] for row in self.rows if row[1] < self.bound and row[2] not in self.matched]
-        self.rows = [row for row in self.rows if row[1] >= self.bound]
-        return pairs, sorted(never)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_blocks_find_what_loops_find(seed, monkeypatch):
-    draw, numbers, first = random.Random(seed), count(), 0
-    largest = draw.choice([8, 30, 1 << 20])
-    for module in (blocks_module, matching):
-        monkeypatch.setattr(module, "LARGEST", largest)
-    window, loops = RightWindow(), Loops()
-    for _ in range(draw.randrange(4, 25)):
-        first += draw.randrange(10)
-
-        def some(most, first=first):
-            keys = [*range(draw.choice([4, 12])), None]
-            return [
-                (draw.choice(keys), first + draw.randrange(-15, 10), next(numbers)) for _ in range(draw.randrange(most))
-            ]
-
-        new, left = some(25), some(12)
-        before, after = draw.randrange(12), draw.randrange(5)
-        known = len(window.blocks)
-        window, freed = window.with_rows(rows_of(new)), rows_of(left)
-        pairs = window.pairs(freed, freed.times - before, freed.times + after, known)
-        right = window.stored(pairs, ["number"]).column(0).to_pylist() if len(pairs) else []
-        earlier = window
-        window, _ = window.marked(pairs)
-        window, never = window.expire(first - 12, known)
-        got = sorted(
-            n for block, at in never for n in block.stored.column("number").take(pa.array(block.at[at])).to_pylist()
-        )
-        assert (list(zip(pairs.left.tolist(), right, strict=True)), got) == loops.step(
-            new, left, first - 12, before, after
-        ), seed
-        assert len(window) == len(loops.rows), seed
-        # A window is a value: what an attempt that fails has done to it leaves the former one as it was.
-        again = earlier.pairs(freed, freed.times - before, freed.times + after, known)
-        assert again.left.tolist() == pairs.left.tolist()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -146,19 +85,6 @@ def test_a_window_holds_only_the_columns_that_it_needs():
     window = RightWindow(columns=("key", "number")).with_rows(rows).with_rows(rows)
     assert [block.stored.column_names for block in window.blocks] == [["key", "number"]] * 2
     assert numbers_of(window, rows_of([(1, 5, 9)]), 0) == [0, 0]
-
-
-def test_pending_rows_are_released_by_time():
-    draw, pending, waiting = random.Random(1), Pending(), []
-    for step in range(40):
-        new = [(1, step + draw.randrange(20), 40 * step + i) for i in range(draw.randrange(6))]
-        waiting += new
-        pending = pending.with_rows(rows_of(new))
-        pending, due = pending.released(step)
-        got = sorted(number for one in due for number in one.stored.column("number").to_pylist())
-        assert got == sorted(number for _, time, number in waiting if time < step)
-        waiting = [row for row in waiting if row[1] >= step]
-        assert (len(pending), pending.oldest) == (len(waiting), min((time for _, time, _ in waiting), default=None))
 
 
 def test_more_rows_in_a_transaction_than_there_are_arrivals_are_refused():

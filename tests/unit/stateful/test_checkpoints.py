@@ -14,106 +14,70 @@ from txstorm.testing import CheckpointMachine, StatefulBoltExecutor
 SEED, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "300"))
 
 
-def started(stored=None, interval_ms=0):
-    machine = CheckpointMachine(stored, interval_ms)
-    machine.start()
-    return machine
+# What is stored and the interval in milliseconds; steps: a call, what it sends, and perhaps what is stored then.
+MACHINES = {
+    "the first start gives tasks their state, then checkpoints follow": (
+        (None, 0),
+        "start: INITSTATE -1 = -1 COMMITTED; ack -1: PREPARE 0 = 0 PREPARING; ack 0: COMMIT 0 = 0 COMMITTING; "
+        "ack 0: PREPARE 1 = 1 PREPARING",
+    ),
+    "nothing before the start": ((None, 5000), "ack -1: ; fail -1: ; pass_time 10000: "),
+    "checkpoints wait for the interval since the last one": (
+        (None, 1000),
+        "start: INITSTATE -1; ack -1: ; pass_time 999: ; pass_time 1: PREPARE 0; pass_time 400: ; ack 0: COMMIT 0; "
+        "ack 0: ; pass_time 599: ; pass_time 1: PREPARE 1",
+    ),
+    "a checkpoint that became due during another step": (
+        (None, 1000),
+        "start: INITSTATE -1; pass_time 1000: ; ack -1: PREPARE 0",
+    ),
+    "an unprepared checkpoint is rolled back": (
+        ((5, "PREPARING"), 0),
+        "start: ROLLBACK 5; ack 5: INITSTATE 4 = 4 COMMITTED; ack 4: PREPARE 5",
+    ),
+    "a commit that has begun is ended": (
+        ((5, "COMMITTING"), 0),
+        "start: COMMIT 5; ack 5: INITSTATE 5 = 5 COMMITTED; ack 5: PREPARE 6",
+    ),
+    "a failed prepare": (
+        ((4, "COMMITTED"), 0),
+        "start: INITSTATE 4; ack 4: PREPARE 5; fail 5: ROLLBACK 5 = 5 PREPARING, recovering",
+    ),
+    "a failed state": (
+        ((4, "COMMITTED"), 0),
+        "start: INITSTATE 4; fail 4: INITSTATE 4; fail 4: INITSTATE 4 = 4 COMMITTED",
+    ),
+    "a failed commit": (((4, "COMMITTING"), 0), "start: COMMIT 4; fail 4: COMMIT 4; fail 4: COMMIT 4 = 4 COMMITTING"),
+    "a failed rollback": (
+        ((4, "PREPARING"), 0),
+        "start: ROLLBACK 4; fail 4: ROLLBACK 4; fail 4: ROLLBACK 4 = 4 PREPARING",
+    ),
+    "a commit that failed without a recovery": (
+        (None, 0),
+        "start: INITSTATE -1; ack -1: PREPARE 0; ack 0: COMMIT 0; fail 0: COMMIT 0; ack 0: PREPARE 1",
+    ),
+    "answers for other txids": (
+        ((4, "PREPARING"), 0),
+        "start: ROLLBACK 4; ack -1: ; fail -1: ; ack 3: ; fail 3: ; ack 5: ; fail 5: = 4 PREPARING",
+    ),
+    "answers to nothing": (((4, "COMMITTED"), 1000), "start: INITSTATE 4; ack 4: ; ack 4: ; fail 4: = 4 COMMITTED"),
+}
 
 
-def test_the_first_start_gives_tasks_their_state_then_checkpoints_follow():
-    machine = started()
-    assert (machine.sent, machine.stored) == ([("INITSTATE", -1)], (-1, "COMMITTED"))
-    machine.ack(-1)
-    assert (machine.sent[1:], machine.stored) == ([("PREPARE", 0)], (0, "PREPARING"))
-    machine.ack(0)
-    assert (machine.sent[2:], machine.stored) == ([("COMMIT", 0)], (0, "COMMITTING"))
-    machine.ack(0)
-    assert (machine.sent[3:], machine.stored) == ([("PREPARE", 1)], (1, "PREPARING"))
-
-
-def test_nothing_is_sent_before_the_start():
-    machine = CheckpointMachine()
-    machine.ack(-1)
-    machine.fail(-1)
-    machine.pass_time(10_000)
-    assert machine.sent == []
-
-
-def test_checkpoints_wait_for_the_interval_since_the_last_one():
-    machine = started(interval_ms=1000)
-    machine.ack(-1)
-    machine.pass_time(999)
-    assert machine.sent == [("INITSTATE", -1)]
-    machine.pass_time(1)
-    machine.pass_time(400)
-    machine.ack(0)
-    machine.ack(0)
-    assert machine.sent[1:] == [("PREPARE", 0), ("COMMIT", 0)]
-    machine.pass_time(599)
-    assert len(machine.sent) == 3
-    machine.pass_time(1)
-    assert machine.sent[3:] == [("PREPARE", 1)]
-
-
-def test_a_checkpoint_that_became_due_during_another_step_is_sent_with_its_ack():
-    machine = started(interval_ms=1000)
-    machine.pass_time(1000)
-    assert machine.sent == [("INITSTATE", -1)]
-    machine.ack(-1)
-    assert machine.sent[1:] == [("PREPARE", 0)]
-
-
-@pytest.mark.parametrize(("status", "message", "state"), [("PREPARING", "ROLLBACK", 4), ("COMMITTING", "COMMIT", 5)])
-def test_the_next_start_rolls_an_unprepared_checkpoint_back_and_ends_a_commit_that_has_begun(status, message, state):
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_the_machine_sends_and_stores(name):
     """Row W36."""
-    machine = started((5, status))
-    assert machine.sent == [(message, 5)]
-    machine.ack(5)
-    assert (machine.sent[1:], machine.stored) == ([("INITSTATE", state)], (state, "COMMITTED"))
-    machine.ack(state)
-    assert machine.sent[2:] == [("PREPARE", state + 1)]
-
-
-def test_a_failed_prepare_starts_the_recovery():
-    machine = started((4, "COMMITTED"))
-    machine.ack(4)
-    machine.fail(5)
-    assert machine.sent[1:] == [("PREPARE", 5), ("ROLLBACK", 5)]
-    assert (machine.stored, machine.recovering) == ((5, "PREPARING"), True)
-
-
-@pytest.mark.parametrize(
-    ("stored", "message"),
-    [((4, "COMMITTED"), ("INITSTATE", 4)), ((4, "COMMITTING"), ("COMMIT", 4)), ((4, "PREPARING"), ("ROLLBACK", 4))],
-)
-def test_any_other_message_that_failed_is_sent_again(stored, message):
-    machine = started(stored)
-    machine.fail(4)
-    machine.fail(4)
-    assert (machine.sent, machine.stored) == ([message] * 3, stored)
-
-
-def test_a_commit_that_failed_is_sent_again_without_a_recovery():
-    machine = started()
-    for txid in (-1, 0):
-        machine.ack(txid)
-    machine.fail(0)
-    assert machine.sent[-2:] == [("COMMIT", 0), ("COMMIT", 0)]
-    machine.ack(0)
-    assert machine.sent[-1] == ("PREPARE", 1)
-
-
-def test_answers_for_other_txids_and_to_nothing_are_ignored():
-    machine = started((4, "PREPARING"))
-    for txid in (-1, 3, 5):
-        machine.ack(txid)
-        machine.fail(txid)
-    assert (machine.sent, machine.stored) == ([("ROLLBACK", 4)], (4, "PREPARING"))
-    machine = started((4, "COMMITTED"), interval_ms=1000)
-    machine.ack(4)
-    machine.ack(4)
-    machine.fail(4)
-    assert (machine.sent, machine.stored) == ([("INITSTATE", 4)], (4, "COMMITTED"))
+    start, steps = MACHINES[name]
+    machine = CheckpointMachine(*start)
+    for step in steps.split(";"):
+        (call, _, expected), before = step.partition(":"), len(machine.sent)
+        method, *number = call.split()
+        getattr(machine, method)(*map(int, number))
+        sent, _, then = (part.strip() for part in expected.partition("="))
+        assert ", ".join(f"{action} {txid}" for action, txid in machine.sent[before:]) == sent, step
+        kept, _, recovering = then.partition(", ")
+        assert kept in ("", "{} {}".format(*machine.stored)), step
+        assert machine.recovering or not recovering, step
 
 
 @pytest.mark.parametrize(
