@@ -137,7 +137,7 @@ def test_parallelism_must_be_a_number_of_tasks(parallelism):
     assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
 
 
-def test_a_basic_bolt_is_never_added_as_a_committer():
+def test_item_42_a_basic_bolt_is_never_added_as_a_committer():
     assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
 
 
