@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
+from runs import ended
 from watched import Gathering
 
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder, run
+from txstorm import BatchBolt, Committer, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
-from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 
 
@@ -35,9 +33,4 @@ def counting(words: Sequence[str], bolt: BatchBolt | None = None, *, take: int =
     return builder.build_topology()
 
 
-def finished(topology: Topology, data_dir: Path, engine: Any = "local", **options: Any) -> RunHandle:
-    """Run a topology to the end of its source, or to `until_txid`; return the handle of the run."""
-    limit = {} if "until_txid" in options else {"available_now": True}
-    handle = run(topology, engine=engine, data_dir=data_dir, **limit, **options)
-    assert handle.awaitTermination(300)
-    return handle
+finished = ended

@@ -26,27 +26,25 @@ from txstorm.errors import EngineError
 # --- sessions, without Java -------------------------------------------------------------------------------------------
 
 
-class Session:
-    """A fake session with the attributes that `check_session` reads."""
-
-    def __init__(self, settings: dict[str, str]) -> None:
-        self.conf = SimpleNamespace(get=lambda key, default=None: settings.get(key, default))
+def session(settings: dict[str, str]) -> Any:
+    """Return a fake session with what `check_session` reads."""
+    return SimpleNamespace(conf=SimpleNamespace(get=settings.get))
 
 
 def test_unchangeable_spark_settings_are_reported_once_with_their_cost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = Session({"spark.scheduler.mode": "FIFO"})
+    known = session({"spark.scheduler.mode": "FIFO"})
     with caplog.at_level(logging.WARNING, "txstorm.spark"):
         for _ in range(2):
-            client.check_session(session)
+            client.check_session(known)
     assert len(caplog.messages) == len(client.WANTED) == 3
     assert any("spark.scheduler.mode=FIFO instead of FAIR; that costs packs that" in one for one in caplog.messages)
     assert any(f"{client.UNIX_SOCKETS}=None instead of true; that costs about 50 ms" in one for one in caplog.messages)
 
 
 def test_a_session_with_all_settings_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    client.check_session(Session({key: wanted for key, (wanted, _) in client.WANTED.items()}))
+    client.check_session(session({key: wanted for key, (wanted, _) in client.WANTED.items()}))
     assert caplog.messages == []
 
 
