@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from commands import printed_by
+from runs import ended
 
 from jobs import (
     clicks_and_views,
@@ -27,7 +28,7 @@ from jobs import (
     word_count,
 )
 from jobs.producers.clicks_and_views import LAST, events
-from txstorm import Topology, TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import SumByKey
 from txstorm.engine.port import Engine
 from txstorm.results.views import committed_txid
@@ -43,13 +44,7 @@ MakeEngine = Callable[[], Engine]
 @pytest.fixture
 def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle]:
     """Return a function that runs a topology to completion, on the engine under test, and returns its handle."""
-
-    def finish(topology: Topology, **how: Any) -> RunHandle:
-        handle = run(topology, engine=make_engine(), data_dir=tmp_path / topology.id, **how)
-        handle.awaitTermination()
-        return handle
-
-    return finish
+    return lambda topology, **how: ended(topology, tmp_path / topology.id, make_engine(), **how)
 
 
 def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, Any]:

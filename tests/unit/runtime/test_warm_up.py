@@ -8,7 +8,7 @@ import pytest
 from short_runs import finished
 from watched import Gathering
 
-from txstorm import BatchBolt, CollectionState, Committer, TransactionalTopologyBuilder
+from txstorm import CollectionState, Committer, TransactionalTopologyBuilder
 from txstorm.errors import StateError
 from txstorm.results.read import read_state
 from txstorm.spouts import MemoryTransactionalSpout
@@ -45,16 +45,13 @@ class Hold(Gathering, Committer):
         return sum(rows.scan_table(None).column("value").to_pylist())
 
 
-class Collect(BatchBolt):
+class Collect(Gathering):
     """Records what the committers emit."""
 
     found: ClassVar[list[tuple[Any, ...]]] = []
 
-    def prepare(self, context, collector, attempt):
-        self.txid = attempt.txid
-
     def execute(self, tuple):
-        Collect.found.append((self.txid, *tuple.values))
+        Collect.found.append((self.attempt.txid, *tuple.values))
 
 
 @pytest.fixture(autouse=True)
