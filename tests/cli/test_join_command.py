@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import readings
 from commands import Commands
 from runs import ended
 
@@ -305,8 +306,5 @@ def test_rows_that_come_and_go_in_large_transactions(tasks: int, tmp_path: Path,
 
 
 def test_directory_without_joins(tmp_path: Path, command: Commands):
-    spout = MemoryTransactionalSpout([[("a",)]], "word")
-    builder = TransactionalTopologyBuilder("words", "words", spout)
-    builder.set_bolt("keep", DeltaSink("rows", {"word": str})).global_grouping("words")
-    ended(builder.build_topology(), tmp_path / "w")
+    ended(readings.plain, tmp_path / "w")
     assert "no component of it is a join" in command.refused("join", tmp_path / "w", "join")

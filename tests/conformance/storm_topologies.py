@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    KeyedState,
-    OpaquePartitionedEmitter,
-    OpaquePartitionedTransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from spout_samples import OpaquePartitionedSpout
+from watched import Gathering
+
+from txstorm import BasicBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
@@ -24,22 +19,19 @@ class Identity(BasicBolt):
         collector.emit(*tuple)
 
 
-class CountAll(BatchBolt):
+class CountAll(Gathering):
     """A batch bolt that emits the number of tuples that its task received."""
 
     fields = ("n",)
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.n = collector, 0
-
     def execute(self, tuple):
-        self.n += 1
+        self.taken.append(tuple)
 
     def finish_batch(self):
-        self.collector.emit(self.n)
+        self.collector.emit(len(self.taken))
 
 
-class SumByWord(BatchBolt):
+class SumByWord(CountAll):
     """A batch bolt that emits, per word, the sum of its amounts or its number of occurrences."""
 
     fields = ("word", "n")
@@ -47,32 +39,23 @@ class SumByWord(BatchBolt):
     def __init__(self, amount=False):
         self.amount = amount
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.sums = collector, Counter()
-
-    def execute(self, tuple):
-        self.sums[tuple["word"]] += tuple[1] if self.amount else 1
-
     def finish_batch(self):
-        for word, n in self.sums.items():
+        sums = Counter()
+        for one in self.taken:
+            sums[one["word"]] += one[1] if self.amount else 1
+        for word, n in sums.items():
             self.collector.emit(word, n)
 
 
-class Sum(BatchBolt, Committer):
+class Sum(Gathering, Committer):
     """A committer that stores the sum of its input, and emits the number of tuples that it received."""
 
     fields = ("n",)
     total = KeyedState("total", key={}, value={"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.numbers = context, collector, []
-
-    def execute(self, tuple):
-        self.numbers.append(tuple["n"])
-
     def finish_batch(self):
-        self.context.state("total").update((), lambda old: (old or 0) + sum(self.numbers))
-        self.collector.emit(len(self.numbers))
+        self.context.state("total").update((), lambda old: (old or 0) + sum(self.taken))
+        self.collector.emit(len(self.taken))
 
 
 class OpaqueNumbers(OpaqueMemoryTransactionalSpout):
@@ -82,18 +65,8 @@ class OpaqueNumbers(OpaqueMemoryTransactionalSpout):
         self.set_take(lambda txid: by_txid.get(str(txid), usual))
 
 
-class NumbersFromTasks(OpaquePartitionedTransactionalSpout):
+class NumbersFromTasks(OpaquePartitionedSpout):
     """An opaque spout of the numbers 1 to 4, two per batch, planned by its tasks."""
-
-    fields = ("n",)
-
-    def emitter(self, context):
-        return _NumbersEmitter()
-
-
-class _NumbersEmitter(OpaquePartitionedEmitter):
-    def num_partitions(self):
-        return 1
 
     def emit_partition_batch(self, attempt, collector, partition, last_metadata):
         start = last_metadata["next"] if last_metadata else 1

@@ -12,23 +12,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from spout_samples import OneClass, PartitionedSpout, PlainSpout
+
 from txstorm import (
     NOT_READY,
     BasicBolt,
     BatchBolt,
     Committer,
-    Emitter,
     FailedException,
     KeyedState,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-    PartitionedTransactionalSpout,
     ReportedFailedException,
     SinkTable,
-    SpoutCoordinator,
-    TransactionalSpout,
     TransactionalTopologyBuilder,
     run,
 )
@@ -146,10 +142,10 @@ class World:
 
 
 class OfWorld:
-    """Base of spouts and bolts over a world; an emitter has the context of its task, too."""
+    """Base of spouts and bolts over a world."""
 
-    def __init__(self, world: World, context=None):
-        self.world, self.context = world, context
+    def __init__(self, world: World):
+        self.world = world
 
 
 def fail_on(world: World, place: str, attempt) -> None:
@@ -165,23 +161,16 @@ def fail_on(world: World, place: str, attempt) -> None:
 # --- spouts -----------------------------------------------------------------------------------------------------------
 
 
-class PlainLog(OfWorld, TransactionalSpout):
+class PlainLog(OfWorld, PlainSpout):
     """A spout of the plain kind: the coordinator determines the extents, and the emitters read them."""
 
     fields = ("partition", "line")
 
     def coordinator(self, context):
-        return PlainCoordinator(self.world)
+        made = super().coordinator(context)
+        made.close = lambda: self.world.note("coordinator closed")
+        return made
 
-    def emitter(self, context):
-        return PlainEmitter(self.world, context)
-
-
-class OpaquePlainLog(PlainLog):
-    opaque = True
-
-
-class PlainCoordinator(OfWorld, SpoutCoordinator):
     def is_ready(self):
         self.world.note("is_ready")
         return not self.world.take("not-ready")
@@ -204,44 +193,40 @@ class PlainCoordinator(OfWorld, SpoutCoordinator):
         ends = metadata["ends"] if metadata else {}
         return all(ends.get(str(p), 0) >= size for p, size in enumerate(mark))
 
-    def close(self):
-        self.world.note("coordinator closed")
-
-
-class PlainEmitter(OfWorld, Emitter):
     def emit_batch(self, attempt, metadata, collector):
         self.world.note("emit", *attempt, self.context.task, metadata)
+        self.emit_lines(metadata, collector)
+        fail_on(self.world, "emit", attempt)
+
+    def emit_lines(self, metadata, collector):
+        """Emit this task's lines of a batch; return them."""
+        emitted = []
         for partition, start in metadata["starts"].items():
             if int(partition) % self.context.parallelism == self.context.task:
                 for line in self.world.lines(int(partition))[start : metadata["ends"][partition]]:
                     collector.emit(int(partition), line)
-        fail_on(self.world, "emit", attempt)
+                    emitted.append(line)
+        return emitted
 
     def cleanup_before(self, txid):
         self.world.note("cleanup", txid)
 
 
-class PartitionedLog(OfWorld, PartitionedTransactionalSpout):
+class OpaquePlainLog(PlainLog):
+    opaque = True
+
+
+class PartitionedLog(OfWorld, PartitionedSpout):
     """A spout of the partitioned kind, with metadata ``[start, end]`` for each partition."""
 
     fields = ("partition", "line")
 
-    def coordinator(self, context):
-        return LogCoordinator(self.world)
-
-    def emitter(self, context):
-        return PartitionedLogEmitter(self.world, context)
-
-
-class LogCoordinator(OfWorld, PartitionedCoordinator):
     def num_partitions(self):
         return self.world.partitions()
 
     def is_ready(self):
         return not self.world.take("not-ready")
 
-
-class PartitionedLogEmitter(OfWorld, PartitionedEmitter):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         start = last_metadata[1] if last_metadata else 0
         if self.world.take(f"away-{partition}-{attempt.txid}"):
@@ -263,16 +248,12 @@ class PartitionedLogEmitter(OfWorld, PartitionedEmitter):
         fail_on(self.world, "emit", attempt)
 
 
-class OpaqueLog(OfWorld, OpaquePartitionedTransactionalSpout):
-    """A spout of the opaque kind, with metadata ``{"end": index}`` for each partition."""
+class OpaqueLog(OfWorld, OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
+    """A spout of the opaque kind without a coordinator of its own, with metadata ``{"end": index}`` for each partition."""
 
     fields = ("partition", "line")
+    emitter = OneClass.emitter
 
-    def emitter(self, context):
-        return OpaqueLogEmitter(self.world, context)
-
-
-class OpaqueLogEmitter(OfWorld, OpaquePartitionedEmitter):
     def num_partitions(self):
         return self.world.partitions()
 
@@ -353,12 +334,12 @@ def start_net(
 ) -> RunHandle:
     """Run spout → watch → keep; `spout` is one, or a class of spouts over logs.
 
-    Of the `options`, `streams` are those that are read, `watch` and `keep` classes of bolts; others are those of `run`.
+    Of the `options`, `streams` are those that are read (default: all), `watch` and `keep` classes of bolts; others are those of `run`.
     """
     bolts = [options.pop(name, kind)(world) for name, kind in (("watch", Watch), ("keep", Keep))]
     builder = TransactionalTopologyBuilder("logs", "log", spout(world) if isinstance(spout, type) else spout, tasks)
     watch = builder.set_bolt("watch", bolts[0], 1)
-    for stream in options.pop("streams", ["default"]):
+    for stream in options.pop("streams", getattr(spout, "sources", ["default"])):
         watch.global_grouping("log", stream)
     builder.set_committer_bolt("keep", bolts[1], 1).global_grouping("watch")
     builder.set_settings({"retry_backoff": 0.001, "compact_on_stop": False, **settings})

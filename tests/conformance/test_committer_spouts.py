@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import OfWorld, PlainCoordinator, World, fail_on, lines_by_txid, start_net
+from spout_samples import CommitterSpout
+from storm_world import OfWorld, PlainLog, World, fail_on, lines_by_txid
 
-from txstorm import (
-    CommitterEmitter,
-    CommitterTransactionalSpout,
-    CompositeSpout,
-    SpoutCoordinator,
-    TransactionalTopologyBuilder,
-)
-from txstorm.engine.local import LocalEngine
+from txstorm import CommitterEmitter, CommitterTransactionalSpout, CompositeSpout, TransactionalTopologyBuilder
 from txstorm.errors import MetadataError, TopologyFailed
 from txstorm.results.read import read_sink
-from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 
 
-class Told(CommitterTransactionalSpout):
+class Told(PlainLog, CommitterTransactionalSpout, CommitterEmitter):
     """A committer spout over a log: its emitters return the emitted lines, and record them again in `commit`."""
 
-    fields = ("partition", "line")
-
     def __init__(self, world, returns=None):
-        self.world, self.returns = world, returns
-
-    def coordinator(self, context):
-        return PlainCoordinator(self.world)
-
-    def emitter(self, context):
-        return ToldEmitter(self, context)
-
-
-class ToldEmitter(CommitterEmitter):
-    def __init__(self, spout, context):
-        self.spout, self.world, self.context = spout, spout.world, context
+        super().__init__(world)
+        self.returns = returns
 
     def emit_batch(self, attempt, metadata, collector):
-        lines = []
-        for partition, start in metadata["starts"].items():
-            if int(partition) % self.context.parallelism == self.context.task:
-                for line in self.world.lines(int(partition))[start : metadata["ends"][partition]]:
-                    collector.emit(int(partition), line)
-                    lines.append(line)
+        lines = self.emit_lines(metadata, collector)
         self.world.note("emitted", *attempt, self.context.task, lines or None)
         fail_on(self.world, "emit", attempt)
-        return (lines or None) if self.spout.returns is None else self.spout.returns
+        return (lines or None) if self.returns is None else self.returns
 
     def commit(self, attempt, emitted):
         assert self.context.attempt == attempt
@@ -61,20 +36,6 @@ class ToldEmitter(CommitterEmitter):
 
     def close(self):
         self.world.note("closed", self.context.task)
-
-
-@pytest.fixture
-def start(world: World, make_engine, tmp_path: Path) -> Callable[..., RunHandle]:
-    return starting(world, make_engine, tmp_path / "data")
-
-
-@pytest.fixture
-def start_on_threads(world: World, tmp_path: Path) -> Callable[..., RunHandle]:
-    return starting(world, LocalEngine, tmp_path / "data")
-
-
-def starting(world: World, make_engine, data_dir: Path) -> Callable[..., RunHandle]:
-    return lambda spout=Told, tasks=2, **options: start_net(world, data_dir, make_engine, spout, tasks=tasks, **options)
 
 
 def check_told(world: World, data_dir: Path) -> None:
@@ -96,7 +57,7 @@ def check_told(world: World, data_dir: Path) -> None:
 def test_every_emitter_commits_in_txid_order_before_the_committers(start, world, tmp_path) -> None:
     world.append(0, *"abcdef")
     world.append(1, *"AB")
-    handle = start(available_now=True)
+    handle = start(Told, tasks=2, available_now=True)
     assert handle.awaitTermination(120)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b", "A", "B"], 2: ["c", "d"], 3: ["e", "f"]}
     check_told(world, tmp_path / "data")
@@ -120,7 +81,7 @@ def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
     world.append(0, *"abcdef")
     world.append(1, *"ABCDEF")
     world.ticket(f"{place}-failed", times=1)
-    handle = start_on_threads(available_now=True)
+    handle = start_on_threads(Told, tasks=2, available_now=True)
     assert handle.awaitTermination(120)
     expected = {1: ["a", "b", "A", "B"], 2: ["c", "d", "C", "D"], 3: ["e", "f", "E", "F"]}
     assert lines_by_txid(tmp_path / "data") == expected
@@ -130,24 +91,14 @@ def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
     assert times == (1 if place in ("emit-2", "watch-finish-2") else 2)
 
 
-class Remembers(OfWorld, CommitterTransactionalSpout):
+class Remembers(OfWorld, CommitterSpout):
     """A miniature of Storm's opaque executor: `commit` stores the position durably, under its txid."""
 
     fields = ("partition", "line")
 
-    def coordinator(self, context):
-        return SpoutCoordinator()
-
-    def emitter(self, context):
-        return RemembersEmitter(self.world)
-
-
-class RemembersEmitter(CommitterEmitter):
-    def __init__(self, world):
-        self.world, self.path = world, world.directory / "position"
-
     def positions(self):
-        return {int(txid): end for txid, end in json.loads(self.path.read_text()).items()} if self.path.exists() else {}
+        path = self.world.directory / "position"
+        return {int(txid): end for txid, end in json.loads(path.read_text()).items()} if path.exists() else {}
 
     def emit_batch(self, attempt, metadata, collector):
         start = next((end for txid, end in sorted(self.positions().items(), reverse=True) if txid < attempt.txid), 0)
@@ -158,7 +109,7 @@ class RemembersEmitter(CommitterEmitter):
 
     def commit(self, attempt, emitted):
         earlier = {txid: end for txid, end in self.positions().items() if txid < attempt.txid}
-        self.path.write_text(json.dumps({**earlier, attempt.txid: emitted}))
+        (self.world.directory / "position").write_text(json.dumps({**earlier, attempt.txid: emitted}))
 
 
 class OpaqueRemembers(Remembers):
@@ -168,7 +119,7 @@ class OpaqueRemembers(Remembers):
 def test_item_56_a_position_committed_in_vain_is_not_used(start_on_threads, world, tmp_path) -> None:
     world.append(0, *"abcdefgh")
     world.hold(2, fails=True)
-    handle = start_on_threads(OpaqueRemembers, 1, settings={"max_spout_pending": 1}, until_txid=4)
+    handle = start_on_threads(OpaqueRemembers, settings={"max_spout_pending": 1}, until_txid=4)
     world.await_hold()
     world.amount = 1  # the batch of 2 is another one now
     world.release(2)
@@ -179,14 +130,14 @@ def test_item_56_a_position_committed_in_vain_is_not_used(start_on_threads, worl
 def test_item_58_after_a_stop_nobody_commits_what_nobody_remembers(start_on_threads, world, tmp_path) -> None:
     world.append(0, *"abcdefgh")
     world.hold(2)
-    handle = start_on_threads(tasks=1)
+    handle = start_on_threads(Told)
     world.await_hold()
     world.wait(lambda: any(note[1] == 4 for note in world.notes("emitted")), "the emission of 4")
     world.release(2)
     handle.stop()
     done = handle.committed
     assert done < 4
-    assert start_on_threads(tasks=1, available_now=True).awaitTermination(120)
+    assert start_on_threads(Told, available_now=True).awaitTermination(120)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"], 4: ["g", "h"]}
     check_told(world, tmp_path / "data")
     again = {note[2] for note in world.notes("emitted") if note[1] == 4}
@@ -197,9 +148,9 @@ def test_another_exception_in_commit_ends_the_topology_and_is_named(start_on_thr
     world.append(0, *"abcdef")
     world.ticket("commit-1-2-other")
     with pytest.raises(TopologyFailed, match=r"txid 2 .*log\[1\] raised ValueError at .*storm_world.py.*commit-1 of 2"):
-        start_on_threads(available_now=True).awaitTermination(60)
+        start_on_threads(Told, tasks=2, available_now=True).awaitTermination(60)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"]}
-    assert start_on_threads(available_now=True).awaitTermination(60)
+    assert start_on_threads(Told, tasks=2, available_now=True).awaitTermination(60)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
@@ -207,14 +158,14 @@ def test_what_emit_batch_returns_must_be_json(start_on_threads, world, tmp_path)
     world.append(0, "a")
     says = r"spout 'log', txid 1, returned by emit_batch of task [01]: metadata \{1\} cannot be stored"
     with pytest.raises(MetadataError, match=says):
-        start_on_threads(Told(world, returns={1}), available_now=True).awaitTermination(60)
+        start_on_threads(Told(world, returns={1}), tasks=2, available_now=True).awaitTermination(60)
     assert lines_by_txid(tmp_path / "data") == {}
 
 
 def test_a_committer_spout_among_several_sources(start, world, tmp_path) -> None:
     world.append(0, *"abc")
     more = MemoryTransactionalSpout([["x"]], ["word"], take=1)
-    handle = start(CompositeSpout({"more": more, "told": Told(world)}), streams=["told"], available_now=True)
+    handle = start(CompositeSpout({"more": more, "told": Told(world)}), streams=["told"], tasks=2, available_now=True)
     assert handle.awaitTermination(120)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c"]}
     check_told(world, tmp_path / "data")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from storm_world import OpaqueLog, PartitionedLog, PlainLog, World, finished, lines_by_txid, start_net
+from spout_samples import PlainSpout
+from storm_world import OpaqueLog, PartitionedLog, PlainLog, World, finished, lines_by_txid
 
-from txstorm import CompositeSpout, Emitter, SpoutCoordinator, TransactionalSpout
-from txstorm.engine.local import LocalEngine
+from txstorm import CompositeSpout
 from txstorm.errors import DataDirectoryError, MetadataError, SpoutError, StateError
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
@@ -31,23 +32,14 @@ def sources(worlds: dict[str, World], *names: str) -> CompositeSpout:
     return CompositeSpout({name: kinds[name](worlds[name]) for name in names})
 
 
-def starting(worlds, make_engine, data_dir: Path) -> Starts:
-    def begin(spout: CompositeSpout, *, tasks=2, pending=4, **options) -> RunHandle:
-        settings = {"max_spout_pending": pending, "max_pack_txids": 2}
-        options = {"streams": spout.sources, "tasks": tasks, "settings": settings, **options}
-        return start_net(worlds["bolts"], data_dir, make_engine, spout, **options)
-
-    return begin
+@pytest.fixture
+def world(worlds) -> World:
+    return worlds["bolts"]
 
 
 @pytest.fixture
-def start(worlds, make_engine, tmp_path: Path) -> Starts:
-    return starting(worlds, make_engine, tmp_path / "data")
-
-
-@pytest.fixture
-def start_on_threads(worlds, tmp_path: Path) -> Starts:
-    return starting(worlds, LocalEngine, tmp_path / "data")
+def start_on_threads(start_on_threads) -> Starts:
+    return partial(start_on_threads, tasks=2)
 
 
 @pytest.fixture
@@ -64,17 +56,12 @@ def fill(worlds, **lines: str) -> None:
         worlds[name].append(0, *text)
 
 
-def test_a_batch_of_every_source_per_transaction(start, worlds, batches) -> None:
-    fill(worlds, opaque="abcde", parted="fgh", plain="ijklmno")
-    finished(start(sources(worlds, *ALL), available_now=True))
-    assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abfgij", 2: "cdhkl", 3: "emn", 4: "o"}
-
-
-def test_every_source_continues_where_it_stood_after_a_restart(start, worlds, batches) -> None:
-    fill(worlds, opaque="abcdefgh", parted="ijklmnop", plain="qrstuvwx")
-    finished(start(sources(worlds, *ALL), until_txid=2))
-    finished(start(sources(worlds, *ALL), tasks=3, until_txid=4))
-    assert batches() == {1: "abijqr", 2: "cdklst", 3: "efmnuv", 4: "ghopwx"}
+def test_a_batch_of_every_source_per_transaction_also_after_a_restart_with_other_tasks(start, worlds, batches) -> None:
+    fill(worlds, opaque="abcdefg", parted="hijkl", plain="mnopqrst")
+    finished(start(sources(worlds, *ALL), tasks=2, until_txid=2))
+    finished(start(sources(worlds, *ALL), tasks=3, available_now=True))
+    expected = {1: "abhimn", 2: "cdjkop", 3: "eflqr", 4: "gst"}
+    assert {txid: lines for txid, lines in batches().items() if lines} == expected
 
 
 @pytest.mark.parametrize("place", ["watch-finish-2", "after-keep-2"])
@@ -93,7 +80,7 @@ def test_with_an_opaque_source_a_replay_may_be_another_batch_of_each(start_on_th
     worlds["bolts"].hold(2, fails=True)
     spout = sources(worlds, "opaque", "plain")
     assert spout.opaque
-    handle = start_on_threads(spout, pending=1, until_txid=3)
+    handle = start_on_threads(spout, settings={"max_spout_pending": 1}, until_txid=3)
     worlds["bolts"].await_hold()
     for world in worlds.values():
         world.amount = 3
@@ -171,7 +158,9 @@ def test_a_source_that_is_gone_while_its_batch_is_not_committed(start_on_threads
     worlds["bolts"].ticket("keep-finish-2-other")
     both = ("parted", "plain")
     with pytest.raises(Exception, match="keep-finish of 2"):
-        start_on_threads(sources(worlds, *both), pending=2, available_now=True).awaitTermination(60)
+        start_on_threads(
+            sources(worlds, *both), settings={"max_spout_pending": 2}, available_now=True
+        ).awaitTermination(60)
     says = r"txid \d is planned with source 'parted' and not committed; run the code that has it until txid \d"
     with pytest.raises(DataDirectoryError, match=says):
         start_on_threads(sources(worlds, "plain"), available_now=True, drop=["parted"]).awaitTermination(60)
@@ -179,22 +168,11 @@ def test_a_source_that_is_gone_while_its_batch_is_not_committed(start_on_threads
     assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abef", 2: "cdgh"}
 
 
-class Unsteady(TransactionalSpout):
+class Unsteady(PlainSpout):
     """A non-deterministic spout: it emits the number of its earlier emissions."""
 
     fields = ("partition", "line")
 
-    def __init__(self, directory: Path):
-        self.directory = directory
-
-    def coordinator(self, context):
-        return SpoutCoordinator()
-
-    def emitter(self, context):
-        return UnsteadyEmitter(self.directory)
-
-
-class UnsteadyEmitter(Emitter):
     def __init__(self, directory: Path):
         self.directory = directory
 
@@ -217,10 +195,8 @@ def test_a_source_that_replays_another_batch_is_named(place, start_on_threads, w
 
 def test_metadata_of_a_source_that_cannot_be_stored_names_it(start_on_threads, worlds, batches) -> None:
     class Wrong(PlainLog):
-        def coordinator(self, context):
-            coordinator = super().coordinator(context)
-            coordinator.initialize_transaction = lambda txid, previous: {1, 2}
-            return coordinator
+        def initialize_transaction(self, txid, prev_metadata):
+            return {1, 2}
 
     worlds["plain"].append(0, "a")
     spout = CompositeSpout({"plain": PlainLog(worlds["plain"]), "wrong": Wrong(worlds["plain"])})

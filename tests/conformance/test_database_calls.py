@@ -6,25 +6,20 @@ import sqlite3
 from pathlib import Path
 
 from runs import ended
+from watched import Gathering
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
+from txstorm import Committer, TransactionalTopologyBuilder
 from txstorm.engine.local import LocalEngine
 from txstorm.spouts import MemoryTransactionalSpout
 
 TUPLES = 1000
 
 
-class GlobalCount(BatchBolt, Committer):
+class GlobalCount(Gathering, Committer):
     """Storm's UpdateGlobalCount over a user's database: reads and writes (value, txid) once per batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-
-    def prepare(self, context, collector, attempt):
-        self.attempt, self.sum = attempt, 0
-
-    def execute(self, tuple):
-        self.sum += 1
 
     def finish_batch(self):
         calls: list[str] = []
@@ -33,7 +28,7 @@ class GlobalCount(BatchBolt, Committer):
         database.set_trace_callback(calls.append)
         [(value, txid)] = database.execute("SELECT value, txid FROM total").fetchall()
         if txid != self.attempt.txid:
-            database.execute("UPDATE total SET value = ?, txid = ?", (value + self.sum, self.attempt.txid))
+            database.execute("UPDATE total SET value = ?, txid = ?", (value + len(self.taken), self.attempt.txid))
         database.set_trace_callback(None)
         database.execute("UPDATE calls SET n = n + ?", (len(calls),))
         database.close()

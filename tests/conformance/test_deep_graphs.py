@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from runs import ended
+from watched import Gathering
 
-from txstorm import BatchBolt, Committer, KeyedState, Topology, TransactionalTopologyBuilder
+from txstorm import Committer, KeyedState, Topology, TransactionalTopologyBuilder
 from txstorm.bolts import CountBy, Identity, SumByKey
 from txstorm.engine.spark import SparkEngine
 from txstorm.plan.stages import compile_plan
@@ -29,24 +30,19 @@ def shallow() -> Topology:
     return builder.set_settings(PACKS).build_topology()
 
 
-class Counts(BatchBolt, Committer):
+class Counts(Gathering, Committer):
     """A committer that counts words, and emits those whose counts have changed."""
 
     fields = ("word", "n")
+    takes = "word"
 
     def __init__(self, state: str) -> None:
         self.state = KeyedState(state, key={"word": str}, value={"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.counts, self.collector, self.words = context.state(self.state.name), collector, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
-        for word in self.words:
-            self.counts.update(word, lambda old: (old or 0) + 1)
-        for word in sorted(set(self.words)):
+        for word in self.taken:
+            self.context.state(self.state.name).update(word, lambda old: (old or 0) + 1)
+        for word in sorted(set(self.taken)):
             self.collector.emit(word, 1)
 
 

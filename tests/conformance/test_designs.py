@@ -83,14 +83,27 @@ def test_t5_t6_one_tuple_per_transaction(pending, world, make_engine, tmp_path) 
         assert {one.pack for one in handle.recentProgress} == {1}
 
 
-OVERLAP = {"max_spout_pending": 4, "max_pack_txids": 1, "max_jobs": 4}
+def start_behind_1(world: World, data_dir: Path, ticket: str = "", times: int = 1, lines: str = "abcd", **more):
+    """Start a run of a tuple per transaction, of which the processing of txid 1 waits for the ticket ``go-1``."""
+    world.append(0, *lines)
+    (world.directory / "wait-1").touch()
+    if ticket:
+        world.ticket(ticket, times)
+    return start(world, data_dir, LocalEngine, max_spout_pending=4, max_pack_txids=1, max_jobs=4, **more)
+
+
+def await_execution(world: World, *txids: int) -> None:
+    """Wait until committers have executed these txids."""
+    world.wait(lambda: {*txids} <= {note[1] for note in world.notes("executed")}, f"the execution of {txids}")
+
+
+def counted(data_dir: Path) -> dict[str, int]:
+    return {row["line"]: row["n"] for row in read_state(data_dir, "counts").to_pylist()}
 
 
 def test_t7_t23_only_finish_batch_waits_for_its_turn(world, tmp_path) -> None:
-    world.append(0, *"abcd")
-    (world.directory / "wait-1").touch()
-    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
-    world.wait(lambda: len(world.notes("executed")) == 3, "the execution of 2, 3 and 4")
+    handle = start_behind_1(world, tmp_path / "data")
+    await_execution(world, 2, 3, 4)
     assert not [note for note in world.notes("finish") if note[1] == "keep"]
     world.ticket("go-1")
     assert handle.awaitTermination(60)
@@ -101,10 +114,7 @@ def test_t7_t23_only_finish_batch_waits_for_its_turn(world, tmp_path) -> None:
 
 def test_a_failure_ahead_of_its_turn_replays_at_once(world, tmp_path) -> None:
     """Item 45 for committers: a failure in `execute` is reported at once, ahead of the commit order."""
-    world.append(0, *"abcd")
-    (world.directory / "wait-1").touch()
-    world.ticket("keep-execute-3-failed")
-    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
+    handle = start_behind_1(world, tmp_path / "data", "keep-execute-3-failed")
     replays = (1 << 32) + 5  # after the first attempts at four txids
 
     def replayed() -> set[int]:
@@ -116,18 +126,13 @@ def test_a_failure_ahead_of_its_turn_replays_at_once(world, tmp_path) -> None:
     assert handle.awaitTermination(60)
     assert handle.progress.replays == 1
     assert [note[1] for note in world.notes("kept")] == [1, 2, 3, 4]
-    assert {row["line"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()} == dict.fromkeys(
-        "abcd", 1
-    )
+    assert counted(tmp_path / "data") == dict.fromkeys("abcd", 1)
 
 
 def test_an_exception_ahead_of_its_turn_ends_the_topology_after_the_txids_before_it(world, tmp_path) -> None:
-    world.append(0, *"abcd")
-    (world.directory / "wait-1").touch()
     # Ahead of its turn; and again in its turn, if its group is being committed before the driver has seen the failure.
-    world.ticket("keep-execute-3-other", 2)
-    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
-    world.wait(lambda: 3 in [note[1] for note in world.notes("executed")], "the execution of 3")
+    handle = start_behind_1(world, tmp_path / "data", "keep-execute-3-other", 2)
+    await_execution(world, 3)
     world.ticket("go-1")
     with pytest.raises(TopologyFailed, match=r"txid 3 .*keep\[0\] raised ValueError.*keep-execute of 3"):
         handle.awaitTermination(60)
@@ -135,29 +140,21 @@ def test_an_exception_ahead_of_its_turn_ends_the_topology_after_the_txids_before
 
 
 def test_what_was_executed_for_a_discarded_attempt_is_dropped(world, tmp_path) -> None:
-    world.append(0, *"abcd")
-    (world.directory / "wait-1").touch()
-    world.ticket("watch-finish-1-failed")
-    handle = start(world, tmp_path / "data", LocalEngine, **OVERLAP)
-    world.wait(lambda: len(world.notes("executed")) == 3, "the execution of 2, 3 and 4")
+    handle = start_behind_1(world, tmp_path / "data", "watch-finish-1-failed")
+    await_execution(world, 2, 3, 4)
     (world.directory / "wait-1").unlink()
     world.ticket("go-1")
     assert handle.awaitTermination(60)
     kept = {note[1]: note[2] for note in world.notes("kept")}
     first = {note[1]: note[2] for note in world.notes("executed")[:3]}
     assert all(kept[txid] > first[txid] for txid in (2, 3, 4))
-    assert {row["line"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()} == dict.fromkeys(
-        "abcd", 1
-    )
+    assert counted(tmp_path / "data") == dict.fromkeys("abcd", 1)
 
 
 def test_a_committer_that_hangs_ahead_of_its_turn_holds_up_no_other(world, tmp_path) -> None:
     """A hanging committer thread is abandoned; earlier commits that need it continue on a new thread."""
-    world.append(0, *"abcdef")
-    (world.directory / "wait-1").touch()
-    world.ticket("hang-3")
-    handle = start(world, tmp_path / "data", LocalEngine, keep=Hangs, batch_timeout=2, **OVERLAP)
-    world.wait(lambda: 3 in [note[1] for note in world.notes("executed")], "the execution of 3")
+    handle = start_behind_1(world, tmp_path / "data", "hang-3", lines="abcdef", keep=Hangs, batch_timeout=2)
+    await_execution(world, 3)
     (world.directory / "wait-1").unlink()
     world.ticket("go-1")
     assert handle.awaitTermination(60)

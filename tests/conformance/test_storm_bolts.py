@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from storm_world import Keep, OfWorld, PlainLog, Watch, WatchEach, World, finished, lines_by_txid
+from storm_world import Keep, PlainLog, Watch, WatchEach, World, finished, lines_by_txid
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
-from txstorm.errors import TopologyError, TopologyFailed
-from txstorm.results.read import read_sink, read_state
+from txstorm.errors import TopologyFailed
+from txstorm.results.read import read_state
 
 Factory = Callable[[], Engine]
 
@@ -63,15 +63,27 @@ def net(world: World, make_engine: Factory, tmp_path: Path) -> Net:
 # --- batches in a bolt ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"])
-def test_item_32_34_a_retry_starts_from_zero(place: str, net: Net) -> None:
-    """T16: each attempt of each task has its own bolt instance."""
-    net.world.ticket(f"{place}-1-failed")
-    net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish()
+PLACES = ["each-execute", "watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_item_32_34_44_45_66_a_retry_runs_both_phases_again_from_zero(place: str, net: Net) -> None:
+    """Each attempt of each task has its own bolt instance (T16), and states are as if the failed one had not been.
+
+    A failure in `execute` fails at once (T27), in the commit phase both phases are repeated (T29). Also T14.
+    """
+    for txid in (1, 2, 5):
+        net.world.ticket(f"{place}-{txid}-failed")
+    net.world.append(0, *"aabbcc")
+    net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
+    handle = net.finish(settings={"batch_timeout": 3600, "max_spout_pending": 1})
+    assert handle.progress.replays == 3
     assert {note[5] for note in net.world.notes("finish")} == {2}
-    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
-    counts = read_state(net.data_dir, "counts").to_pylist()
-    assert counts == [{"line": line, "n": 1} for line in "abcdef"]
+    emitted = Counter(note[1] for note in net.world.notes("emit"))
+    assert emitted == {txid: 1 + (txid in (1, 2, 5)) for txid in range(1, 7)}
+    assert net.lines() == {txid: [*lines] for txid, lines in enumerate("ab cd ef aa bb cc".split(), 1)}
+    counts = {row["line"]: row["n"] for row in read_state(net.data_dir, "counts").to_pylist()}
+    assert counts == {**dict.fromkeys("abc", 3), **dict.fromkeys("def", 1)}
 
 
 def test_item_33_every_task_finishes_every_batch_also_without_tuples(net: Net) -> None:
@@ -116,28 +128,7 @@ def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
-def test_item_42_a_basic_bolt_cannot_be_a_committer(net: Net) -> None:
-    net.bolt("each", "log", kind=WatchEach, committer=True)
-    with pytest.raises(TopologyError, match="each"):
-        net.builder.build_topology()
-
-
 # --- phases -----------------------------------------------------------------------------------------------------------
-
-
-def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) -> None:
-    """T40: a committer finishes a batch once it has all tuples and all earlier txids are committed. Also T23."""
-    net.world.hold(1)
-    net.bolt("watch", "log").bolt("keep", "watch", kind=Keep)
-    handle = net.start(until_txid=3, settings={"max_spout_pending": 3, "max_pack_txids": 1, "max_jobs": 2})
-    net.world.wait(lambda: ("watch", 3) in net.order, "txid 3 to be processed while 1 commits")
-    net.world.await_hold()
-    assert [pair for pair in net.order if pair[0] == "keep"] == [("keep", 1)]
-    assert handle.committed == 0
-    net.world.release(1)
-    assert handle.awaitTermination(120)
-    assert [txid for bolt, txid in net.order if bolt == "keep"] == [1, 2, 3]
-    assert sorted(txid for bolt, txid in net.order if bolt == "watch") == [1, 2, 3]
 
 
 def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
@@ -150,13 +141,16 @@ def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
-def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
-    """T28: the bolts A to D in the diagram of Storm's documentation."""
+def test_item_37_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
+    """T28: the bolts A to D in the diagram of Storm's documentation; A processes the next txid while one commits.
+
+    T40: a committer finishes a batch once it has all tuples and all earlier txids are committed. Also T23.
+    """
     net.world.hold(1)
     net.bolt("A", "log").bolt("B", "A", kind=Keep).bolt("C", "A", "B").bolt("D", "C", committer=True)
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2, "max_pack_txids": 1})
     net.world.await_hold(lambda: ("A", 2) in net.order)
-    assert sorted(net.order) == [("A", 1), ("A", 2), ("B", 1)]
+    assert (sorted(net.order), handle.committed) == ([("A", 1), ("A", 2), ("B", 1)], 0)
     net.world.release(1)
     assert handle.awaitTermination(120)
     commits = [pair for pair in net.order if pair[0] != "A"]
@@ -167,26 +161,6 @@ def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> N
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", ["keep-execute", "keep-finish", "after-keep"])
-def test_item_44_a_failure_in_the_commit_phase_runs_both_phases_again(place: str, net: Net) -> None:
-    """T29: both phases are repeated until all bolts have succeeded."""
-    net.world.ticket(f"{place}-2-failed")
-    net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"max_spout_pending": 1})
-    attempts = {note[4] for note in net.world.notes("finish") if note[1] == "watch" and note[3] == 2}
-    assert len(attempts) == 2
-    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
-
-
-def test_item_45_a_failed_exception_in_execute_fails_at_once(net: Net) -> None:
-    """T27: the batch is replayed, and the process survives. Also T14."""
-    net.world.ticket("watch-execute-1-failed")
-    net.world.ticket("each-execute-2-failed")
-    net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
-    handle = net.finish(settings={"batch_timeout": 3600, "max_spout_pending": 1})
-    assert handle.progress.replays == 2
-    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
 def test_a_reported_failure_is_shown(net: Net) -> None:
@@ -214,46 +188,3 @@ def test_item_48_retries_are_not_limited(net: Net) -> None:
     handle = net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"retry_backoff_max": 0.002})
     assert handle.progress.replays == 15
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
-
-
-def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) -> None:
-    for txid in (1, 2, 3):
-        net.world.ticket(f"after-keep-{txid}-failed")
-    net.world.append(0, *"aabbcc")
-    net.bolt("keep", "log", kind=Keep).finish()
-    assert read_state(net.data_dir, "counts").to_pylist() == [
-        {"line": line, "n": n} for line, n in zip("abcdef", (3, 3, 3, 1, 1, 1), strict=True)
-    ]
-    previous = [row["_txid"] for row in read_sink(net.data_dir, "rows").to_pylist()]
-    assert Counter(previous) == dict.fromkeys(range(1, 7), 2)
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
-class MarkedKeep(OfWorld, BatchBolt, Committer):
-    """A committer declared with the marker class `Committer`."""
-
-    fields = ("line",)
-
-    def prepare(self, context, collector, attempt):
-        self.attempt = attempt
-
-    def execute(self, tuple):
-        pass
-
-    def finish_batch(self):
-        self.world.note("finish", "marked", 0, *self.attempt, 0)
-
-
-def test_the_marker_and_set_committer_bolt_are_equal(net: Net) -> None:
-    """T24: the marker class `Committer` and `set_committer_bolt` have the same effect."""
-    net.world.hold(1)
-    net.bolt("set", "log", committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
-    topology = net.builder.build_topology()
-    assert [topology.component(name).kind for name in ("set", "marked", "keep")] == ["committer"] * 3
-    handle = net.start(until_txid=2, settings={"max_spout_pending": 2})
-    net.world.await_hold()
-    assert sorted(net.order) == [("keep", 1), ("marked", 1), ("set", 1)]
-    net.world.release(1)
-    assert handle.awaitTermination(120)

@@ -12,8 +12,9 @@ from pathlib import Path
 from runs import ended
 from storm_topologies import transactional_topology
 from storm_world import OfWorld, World, fail_on
+from watched import Gathering
 
-from txstorm import BatchBolt, SinkTable
+from txstorm import SinkTable
 from txstorm.engine.port import Engine
 from txstorm.results.read import read_sink
 from txstorm.testing.transcript import Step, Transcript
@@ -22,19 +23,16 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "storm_transactional_topology.js
 COMPONENTS = ("global", "gcommit", "sum", "count", "count2")
 
 
-class Results(OfWorld, BatchBolt):
+class Results(OfWorld, Gathering):
     """A committer that stores the emissions of all components, and fails on demand after all others have finished."""
 
     sink = SinkTable("results", {"source": str, "word": str, "n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.attempt, self.rows = context, attempt, []
-
     def execute(self, tuple):
-        self.rows.append((tuple.source_component, tuple["word"] if "word" in tuple else "", tuple["n"]))
+        self.taken.append((tuple.source_component, tuple["word"] if "word" in tuple else "", tuple["n"]))
 
     def finish_batch(self):
-        for row in self.rows:
+        for row in self.taken:
             self.context.sink("results").append(*row)
         self.world.note("finished", self.attempt.txid)
         fail_on(self.world, "results", self.attempt)

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spout_samples import OneClass
 from storm_world import OfWorld, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, World
+from watched import Gathering
 
 from txstorm import (
-    BatchBolt,
     Committer,
     CompositeSpout,
     KeyedState,
     OpaquePartitionedCoordinator,
-    PartitionedCoordinator,
     SinkTable,
     TransactionalTopologyBuilder,
     run,
@@ -35,77 +35,53 @@ from txstorm.topology.graph import Topology
 class OnTicket:
     """Coordinator that is ready once for each ticket; without one its source is silent."""
 
-    def __init__(self, coordinator: Any, world: World) -> None:
-        self.world = world
-        self.num_partitions = getattr(coordinator, "num_partitions", None)
-
     def is_ready(self) -> bool:
         return self.world.take("ready")
 
-    def close(self) -> None:
-        pass
+
+class QuietPartitionedLog(OnTicket, PartitionedLog):
+    """A partitioned spout that may be silent."""
 
 
-class TicketCoordinator(OnTicket, PartitionedCoordinator):
-    """Of a partitioned spout."""
+class QuietOpaqueLog(OnTicket, OpaqueLog, OpaquePartitionedCoordinator):
+    """An opaque partitioned spout that may be silent."""
 
-
-class OpaqueTicketCoordinator(OnTicket, OpaquePartitionedCoordinator):
-    """Of an opaque partitioned spout."""
-
-
-class QuietPartitionedLog(PartitionedLog):
-    def coordinator(self, context: Any) -> Any:
-        return TicketCoordinator(super().coordinator(context), self.world)
-
-
-class QuietOpaqueLog(OpaqueLog):
-    def coordinator(self, context: Any) -> Any:
-        return OpaqueTicketCoordinator(super().coordinator(context), self.world)
+    coordinator = OneClass.coordinator
 
 
 KINDS = {"plain": PlainLog, "opaque": OpaquePlainLog, "partitioned": PartitionedLog, "opaque-partitioned": OpaqueLog}
 QUIET = {**KINDS, "partitioned": QuietPartitionedLog, "opaque-partitioned": QuietOpaqueLog}
 
 
-class Mark(BatchBolt):
+class Mark(Gathering):
     """Emits how many lines its task got, and what the transaction is, in the workers."""
 
     fields = ("kind", "lines")
-
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.collector, self.lines = context, collector, 0
-
-    def execute(self, tuple: Any) -> None:
-        self.lines += 1
+    takes = "line"
 
     def finish_batch(self) -> None:
         kind = "end" if self.context.end_of_input else "heartbeat" if self.context.heartbeat else "data"
-        self.collector.emit(kind, self.lines)
+        self.collector.emit(kind, len(self.taken))
 
 
-class Keep(OfWorld, BatchBolt, Committer):
+class Keep(OfWorld, Gathering, Committer):
     """Counts lines by kind of transaction, and asks for a heartbeat at once."""
 
     timers = True
     total = KeyedState("total", key={"kind": str}, value={"lines": int, "tasks": int})
     log = SinkTable("log", {"kind": str, "lines": int, "epoch": int})
 
-    def prepare(self, context: Any, collector: Any, attempt: Any) -> None:
-        self.context, self.attempt, self.rows = context, attempt, []
-
     def execute(self, tuple: Any) -> None:
-        self.rows.append((tuple["kind"], tuple["lines"]))
+        self.taken.append((tuple["kind"], tuple["lines"]))
 
     def finish_batch(self) -> None:
-        for kind, lines in self.rows:
+        for kind, lines in self.taken:
             old = self.context.state("total").get(kind) or {"lines": 0, "tasks": 0}
             self.context.state("total").put(kind, {"lines": old["lines"] + lines, "tasks": old["tasks"] + 1})
-        self.context.sink("log").append(self.rows[0][0], sum(lines for _, lines in self.rows), self.context.epoch)
+        self.context.sink("log").append(self.taken[0][0], sum(lines for _, lines in self.taken), self.context.epoch)
         self.context.wake_at(self.context.stamp)
         if self.world.take(f"commit-{self.attempt.txid}"):
-            msg = "as the ticket says"
-            raise RuntimeError(msg)
+            raise RuntimeError("as the ticket says")
 
 
 @pytest.fixture
@@ -187,8 +163,9 @@ def test_runs_that_end_by_themselves_have_no_heartbeats(world, make_engine, tmp_
     assert totals(tmp_path / "data") == {"data": 4, "end": 0}
 
 
-@pytest.mark.parametrize("kind", ["plain", "opaque", "partitioned", "opaque-partitioned"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_failure_in_the_last_transaction_is_repeated_by_the_next_run(world, tmp_path, kind):
+    """It has the epoch of its plan: a transaction that was planned and stored has that of the first run."""
     made, data = topology(world, kind), tmp_path / "data"
     world.ticket("commit-3", times=4)
     handle = run(made, engine=LocalEngine(), data_dir=data, end_of_input=True)
@@ -199,16 +176,8 @@ def test_a_failure_in_the_last_transaction_is_repeated_by_the_next_run(world, tm
         pass
     run(made, engine=LocalEngine(), data_dir=data, end_of_input=True).awaitTermination(120)
     assert totals(data) == {"data": 4, "end": 0}
-
-
-def test_the_epoch_is_that_of_the_plan(world, tmp_path):
-    made, data = topology(world, "plain"), tmp_path / "data"
-    world.ticket("commit-2")
-    with pytest.raises(TopologyFailed):
-        run(made, engine=LocalEngine(), data_dir=data, end_of_input=True).awaitTermination(120)
-    run(made, engine=LocalEngine(), data_dir=data, end_of_input=True).awaitTermination(120)
     epochs = read_sink(data, "log")["epoch"].to_pylist()
-    assert epochs == [1, 1, 1]  # all three were planned, and stored, by the first run
+    assert epochs[:3] == ([1, 1, 2] if "opaque" in kind else [1, 1, 1])
 
 
 @pytest.mark.parametrize("kind", ["plain", "partitioned"])

@@ -6,12 +6,14 @@ import datetime as dt
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from runs import ended
+from watched import Gathering
 
 from txstorm import (
     BasicBolt,
@@ -64,31 +66,25 @@ class PassOn(BasicBolt):
         collector.emit(*tuple)
 
 
-class PassOnAtTheEnd(BatchBolt):
+class PassOnAtTheEnd(Gathering):
     fields = ("at", "value")
 
-    def prepare(self, context, collector, attempt):
-        self.collector, self.rows = collector, []
-
     def execute(self, tuple):
-        self.rows.append(tuple.values)
+        self.taken.append(tuple.values)
 
     def finish_batch(self):
-        for row in self.rows:
+        for row in self.taken:
             self.collector.emit(*row)
 
 
-class Spell(BatchBolt, Committer):
+class Spell(Gathering, Committer):
     sink = SinkTable("spelt", {"at": int, "text": str})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.rows = context, []
-
     def execute(self, tuple):
-        self.rows.append((tuple["at"], spelt(tuple["value"])))
+        self.taken.append((tuple["at"], spelt(tuple["value"])))
 
     def finish_batch(self):
-        for row in sorted(self.rows):
+        for row in sorted(self.taken):
             self.context.sink("spelt").append(*row)
 
 
@@ -133,20 +129,17 @@ class PassOnRows(BasicBolt):
         collector.emit_batch(batch)
 
 
-class KeepTyped(BatchBolt, Committer):
+class KeepTyped(Gathering, Committer):
     state = KeyedState("typed", {"id": int}, {name: kind for name, (kind, _) in COLUMNS.items()})
     sink = SinkTable("typed_rows", {"id": int, **{name: kind for name, (kind, _) in COLUMNS.items()}})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.rows = context, {}
-
     def execute(self, tuple):
         id, *values = tuple
-        self.rows[id] = dict(zip(COLUMNS, values, strict=True))
+        self.taken.append((id, dict(zip(COLUMNS, values, strict=True))))
 
     def finish_batch(self):
-        self.context.state("typed").put_many(self.rows)
-        for id, row in sorted(self.rows.items()):
+        self.context.state("typed").put_many(dict(self.taken))
+        for id, row in sorted(self.taken, key=itemgetter(0)):
             self.context.sink("typed_rows").append(id, *row.values())
 
 
@@ -168,8 +161,11 @@ def test_typed_columns_reach_the_tables_as_they_were(make_engine: Factory, tmp_p
 # --- several tables ---------------------------------------------------------------------------------------------------
 
 
-class Tables(BatchBolt):
+class Tables(Gathering):
     """A committer with two states and two sinks."""
+
+    fields = ("word",)
+    takes = "word"
 
     def __init__(self, name):
         self.name = name
@@ -180,23 +176,19 @@ class Tables(BatchBolt):
             SinkTable(f"{name}_sizes", {"n": int}),
         ]
 
-    fields = ("word",)
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.collector, self.attempt, self.words = context, collector, attempt, []
-
-    def execute(self, tuple):
-        self.words.append(tuple["word"])
-
     def finish_batch(self):
         total = self.context.state(f"{self.name}_sum")
-        for word in self.words:
+        for word in self.taken:
             total.update(word, lambda n: (n or 0) + 1)
             self.context.sink(f"{self.name}_words").append(word)
             self.collector.emit(word)
-        if self.words:
-            self.context.state(f"{self.name}_last").put((), {"word": self.words[-1], "txid": self.attempt.txid})
-        self.context.sink(f"{self.name}_sizes").append(len(self.words))
+        if self.taken:
+            self.context.state(f"{self.name}_last").put((), {"word": self.taken[-1], "txid": self.attempt.txid})
+        self.context.sink(f"{self.name}_sizes").append(len(self.taken))
+
+
+def rows(table: pa.Table) -> list[tuple]:
+    return [tuple(row.values()) for row in table.to_pylist()]
 
 
 def test_several_states_and_sinks_of_several_committers_follow_one_order(make_engine: Factory, tmp_path: Path) -> None:
@@ -209,36 +201,19 @@ def test_several_states_and_sinks_of_several_committers_follow_one_order(make_en
     assert list_states(tmp_path) == names
     assert list_sinks(tmp_path) == [f"{name}_{kind}" for name in ("one", "two") for kind in ("sizes", "words")]
     for name in ("one", "two"):
-        assert read_state(tmp_path, f"{name}_sum").to_pylist() == [
-            {"word": word, "n": n} for word, n in (("a", 3), ("b", 1), ("c", 1))
-        ]
+        assert rows(read_state(tmp_path, f"{name}_sum")) == [("a", 3), ("b", 1), ("c", 1)]
         assert read_state(tmp_path, f"{name}_last").to_pylist() == [{"word": "a", "txid": 3}]
-        assert [tuple(r.values()) for r in read_sink(tmp_path, f"{name}_words").to_pylist()] == [
-            ("a", 1),
-            ("c", 1),
-            ("b", 2),
-            ("a", 2),
-            ("a", 3),
-        ]
-        assert [tuple(r.values()) for r in read_sink(tmp_path, f"{name}_sizes").to_pylist()] == [
-            (2, 1),
-            (2, 2),
-            (1, 3),
-            (0, 4),
-        ]
-        assert read_state(tmp_path, f"{name}_sum", txid=1).to_pylist() == [{"word": w, "n": 1} for w in "ac"]
-        changed = read_changes(tmp_path, f"{name}_sum", 2, 3).select(["word", "n", "_txid"]).to_pylist()
-        assert [tuple(row.values()) for row in changed] == [("a", 2, 2), ("b", 1, 2), ("a", 3, 3)]
-
-
-def test_tables_are_plain_delta_tables(make_engine: Factory, tmp_path: Path) -> None:
-    builder = TransactionalTopologyBuilder("tables", "words", MemoryTransactionalSpout([["b", "a", "b"]], ["word"], 2))
-    builder.set_committer_bolt("one", Tables("one")).global_grouping("words")
-    ended(builder.build_topology(), tmp_path, make_engine())
-    state = DeltaTable(tmp_path / "state" / "one_sum").to_pyarrow_table(columns=["word", "n"])
-    assert sorted(map(tuple, (row.values() for row in state.to_pylist()))) == [("a", 1), ("b", 2)]
-    sink = DeltaTable(tmp_path / "sinks" / "one_words").to_pyarrow_table(columns=["_txid", "word"])
-    assert sorted(map(tuple, (row.values() for row in sink.to_pylist()))) == [(1, "a"), (1, "b"), (2, "b")]
+        words = rows(read_sink(tmp_path, f"{name}_words"))
+        assert words == [("a", 1), ("c", 1), ("b", 2), ("a", 2), ("a", 3)]
+        assert rows(read_sink(tmp_path, f"{name}_sizes")) == [(2, 1), (2, 2), (1, 3), (0, 4)]
+        assert rows(read_state(tmp_path, f"{name}_sum", txid=1)) == [("a", 1), ("c", 1)]
+        changed = read_changes(tmp_path, f"{name}_sum", 2, 3).select(["word", "n", "_txid"])
+        assert rows(changed) == [("a", 2, 2), ("b", 1, 2), ("a", 3, 3)]
+        # As any reader of Delta tables sees them:
+        state = DeltaTable(tmp_path / "state" / f"{name}_sum").to_pyarrow_table(columns=["word", "n"])
+        assert sorted(rows(state)) == [("a", 3), ("b", 1), ("c", 1)]
+        sink = DeltaTable(tmp_path / "sinks" / f"{name}_words").to_pyarrow_table(columns=["word", "_txid"])
+        assert sorted(rows(sink)) == sorted(words)
 
 
 # --- Storm's spellings ------------------------------------------------------------------------------------------------

@@ -91,17 +91,15 @@ def last_line(done: CompletedProcess[str]) -> dict[str, Any]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    # The counts of a killed and continued run on Spark are tested below.
-    "engine",
-    ["local", pytest.param("spark", marks=[*SPARK, pytest.mark.long])],
-)
-def test_counts_of_the_demo_equal_those_of_plain_python(engine: str, expected: Counter[str], tmp_path: Path):
-    done = demo("--json", "--engine", engine, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    data_dir, document = tmp_path / "txstorm-data" / "demo", last_line(done)
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[*SPARK, pytest.mark.long])])
+def test_a_finished_demo_starts_over_unless_keep_is_given(engine: str, expected: Counter[str], again: Path):
+    """The counts of a complete run equal those of plain Python."""
+    ends = [demo("--json", "--data-dir", again, "--engine", engine, *keep) for keep in (["--keep"], [], ["--keep"])]
+    assert [done.returncode for done in ends] == [0, 0, 0], [done.stderr for done in ends]
+    kept, document, kept_again = map(last_line, ends)
+    assert (kept["txids"], kept_again["txids"]) == (0, 0)
     assert expected.total() == WORDS
-    assert stored(data_dir) == dict(expected)
+    assert stored(again) == dict(expected)
     assert isinstance(document.pop("seconds"), float)
     assert document.pop("tuples") > WORDS + len(BIBLE.read_text().splitlines())
     assert document == {
@@ -113,7 +111,7 @@ def test_counts_of_the_demo_equal_those_of_plain_python(engine: str, expected: C
         "replays": 0,
         "silent": [],
         "dead_letters": 0,
-        "state": {"counts": str(data_dir / "state" / "counts")},
+        "state": {"counts": str(again / "state" / "counts")},
         "sinks": {},
         "top": top(expected),
     }
@@ -173,15 +171,6 @@ def test_an_interrupted_demo_exits_with_130_and_can_continue(expected: Counter[s
 
 
 # --- data directory ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.integration
-def test_a_finished_demo_starts_over_unless_keep_is_given(expected: Counter[str], again: Path):
-    def run(*argv: str) -> dict[str, Any]:
-        return last_line(demo("--json", "--data-dir", again, "--engine", "local", *argv))
-
-    assert [run("--keep")["txids"], run()["txids"], run("--keep")["txids"]] == [0, TXIDS, 0]
-    assert stored(again) == dict(expected)
 
 
 @pytest.mark.integration

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from commands import printed_by
+from runs import ended
 
 from jobs import (
     clicks_and_views,
@@ -27,7 +28,7 @@ from jobs import (
     word_count,
 )
 from jobs.producers.clicks_and_views import LAST, events
-from txstorm import Topology, TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import SumByKey
 from txstorm.engine.port import Engine
 from txstorm.results.views import committed_txid
@@ -43,13 +44,7 @@ MakeEngine = Callable[[], Engine]
 @pytest.fixture
 def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle]:
     """Return a function that runs a topology to completion, on the engine under test, and returns its handle."""
-
-    def finish(topology: Topology, **how: Any) -> RunHandle:
-        handle = run(topology, engine=make_engine(), data_dir=tmp_path / topology.id, **how)
-        handle.awaitTermination()
-        return handle
-
-    return finish
+    return lambda topology, **how: ended(topology, tmp_path / topology.id, make_engine(), **how)
 
 
 def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, Any]:
@@ -90,12 +85,12 @@ def test_transactional_words_move_between_buckets(finished: Callable[..., RunHan
     builder.set_bolt("count", transactional_words.KeyedCountUpdater(), 2).fields_grouping("spout", ["word"])
     builder.set_bolt("bucketize", transactional_words.Bucketize()).none_grouping("count")
     builder.set_bolt("buckets", SumByKey({"bucket": int}, "words", "buckets")).global_grouping("bucketize")
-    handle = finished(builder.build_topology(), available_now=True)
+    handle = finished(builder.build_topology())
     assert [state(handle, "buckets", txid) for txid in (1, 2, 3)] == [{0: 1}, {0: 0, 1: 1}, {0: 1, 1: 0, 2: 1}]
 
 
 def test_reach(finished: Callable[..., RunHandle]):
-    handle = finished(reach.topology, available_now=True)
+    handle = finished(reach.topology)
     expected = {
         url: len({follower for person in reach.TWEETERS.get(url, ()) for follower in reach.FOLLOWERS.get(person, ())})
         for url in reach.URLS
@@ -106,7 +101,7 @@ def test_reach(finished: Callable[..., RunHandle]):
 
 def test_t48_tweet_counts(finished: Callable[..., RunHandle]):
     """Counts by address and by domain, two states of one transaction, agree as of every txid (T48)."""
-    handle = finished(tweet_counts.topology(), available_now=True)
+    handle = finished(tweet_counts.topology())
     urls, domains = state(handle, "urls"), state(handle, "domains")
     assert urls["storm.apache.org/releases/1.2.4/Transactional-topologies.html"] == 4
     assert urls["en.wikipedia.org/wiki/Idempotence"] == 2
@@ -131,7 +126,7 @@ def counted(path: Path) -> Counter[str]:
 def test_word_count(finished: Callable[..., RunHandle]):
     words: list[int] = []
     listeners = [lambda done: words.append(done.tuples["split"])]
-    handle = finished(word_count.topology(), available_now=True, listeners=listeners)
+    handle = finished(word_count.topology(), listeners=listeners)
     expected = counted(word_count.BIBLE)
     assert expected.total() == 789_684
     assert state(handle, "counts") == dict(expected)
@@ -143,7 +138,7 @@ def test_word_count(finished: Callable[..., RunHandle]):
 def test_word_count_of_other_files(finished: Callable[..., RunHandle], tmp_path: Path):
     (tmp_path / "a.txt").write_text("Don't stop\r\n\r\nSTOP it", encoding="utf-8")
     (tmp_path / "b.txt").write_text("it's 5 o'clock: it İs\n", encoding="utf-8")
-    handle = finished(word_count.topology(str(tmp_path / "*.txt"), max_batch_rows=2), available_now=True)
+    handle = finished(word_count.topology(str(tmp_path / "*.txt"), max_batch_rows=2))
     assert state(handle, "counts") == dict(counted(tmp_path / "a.txt") + counted(tmp_path / "b.txt"))
     assert handle.committed == 2
 

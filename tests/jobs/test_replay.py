@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spout_samples
 from programs import loaded
+from user_modules import change, tree
 
 from jobs.replay import main, parser
-from txstorm import BasicBolt, TransactionalSpout, TransactionalTopologyBuilder, run
-from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
+from txstorm import NOT_READY, BasicBolt, TransactionalTopologyBuilder, run
 from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
 from txstorm.replay.backfill import backfill
@@ -36,17 +36,15 @@ from txstorm.sinks import DeltaSink
 from txstorm.topology.graph import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
+HELPERS = ROOT / "tests" / "helpers"
 Replayed = Callable[..., tuple[int, dict[str, Any], str]]
 
 NET = """
 import time
 
-from txstorm import (
-    BasicBolt, BatchBolt, Committer, FailedException, KeyedState, PartitionedTransactionalSpout,
-    OpaquePartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter, OpaquePartitionedCoordinator,
-    OpaquePartitionedEmitter, SinkTable, TransactionalTopologyBuilder,
-)
-from txstorm.bolts import CountBy, SplitWords, SumByKey
+from spout_samples import OpaquePartitionedSpout, PartitionedSpout
+
+from txstorm import BasicBolt, BatchBolt, Committer, FailedException, KeyedState, SinkTable, TransactionalTopologyBuilder
 from txstorm.spouts import FileSpout
 
 FACTOR = 1
@@ -83,23 +81,14 @@ def built(spout, name):
     return builder.build_topology()
 
 
-class Source:
+class TwoParts:
     fields = ("line",)
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return self
-
-    def is_ready(self):
-        return True
 
     def num_partitions(self):
         return 2
 
 
-class Lines(Source, PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
+class Lines(TwoParts, PartitionedSpout):
     def emit_partition_batch_new(self, attempt, collector, partition, last):
         at = 0 if last is None else last["to"]
         self.emit_partition_batch(attempt, collector, partition, {"from": at, "to": at + 2})
@@ -110,9 +99,7 @@ class Lines(Source, PartitionedTransactionalSpout, PartitionedCoordinator, Parti
             collector.emit(line)
 
 
-class Opaque(
-    Source, OpaquePartitionedTransactionalSpout, OpaquePartitionedCoordinator, OpaquePartitionedEmitter
-):
+class Opaque(TwoParts, OpaquePartitionedSpout):
     def emit_partition_batch(self, attempt, collector, partition, last):
         at = 0 if last is None else last
         found = lines(partition)[at : at + 2]
@@ -172,27 +159,8 @@ def ran(name: str = "files", data_dir: str = "data", txid: int = 5) -> RunHandle
     return handle
 
 
-def change(net: Path, old: str, new: str, file: str = "net.py") -> None:
-    """Replace a part of the module, which is imported anew, or of an input file."""
-    text = (net / file).read_text(encoding="utf-8")
-    assert old in text
-    (net / file).write_text(text.replace(old, new), encoding="utf-8")
-    sys.modules.pop("net", None)
-    shutil.rmtree(net / "__pycache__", ignore_errors=True)
-
-
 def counts(data_dir: str, txid: int | None = None) -> dict[str, int]:
     return {row["word"]: row["n"] for row in StateView(Path(data_dir), "counts", txid).to_pylist()}
-
-
-def tree(directory: Path) -> dict[str, str]:
-    """Return the hash of every file by path, except SQLite's WAL and shared-memory files, which readers may create."""
-    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if not path.name.endswith(("-shm", "-wal"))
-    }
 
 
 # --- audits -----------------------------------------------------------------------------------------------------------
@@ -229,15 +197,15 @@ def change_opaque(net: Path) -> None:
 
 DIFFERENT = {
     # Txid 2 has the changed line; later txids are compared based on the committed state, not on the replayed one.
-    "changed data": (lambda net: change(net, "c d", "c q", "books/a.txt"), [2], ["txid 2", "a.txt", "changed"]),
+    "changed data": (lambda net: change(net / "books/a.txt", "c d", "c q"), [2], ["txid 2", "a.txt", "changed"]),
     "missing data": (lambda net: (net / "books/b.txt").unlink(), [3, 4], ["b.txt"]),
     "changed code": (
-        lambda net: change(net, "for word in tuple", 'for word in () if "x" in tuple["line"] else tuple'),
+        lambda net: change(net / "net.py", "for word in tuple", 'for word in () if "x" in tuple["line"] else tuple'),
         [3, 4],
         ["changes/counts: 1 rows differ", 'word="x"', "sinks/log"],
     ),
     "code that fails": (
-        lambda net: change(net, SPLIT, f'        assert tuple["line"] != "d e"\n{SPLIT}'),
+        lambda net: change(net / "net.py", SPLIT, f'        assert tuple["line"] != "d e"\n{SPLIT}'),
         [2],
         ["AssertionError"],
     ),
@@ -266,7 +234,7 @@ def test_an_audit_explains_differences_and_continues(net: Path, replayed: Replay
 def test_a_batch_that_raises_failed_exception_is_retried(net: Path, replayed: Replayed):
     ran()
     often = "        open('tries', 'a').write('.')\n        if os.path.getsize('tries') < 3: raise FailedException\n"
-    change(net, SPLIT, f"        import os\n{often}{SPLIT}")
+    change(net / "net.py", SPLIT, f"        import os\n{often}{SPLIT}")
     code, result, err = replayed()
     assert (code, result["equal"]) == (0, 4), err
 
@@ -331,7 +299,7 @@ def history(directory: Path) -> list[tuple[Any, ...]]:
 def test_a_run_continues_after_a_backfill_with_changed_code(net: Path, replayed: Replayed, name: str):
     ran(name, txid=4)
     before, recorded = tree(net / "data"), history(net / "data")
-    change(net, "FACTOR = 1", "FACTOR = 100")
+    change(net / "net.py", "FACTOR = 1", "FACTOR = 100")
     code, result, err = replayed("--into", "new")
     assert code == 0, err
     assert (result["txids"], result["equal"], result["into"]) == (4, 4, str(net / "new"))
@@ -362,7 +330,7 @@ def test_a_partial_backfill(net: Path, replayed: Replayed):
 
 ENDING = {
     "code that fails": (
-        lambda net: change(net, FINISH, f'        assert "x" not in self.batch\n{FINISH}'),
+        lambda net: change(net / "net.py", FINISH, f'        assert "x" not in self.batch\n{FINISH}'),
         (1, "TopologyFailed", ["txid 3", "net.py"]),
     ),
     "missing data": (lambda net: (net / "books/b.txt").unlink(), (2, "SpoutError", [])),
@@ -390,12 +358,12 @@ def test_failures_in_a_backfill_are_retried_twice_under_the_recorded_attempt(net
     ran()
     line = SPLIT if place == "tasks" else FINISH
     fail = "        FAILED.append(1)\n        if len(FAILED) in range(LEAST, MOST): raise FailedException('not now')\n"
-    change(net, line, fail + line)
-    change(net, "FACTOR = 1", "FACTOR = 1\nFAILED = []\nLEAST, MOST = 1, 3")
+    change(net / "net.py", line, fail + line)
+    change(net / "net.py", "FACTOR = 1", "FACTOR = 1\nFAILED = []\nLEAST, MOST = 1, 3")
     code, result, err = replayed("--into", "new")
     assert (code, result["equal"]) == (0, 4), err
     assert history(net / "new") == history(net / "data")
-    change(net, "LEAST, MOST = 1, 3", "LEAST, MOST = 1, 1000")
+    change(net / "net.py", "LEAST, MOST = 1, 3", "LEAST, MOST = 1, 1000")
     code, result, _ = replayed("--into", "newer")
     assert (code, "failed 3 times" in result["error"]["message"]) == (1, True)
     assert committed_txid(net / "newer") == 0
@@ -404,10 +372,10 @@ def test_failures_in_a_backfill_are_retried_twice_under_the_recorded_attempt(net
 def kill_backfill(net: Path) -> None:
     """Run ``net:files``, and kill a backfill of it into ``new`` during the commit of txid 3, after its first group."""
     ran()
-    change(net, FINISH, f'        if "x" in self.batch: time.sleep(60)\n{FINISH}')
+    change(net / "net.py", FINISH, f'        if "x" in self.batch: time.sleep(60)\n{FINISH}')
     command = [ROOT / "jobs/replay.py", "--engine", "local", "--topology", "net:files"]
     command += ["--data-dir", "data", "--into", "new"]
-    process = loaded().start(*command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = loaded().start(*command, env={**os.environ, "PYTHONPATH": f"{ROOT}:{HELPERS}"})
     try:
         limit = time.monotonic() + 60
         while not (net / "new/ledger.db").exists() or committed_txid(net / "new") < 1:
@@ -417,7 +385,7 @@ def kill_backfill(net: Path) -> None:
         process.kill()
         process.wait()
     assert committed_txid(net / "new") < 3
-    change(net, "time.sleep(60)", "pass")
+    change(net / "net.py", "time.sleep(60)", "pass")
 
 
 def test_a_killed_backfill_continues_as_a_run_or_resumes(net: Path, replayed: Replayed):
@@ -462,16 +430,10 @@ LINES = ("good", "bad", "good", "worse", "good")
 CLEANED: list[int] = []
 
 
-class Cleaned(TransactionalSpout, SpoutCoordinator, Emitter):
+class Cleaned(spout_samples.PlainSpout):
     """A spout of one line of `LINES` per txid; "worse" fails the whole batch. Records calls of `cleanup_before`."""
 
     fields = ("line",)
-
-    def coordinator(self, context):
-        return self
-
-    def emitter(self, context):
-        return self
 
     def initialize_transaction(self, txid, previous):
         return NOT_READY if txid > len(LINES) else txid - 1
@@ -514,7 +476,7 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
 @pytest.mark.spark
 def test_an_audit_and_a_backfill_on_spark(spark: Any, net: Path, capsys: pytest.CaptureFixture[str]):
     ran()
-    change(net, "y x", "y z", "books/b.txt")
+    change(net / "books/b.txt", "y x", "y z")
     spark.sparkContext.addPyFile(str(net / "net.py"))
     assert main(["--data-dir", "data", "--topology", "net:files"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["different"] == [4]

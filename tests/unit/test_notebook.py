@@ -1,9 +1,9 @@
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import printed_by
 
 from txstorm import notebook
 from txstorm.errors import MissingDependency
@@ -105,12 +105,7 @@ ENDS = (
 
 def test_watching_an_endless_run_does_not_block_a_script(tmp_path):
     for end in (ENDLESS, ENDS):
-        command = [sys.executable, "-c", SCRIPT + end]
-        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "", "HOME": str(tmp_path)}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120
-        )
-        shown, last = done.stdout.splitlines()
+        shown, last = printed_by("-c", SCRIPT + end, cwd=tmp_path, env={"PATH": ""}).splitlines()
         assert shown.startswith("watched: committed txid ")
         assert shown.endswith("; a notebook keeps this up to date")
         assert last == {ENDLESS: "went on", ENDS: "False"}[end]

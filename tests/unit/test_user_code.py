@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from short_runs import finished
+from runs import ended
 from watched import Gathering
 
 from txstorm import BasicBolt, BatchBolt, TransactionalTopologyBuilder, run
@@ -38,7 +38,7 @@ def test_user_files_are_recognized():
 def ran(bolt: BasicBolt | BatchBolt, place: Path) -> None:
     builder = TransactionalTopologyBuilder("lines", "numbers", MemoryTransactionalSpout([list(range(40))], "n"))
     builder.set_bolt("bolt", bolt).shuffle_grouping("numbers")
-    finished(builder.build_topology(), place / "data")
+    ended(builder.build_topology(), place / "data")
 
 
 class InALibrary(BasicBolt):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import finished
+from runs import ended
 
 from txstorm import TransactionalTopologyBuilder
 from txstorm.api.bolt import BatchBolt, Committer
@@ -28,7 +28,7 @@ def built(bolt: BatchBolt, fields: str, rows: list[Any], grouping: list[str], ta
 
 
 def result(topology: Any, tmp_path: Path, name: str = "table") -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in finished(topology, tmp_path / "data").state(name).to_pylist()]
+    return [tuple(row.values()) for row in ended(topology, tmp_path / "data").state(name).to_pylist()]
 
 
 def test_count_by_key_counts_tuples(tmp_path: Path):

@@ -91,20 +91,12 @@ def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
         "PYTHONPATH": str(tmp_path / "site"),
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
-        "COLUMNS": "100",
+        "COLUMNS": "99",
     }
 
     def shell(command: str) -> str:
         command = command.replace("txstorm ", f"{sys.executable} -P -m txstorm ", 1)
-        return subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=here,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        ).stdout
+        return subprocess.check_output(["/bin/sh", "-c", command], cwd=here, env=environment, text=True, timeout=300)
 
     lines = [line.strip() for line in shell("txstorm --help").splitlines()]
     first = next(number for number, line in enumerate(lines) if line.startswith("First steps"))

@@ -14,7 +14,8 @@ from typing import Any
 import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, program
-from short_runs import CountWords, counting, finished
+from runs import ended
+from short_runs import CountWords, counting
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.clients import spark as client
@@ -26,27 +27,25 @@ from txstorm.errors import EngineError
 # --- sessions, without Java -------------------------------------------------------------------------------------------
 
 
-class Session:
-    """A fake session with the attributes that `check_session` reads."""
-
-    def __init__(self, settings: dict[str, str]) -> None:
-        self.conf = SimpleNamespace(get=lambda key, default=None: settings.get(key, default))
+def session(settings: dict[str, str]) -> Any:
+    """Return a fake session with what `check_session` reads."""
+    return SimpleNamespace(conf=SimpleNamespace(get=settings.get))
 
 
 def test_unchangeable_spark_settings_are_reported_once_with_their_cost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = Session({"spark.scheduler.mode": "FIFO"})
+    known = session({"spark.scheduler.mode": "FIFO"})
     with caplog.at_level(logging.WARNING, "txstorm.spark"):
         for _ in range(2):
-            client.check_session(session)
+            client.check_session(known)
     assert len(caplog.messages) == len(client.WANTED) == 3
     assert any("spark.scheduler.mode=FIFO instead of FAIR; that costs packs that" in one for one in caplog.messages)
     assert any(f"{client.UNIX_SOCKETS}=None instead of true; that costs about 50 ms" in one for one in caplog.messages)
 
 
 def test_a_session_with_all_settings_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    client.check_session(Session({key: wanted for key, (wanted, _) in client.WANTED.items()}))
+    client.check_session(session({key: wanted for key, (wanted, _) in client.WANTED.items()}))
     assert caplog.messages == []
 
 
@@ -243,7 +242,7 @@ def delta_rows(spark: Any, path: Path, *columns: str) -> list[Any]:
 
 @pytest.mark.spark
 def test_a_given_session_is_used_kept_open_and_can_read_the_tables(spark: Any, tmp_path: Path) -> None:
-    handle = finished(counting("aba", CountWords(), tasks=2), tmp_path, "spark", spark=spark)
+    handle = ended(counting("aba", CountWords(), tasks=2), tmp_path, "spark", spark=spark)
     assert spark.range(3).count() == 3
     assert delta_rows(spark, tmp_path / "state/counts", "word", "n") == [("a", 2), ("b", 1)]
     changes = delta_rows(spark, tmp_path / "changes/counts", "_txid", "word", "n")
@@ -255,5 +254,5 @@ def test_a_given_session_is_used_kept_open_and_can_read_the_tables(spark: Any, t
 
 @pytest.mark.spark
 def test_without_a_given_session_the_one_of_the_process_is_shared(spark: Any, tmp_path: Path) -> None:
-    assert finished(counting("a", tasks=2), tmp_path, "spark").committed == 1
+    assert ended(counting("a", tasks=2), tmp_path, "spark").committed == 1
     assert spark.range(3).count() == 3

@@ -76,6 +76,7 @@ def test_a_hanging_listener_delays_nothing_and_dropped_records_are_counted(monke
     assert "txid 5: listeners are too slow: 3 progress records wait for them" in caplog.text
     monitor.close()
     assert monitor.snapshot().undelivered == 8
+    assert "not delivered to listeners" in repr(monitor.snapshot())
     assert "listeners were too slow: they did not receive 8 progress records" in caplog.text
     goes_on.set()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import counting, finished
+from runs import ended
+from short_runs import counting
 
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
@@ -21,7 +22,7 @@ from txstorm.recovery.rewind import finish_rewind
 
 def count(data_dir: Path, txids: int) -> None:
     """Run a word count over `data_dir` until `txids` transactions are committed."""
-    assert finished(counting("abcd"[:txids], take=1), data_dir).committed == txids
+    assert ended(counting("abcd"[:txids], take=1), data_dir).committed == txids
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import json
 import threading
 
 import pytest
-from short_runs import CountWords, counting, finished
+from runs import ended
+from short_runs import CountWords, counting
 
 import txstorm
 from txstorm import KeyedState, run
@@ -23,7 +24,7 @@ class CountTotals(CountWords):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """Return the handle of a finished run with three committed transactions: a b, a c, b a."""
-    return finished(counting("abacba", CountTotals()), tmp_path_factory.mktemp("snapshot") / "data")
+    return ended(counting("abacba", CountTotals()), tmp_path_factory.mktemp("snapshot") / "data")
 
 
 def test_a_snapshot_is_every_table_as_of_one_txid(done):

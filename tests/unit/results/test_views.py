@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from short_runs import CountWords, counting, finished
+from runs import ended
+from short_runs import CountWords, counting
 
 from txstorm.books.books import Books
 from txstorm.books.data_directory import check_readable
@@ -19,7 +20,7 @@ from txstorm.storage.tables.history import append_history
 def done(tmp_path):
     """Return a data directory with three committed transactions: cat dog, cat <b>, dog cat."""
     words = ["cat", "dog", "cat", "<b>", "dog", "cat"]
-    finished(counting(words, CountWords()), tmp_path / "data")
+    ended(counting(words, CountWords()), tmp_path / "data")
     return tmp_path / "data"
 
 

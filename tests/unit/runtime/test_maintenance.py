@@ -5,7 +5,8 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from short_runs import counting, finished
+from runs import ended
+from short_runs import counting
 
 from txstorm import faults, run
 from txstorm.clients.delta.handle import DeltaHandle
@@ -291,7 +292,7 @@ def test_a_state_larger_than_its_memory(tmp_path):
     topology = counting(words + words[:500] + words[:500], take=10_000)
     settings = {"index_cache_bytes": 1 << 20, "max_group_txids": 1}
     for last in (3, 4):
-        finished(topology, tmp_path, until_txid=last, settings=settings)
+        ended(topology, tmp_path, until_txid=last, settings=settings)
         assert len(list((tmp_path / "index/counts").iterdir())) == 1
     rows = counts_in(read_state(tmp_path, "counts"))
     assert len(rows) == 30_000

@@ -33,10 +33,42 @@ class Desk:
     def write(self, txid: int, failure: Failure) -> None:
         self.ledger[txid] = json.dumps(failure.to_json())
 
+    def delays(self, *kinds: str) -> list[float | None]:
+        """Fail txid 3 repeatedly, with a restart before each; return the delay after each (None: give up)."""
+        return [self.restart().judge(3, row(kind)).delay for kind in kinds]
+
     def fail(self, *kinds: str) -> float | None:
-        """Fail txid 3 repeatedly, with a restart before each; return the delay after the last one (None: give up)."""
-        delays = [self.restart().judge(3, row(kind)).delay for kind in kinds]
-        return delays[-1]
+        """Fail txid 3 repeatedly; return the last delay."""
+        return self.delays(*kinds)[-1]
+
+
+def test_a_failed_batch_is_replayed_at_once_then_with_back_off() -> None:
+    desk = Desk(retry_backoff_max=1)
+    assert desk.delays(*["failed"] * 8) == [0, 0.1, 0.2, 0.4, 0.8, 1, 1, 1]
+    failure = desk.policy.failure(3)
+    assert (failure.count, failure.tries, [*desk.ledger]) == (8, {"failed": 8}, [3])
+    assert failure.cause == "split[1] raised ValueError at jobs/a.py:3 in execute: why"
+    assert desk.policy.judge(5, row("failed")).delay == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "replays"),
+    [
+        ("other", {}, 0),
+        ("other", {"on_error": "retry(3)"}, 3),
+        ("lost", {}, LOST_RETRIES),
+        ("lost", {"on_error": "retry(7)"}, 7),
+        ("failed", {"max_retries": 2}, 2),
+        ("reported", {"max_retries": 0}, 0),
+    ],
+)
+def test_limit_on_replays_of_a_batch(kind: str, settings: dict, replays: int) -> None:
+    """The count of failures survives restarts, and ends with the commit."""
+    desk = Desk(**{"on_error": "fail_topology", **settings})
+    assert desk.delays(*[kind] * (replays + 1)).index(None) == replays
+    desk.policy.judge(9, row(kind))
+    assert desk.policy.forget(5) == [3]
+    assert (desk.policy.judge(3, row(kind)).count, desk.policy.judge(9, row(kind)).count) == (1, 2)
 
 
 @pytest.mark.parametrize(

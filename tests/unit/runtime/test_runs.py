@@ -248,21 +248,6 @@ def test_progress_has_the_names_of_structured_streaming(words: Words) -> None:
     assert list(handle.progress_df()["rows"]) == [2, 1]
 
 
-def test_a_listener_that_hangs_does_not_delay_the_run(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txstorm.monitor.progress.QUEUE", 5)
-    monkeypatch.setattr("txstorm.monitor.progress.CLOSE_SECONDS", 0.1)
-    goes_on = threading.Event()
-    words.source.add(0, *("x" for _ in range(38)))
-    handle = words.start(available_now=True, listeners=[lambda one: goes_on.wait(PATIENCE)])
-    try:
-        assert handle.awaitTermination(PATIENCE)
-        assert handle.committed == handle.progress.txids == 21
-        assert handle.progress.undelivered == 20
-        assert "not delivered to listeners" in repr(handle.progress)
-    finally:
-        goes_on.set()
-
-
 def test_results_are_available_from_the_handle_and_the_journal_can_be_replayed(
     words: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

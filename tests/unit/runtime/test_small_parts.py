@@ -1,9 +1,10 @@
-"""Small components of the runtime: retry policy, timers and waiters."""
+"""Small components of the runtime: final errors, timers and waiters."""
 
 from __future__ import annotations
 
 import ast
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,68 +23,23 @@ from txstorm.ledger.location import PLACE_FILE
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.runtime import stepping
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy, batch_failure, spout_failure
+from txstorm.runtime.failures import batch_failure, spout_failure
 from txstorm.runtime.loop import Loop, Timers, Waiters
-from txstorm.topology.settings import Settings
 
-# --- retry ------------------------------------------------------------------------------------------------------------
-
-
-def row(kind: str = "failed", name: str = "FailedException") -> ErrorRow:
-    return ErrorRow("split", 1, kind, name, "why", "jobs/a.py:3 in execute", "Traceback …")
-
-
-def policy(known: dict[int, Failure] | None = None, **settings) -> tuple[RetryPolicy, list]:
-    recorded: list = []
-    return RetryPolicy(Settings.parse(settings), lambda *one: recorded.append(one), known or {}), recorded
-
-
-def test_a_failed_batch_is_replayed_at_once_then_with_back_off() -> None:
-    made, recorded = policy(retry_backoff=0.1, retry_backoff_max=1)
-    delays = [made.judge(4, row()).delay for _ in range(8)]
-    assert delays == [0, 0.1, 0.2, 0.4, 0.8, 1, 1, 1]
-    txid, failure = recorded[-1]
-    assert (txid, failure.count, failure.tries) == (4, 8, {"failed": 8})
-    assert failure.cause == "split[1] raised FailedException at jobs/a.py:3 in execute: why"
-    assert made.judge(5, row()).delay == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "replays"),
-    [
-        ("other", {}, 0),
-        ("other", {"on_error": "retry(3)"}, 3),
-        ("lost", {}, LOST_RETRIES),
-        ("lost", {"on_error": "retry(7)"}, 7),
-        ("failed", {"max_retries": 2}, 2),
-        ("reported", {"max_retries": 0}, 0),
-    ],
-)
-def test_limit_on_replays_of_a_batch(kind: str, settings: dict, replays: int) -> None:
-    made, _ = policy(**settings)
-    verdicts = [made.judge(1, row(kind)).delay for _ in range(replays + 1)]
-    assert verdicts.index(None) == replays
-
-
-def test_failure_counts_survive_a_restart_and_end_with_the_commit() -> None:
-    made, _ = policy({3: Failure(2, tries={"other": 2}), 9: Failure(1, tries={"other": 1})}, on_error="retry(2)")
-    assert made.judge(3, row("other")).delay is None
-    assert made.forget(5) == [3]
-    assert made.judge(3, row("other")).count == 1
-    assert made.judge(9, row("other")).count == 2
+ROW = ErrorRow("split", 1, "other", "ValueError", "why", "jobs/a.py:3 in execute", "Traceback …")
 
 
 def test_the_error_a_topology_ends_with() -> None:
     attempt = TransactionAttempt(5, 77)
-    failure = batch_failure(attempt, row("other", "ValueError"), 3)
+    failure = batch_failure(attempt, ROW, 3)
     assert isinstance(failure, TopologyFailed)
     assert (
         str(failure) == "txid 5 (attempt 77) failed 3 times: split[1] raised ValueError at jobs/a.py:3 in execute: why"
     )
     assert failure.__notes__ == ["Traceback …"]
-    assert isinstance(batch_failure(attempt, row("other", "EmitError"), 1), EmitError)
-    assert type(batch_failure(attempt, row("other", "TopologyError"), 1)) is TopologyFailed
-    assert type(batch_failure(attempt, row("other", "FencedError"), 1)) is TopologyFailed
+    assert isinstance(batch_failure(attempt, replace(ROW, type="EmitError"), 1), EmitError)
+    for name in ("TopologyError", "FencedError"):
+        assert type(batch_failure(attempt, replace(ROW, type=name), 1)) is TopologyFailed
     own = SpoutError("gone")
     assert spout_failure(own, "lines", 2) is own
     wrapped = spout_failure(ZeroDivisionError("x"), "lines", 2)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from short_runs import finished
+from runs import ended
 from watched import Gathering
 
-from txstorm import BatchBolt, CollectionState, Committer, TransactionalTopologyBuilder
+from txstorm import CollectionState, Committer, TransactionalTopologyBuilder
 from txstorm.errors import StateError
 from txstorm.results.read import read_state
 from txstorm.spouts import MemoryTransactionalSpout
@@ -45,16 +45,13 @@ class Hold(Gathering, Committer):
         return sum(rows.scan_table(None).column("value").to_pylist())
 
 
-class Collect(BatchBolt):
+class Collect(Gathering):
     """Records what the committers emit."""
 
     found: ClassVar[list[tuple[Any, ...]]] = []
 
-    def prepare(self, context, collector, attempt):
-        self.txid = attempt.txid
-
     def execute(self, tuple):
-        Collect.found.append((self.txid, *tuple.values))
+        Collect.found.append((self.attempt.txid, *tuple.values))
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +70,7 @@ def topology(tasks=1):
 
 
 def started(data_dir, until, **options):
-    finished(topology(**options), data_dir, until_txid=until)
+    ended(topology(**options), data_dir, until_txid=until)
 
 
 def test_the_first_transaction_after_a_start_finds_what_was_loaded(tmp_path):

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+from watched import Gathering
 
-from txstorm import BatchBolt, Committer
+from txstorm import Committer
 from txstorm.api.state import SinkTable
 from txstorm.clients.files import sync_file, write_synced
 from txstorm.errors import InputError
@@ -73,16 +74,10 @@ def test_an_unknown_kind_is_refused(name):
         kind_named(name)
 
 
-class WritesLate(BatchBolt, Committer):
+class WritesLate(Gathering, Committer):
     """Committer that is killed the first time it finishes a batch, and then tries to write in every way."""
 
     table = SinkTable("out", {"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.sink = context.sink("out")
-
-    def execute(self, tuple):
-        self.sink_row = tuple["n"]
 
     def finish_batch(self):
         world = LateWorld.now
@@ -100,7 +95,7 @@ class WritesLate(BatchBolt, Committer):
             finally:
                 del late
                 write("finally")
-        self.sink.append(self.sink_row)
+        self.context.sink("out").append(self.taken[-1])
 
 
 class Late:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import finished
+from runs import ended
 from spout_samples import CommitterSpout, OpaquePartitionedSpout, PartitionedSpout, Pass, PlainSpout, stored, storing
 
 from txstorm import NOT_READY, BatchBolt, Committer, CompositeSpout, FailedException, TransactionalTopologyBuilder, run
@@ -154,7 +154,7 @@ def numbers(
     place.mkdir()
     topology = storing(spout, stream, FailsTwice(place), retry_backoff=0, compact_on_stop=False)
     for until in untils:
-        handle = finished(topology, place / "data", engine, until_txid=until)
+        handle = ended(topology, place / "data", engine, until_txid=until)
     return sorted(stored(handle))
 
 
@@ -219,7 +219,7 @@ def test_every_task_has_its_own_copy_of_the_settings(make_engine: Factory, tmp_p
     declarer = builder.set_bolt("change", SettingsChanger(), 2).shuffle_grouping("spout")
     declarer.add_configuration("mine", {"list": [1]})
     builder.set_settings({"cargo_bytes": 4_000_000})
-    assert finished(builder.build_topology(), tmp_path, make_engine(), until_txid=4).committed == 4
+    assert ended(builder.build_topology(), tmp_path, make_engine(), until_txid=4).committed == 4
     assert given == [1]
 
 
@@ -231,7 +231,7 @@ def test_every_listener_has_its_own_copy_of_the_progress(tmp_path):
         progress.commit_ms.clear()
 
     listeners = [mutator, lambda progress: seen.append(progress.json)]
-    handle = finished(storing(Ranges()), tmp_path, until_txid=4, listeners=listeners)
+    handle = ended(storing(Ranges()), tmp_path, until_txid=4, listeners=listeners)
     assert [json.loads(one)["numInputRows"] for one in seen] == [STEP] * 4
     assert all(json.loads(one)["commit_ms"] for one in seen)
     mutator(handle.lastProgress)

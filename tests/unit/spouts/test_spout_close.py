@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from short_runs import finished
+from runs import ended
 from spout_samples import OpaquePartitionedSpout, PartitionedSpout, Pass, PlainSpout, stored, storing
 
 from txstorm import CompositeSpout, run
@@ -90,11 +90,11 @@ def test_a_tuple_emitted_in_close_fails_the_batch_of_a_composite_spout(tmp_path)
 
 def test_a_batch_with_a_tuple_emitted_in_close_can_be_a_dead_letter(tmp_path):
     topology = storing(LateSpout(), bolt=Pass(), on_error="dead_letter", retry_backoff=0)
-    letters = finished(topology, tmp_path, until_txid=2).dead_letters().to_arrow().to_pylist()
+    letters = ended(topology, tmp_path, until_txid=2).dead_letters().to_arrow().to_pylist()
     assert letters
     assert all("close() of its emitter" in one["message"] for one in letters)
 
 
 def test_an_emitter_whose_close_raises_fails_no_batch(tmp_path: Path, caplog):
-    assert stored(finished(storing(Unclosable(), bolt=Pass()), tmp_path, until_txid=3)) == [1, 2, 3]
+    assert stored(ended(storing(Unclosable(), bolt=Pass()), tmp_path, until_txid=3)) == [1, 2, 3]
     assert "close() of its emitter failed" in caplog.text

@@ -7,7 +7,7 @@ import pickle
 
 import cloudpickle
 import pytest
-from short_runs import finished
+from runs import ended
 from spout_samples import FailsOnce, PlainSpout, stored, storing
 
 from txstorm import NOT_READY, Committer, CompositeSpout, TransactionalTopologyBuilder, run
@@ -47,7 +47,7 @@ class Numbers(PlainSpout):
 def ran(spout, data_dir, stream="default", **settings):
     HEARD.clear()
     topology = storing(spout, stream, max_spout_pending=1, **settings)
-    return finished(topology, data_dir, until_txid=3)
+    return ended(topology, data_dir, until_txid=3)
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -69,7 +69,7 @@ class FailsInCommit(FailsOnce, Committer):
 def test_notices_of_reprocessed_transactions_are_not_lost(tmp_path):
     builder = TransactionalTopologyBuilder("hooks", "spout", Numbers())
     builder.set_bolt("fails", FailsInCommit(tmp_path / "failed")).global_grouping("spout")
-    handle = finished(builder.build_topology(), tmp_path / "data", until_txid=3)
+    handle = ended(builder.build_topology(), tmp_path / "data", until_txid=3)
     assert handle.progress.replays == 1
     assert "planned 3" in [notice for one in handle.recentProgress for notice in one.reported]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from keyed_cases import EVENTS, begun, opened
+from runs import ended
 from seeded import seeded
-from short_runs import finished
 from watched import Gathering
 
 from txstorm import Committer, TransactionalTopologyBuilder
@@ -164,7 +164,7 @@ def test_parts_read_from_files_have_each_row_once(tmp_path, monkeypatch):
     builder.set_bolt("keep", KeepsVisits(seeded().random())).global_grouping("numbers")
     settings = {"max_group_txids": 3, "max_spout_pending": 5, "compact_on_stop": False}
     for last in (15, 30):  # the second start reads what the first one has left
-        finished(builder.build_topology(), tmp_path, settings=settings, until_txid=last)
+        ended(builder.build_topology(), tmp_path, settings=settings, until_txid=last)
     assert set(SEEN) == set(range(1, 31))
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import pytest
+from watched import Gathering
 
-from txstorm import BasicBolt, BatchBolt, Committer, FailedException, TransactionAttempt
+from txstorm import BasicBolt, Committer, FailedException, TransactionAttempt
 from txstorm.errors import EmitError, InputError
 from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
 
 
-class Count(BatchBolt):
+class Count(Gathering):
     """Port of Storm's CountingBatchBolt."""
 
     fields = ("id", "count")
-
-    def prepare(self, context, collector, id):
-        self.context, self.collector, self.id, self.count = context, collector, id, 0
+    takes = "word"
 
     def execute(self, tuple):
-        assert tuple.attempt == self.id
+        assert tuple.attempt == self.attempt
         if tuple["word"] == "bad":
             raise FailedException("bad")
-        self.count += 1
+        super().execute(tuple)
 
     def finish_batch(self):
-        self.collector.emit(str(self.id), self.count)
+        self.collector.emit(str(self.attempt), len(self.taken))
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def test_item_33_an_id_without_tuples_is_also_finished_and_a_failed_bolt_keeps_i
 def test_item_34_a_finished_batch_is_discarded_even_if_finishing_fails() -> None:
     class Fails(Count):
         def finish_batch(self):
-            raise FailedException(str(self.count))
+            raise FailedException(str(len(self.taken)))
 
     executor = BatchBoltExecutor(Fails(), ["word"])
     for expected in ("2", "1"):
@@ -95,12 +94,9 @@ def test_random_numbers_depend_on_the_id() -> None:
     assert executor.finish(TransactionAttempt(3, 2))[0].values[1] == drawn[3]
 
 
-class Streams(BatchBolt, Committer):
+class Streams(Gathering, Committer):
     fields = ("word",)
     streams = {"length": ("n",)}
-
-    def prepare(self, context, collector, id):
-        self.collector = collector
 
     def execute(self, tuple):
         self.collector.emit(tuple["word"])

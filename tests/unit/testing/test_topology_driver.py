@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from short_runs import finished
+from runs import ended
 from watched import Gathering
 
 from txstorm import (
@@ -322,7 +322,7 @@ def test_a_run_continues_where_the_driver_stopped(drive) -> None:
         run(topology(), engine="local", data_dir=driver.data_dir)
     driver.close()
     driver.close()
-    assert finished(topology(), driver.data_dir).state("total").to_pylist() == [{"n": 42}]
+    assert ended(topology(), driver.data_dir).state("total").to_pylist() == [{"n": 42}]
 
 
 def test_a_temporary_data_directory_is_deleted() -> None:

@@ -1,7 +1,7 @@
 import logging
 
 import pytest
-from short_runs import finished
+from runs import ended
 from topology_samples import Keep, Lines, Partial, Plain, Split, builder, rich, source_diagram, word_count
 
 from txstorm.api.bolt import BatchBolt, Committer
@@ -199,7 +199,7 @@ def test_warnings_are_kept_and_logged_once_when_the_topology_runs(caplog, tmp_pa
         topology = made.build_topology()
         assert len(topology.warnings) == 1
         assert not caplog.records  # a worker that imports the module also builds the topology
-        finished(topology, tmp_path, until_txid=1)
+        ended(topology, tmp_path, until_txid=1)
     assert [topology.warnings[0] in one.getMessage() for one in caplog.records] == [True]
 
 

@@ -1,12 +1,9 @@
-"""Declarations of collections and times to live: rejected ones, and the display of valid ones."""
+"""Declarations of collections and times to live: whose keys they have, and how they are displayed."""
 
 import json
 from datetime import timedelta
 
-import pytest
-
 from txstorm import BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder
-from txstorm.errors import TopologyError
 from txstorm.plan.explain import explain
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -30,30 +27,6 @@ def built(*states, grouping=("user",), parallelism=2):
 def events(**changes):
     given = {"key": {"user": str}, "order": {"at": int}, "value": {"n": int}}
     return CollectionState("events", **{**given, **changes})
-
-
-@pytest.mark.parametrize(
-    ("state", "says"),
-    [
-        (KeyedState("s", {"k": str}, {"n": int}, ttl=timedelta(0)), "ttl is a timedelta above 0 or None, got"),
-        (KeyedState("s", {"k": str}, {"n": int}, ttl=5), "ttl is a timedelta above 0 or None, got 5"),
-        (KeyedState("s", {"k": str}, {"n": int}, writer="spark", layout="merge"), "writer 'spark' and the layout"),
-        (KeyedState("s", {"k": str}, {"n": int}, layout="rows"), "expected the layout changes or merge, got 'rows'"),
-        (events(layout="merge"), "a collection cannot have the layout 'merge': each append would rewrite"),
-        (events(order={}), "order is a mapping of one column to its type; write order={'at': datetime}"),
-        (events(order="at"), "order is a mapping of one column to its type"),
-        (events(order={"at": int, "to": int}), "order is a mapping of one column to its type"),
-        (events(order={"at": str}), "order: column 'at': expected datetime or int, got <class 'str'>"),
-        (events(order={"_at": int}), "field '_at' starts with '_'"),
-        (events(order={"user": int}), "column 'user' is declared twice"),
-        (events(order={"N": int}), "differ only in case"),
-    ],
-)
-def test_invalid_keyed_declarations_are_rejected_when_the_topology_is_built(state, says):
-    with pytest.raises(TopologyError) as caught:
-        built(state)
-    assert "component 'keep'" in str(caught.value)
-    assert says in str(caught.value)
 
 
 def test_a_collection_belongs_to_the_task_of_its_key():

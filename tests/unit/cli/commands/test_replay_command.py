@@ -1,6 +1,5 @@
 """``txstorm replay``: committed transactions are replayed, compared and debugged; journals are replayed."""
 
-import hashlib
 import json
 import os
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import run_program
+from user_modules import change, tree
 
 from txstorm import run
 from txstorm.books.origin import NOTEBOOK, CodeOrigin, origin_of
@@ -21,25 +21,6 @@ ROOT = Path(__file__).resolve().parents[4]
 RUN = ("run", "words", "--engine", "local", "--available-now")
 DATA = "txstorm-data/words"
 REPLAY = ("replay", DATA, "--topology", "words")
-
-
-def tree(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 digest of every file by path, except SQLite's -shm and -wal files, which readers may add."""
-    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if not path.name.endswith(("-shm", "-wal"))
-    }
-
-
-def change(words: Path, old: str, new: str) -> None:
-    """Replace `old` by `new` in the user's module ``words.py`` on disk, and make this process import it again."""
-    text = (words / "words.py").read_text(encoding="utf-8")
-    assert old in text
-    (words / "words.py").write_text(text.replace(old, new), encoding="utf-8")
-    sys.modules.pop("words", None)
-    shutil.rmtree(words / "__pycache__", ignore_errors=True)
 
 
 def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -62,7 +43,7 @@ def test_every_committed_txid_replays_to_the_same_rows_without_writes(txstorm, w
 def test_changed_code_is_reported_with_key_and_both_values(txstorm, txstorm_json, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
-    change(words, "(old or 0) + n)", "(old or 0) + 10 * n)")
+    change(words / "words.py", "(old or 0) + n)", "(old or 0) + 10 * n)")
     code, out, _ = txstorm(*REPLAY, "--txid", "2")
     assert code == 1
     assert "the result is not the one committed" in out
@@ -80,10 +61,10 @@ def test_sink_rows_that_are_missing_added_or_reordered(txstorm, txstorm_json, wo
     # Three words for two tasks: one of them appends two rows.
     target = "words:made(['cat', 'dog', '<b>'], take=3)"
     txstorm("run", target, "--engine", "local", "--available-now")
-    change(words, "for word in self.batch:", "for word in reversed(self.batch):")
+    change(words / "words.py", "for word in self.batch:", "for word in reversed(self.batch):")
     code, out, _ = txstorm("replay", DATA, "--topology", target, "--txid", "1")
     assert (code, "sinks/log: the same 3 rows in another order" in out) == (1, True), out
-    change(words, "self.rows.append(word)", "self.rows.append(word + '!')")
+    change(words / "words.py", "self.rows.append(word)", "self.rows.append(word + '!')")
     code, found = txstorm_json("replay", DATA, "--topology", target, "--txid", "1")
     log = found["tables"]["sinks/log"]
     assert (code, log["committed"], log["different"], log["reordered"]) == (1, 3, 6, False)
@@ -106,7 +87,7 @@ def test_replay_during_a_live_run(txstorm, words: Path):
 
 def test_code_that_now_raises_is_reported_with_the_users_frame(txstorm, txstorm_json, words: Path):
     txstorm(*RUN)
-    change(words, '== "boom"', '== "cat"')
+    change(words / "words.py", '== "boom"', '== "cat"')
     code, out, _ = txstorm(*REPLAY, "--txid", "1")
     assert code == 1
     assert "keep[0] raised ValueError" in out or "keep[1] raised ValueError" in out
@@ -157,10 +138,10 @@ def test_committers_with_external_stores_or_changed_declarations_are_rejected(tx
         ),
         ('value={"n": int}', 'value={"n": str}', "column 'n' is declared as string, the table has int64"),
     ):
-        change(words, old, new)
+        change(words / "words.py", old, new)
         assert said in txstorm.refused(*REPLAY, "--txid", "2")
         if "mine" in new:
-            change(words, new, "")
+            change(words / "words.py", new, "")
 
 
 # --- the code ---------------------------------------------------------------------------------------------------------
@@ -316,7 +297,7 @@ def environment(words: Path) -> dict[str, str]:
 def test_the_debugger_starts_at_the_users_frame(txstorm, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
-    change(words, '== "boom"', '== "cat"')
+    change(words / "words.py", '== "boom"', '== "cat"')
     done = shell(words, *REPLAY, "--txid", "2", "--pdb", "--json", stdin="p tuple\np self.batch\nq\n")
     assert done.returncode == 1, done.stderr
     assert "words.py" in done.stdout and "-> raise ValueError" in done.stdout
@@ -327,7 +308,7 @@ def test_the_debugger_starts_at_the_users_frame(txstorm, words: Path):
 
 def test_the_debugger_skips_frames_of_txstorm(txstorm, words: Path):
     txstorm(*RUN)
-    change(words, "self.rows.append(word)", "self.rows.append(word, 'too', 'many')")
+    change(words / "words.py", "self.rows.append(word)", "self.rows.append(word, 'too', 'many')")
     done = shell(words, *REPLAY, "--txid", "1", "--pdb", stdin="p word\nq\n")
     assert done.returncode == 1, done.stderr
     assert "-> self.rows.append(word, 'too', 'many')" in done.stdout

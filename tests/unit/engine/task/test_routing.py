@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
-from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -103,36 +101,6 @@ def test_partial_key_grouping_routes_a_key_to_at_most_two_tasks() -> None:
     shares = [len(rows) for rows in routed(made, [("the", n) for n in range(1000)]).values()]
     assert len(shares) == 2
     assert min(shares) > 420
-
-
-KEYS = [
-    None,
-    True,
-    1,
-    "1",
-    "a",
-    1.5,
-    b"a",
-    date(2026, 1, 1),
-    datetime(2026, 1, 1, 12, tzinfo=UTC),
-    Decimal("1.50"),
-    2**80,
-    (1, "a"),
-]
-
-
-@pytest.mark.parametrize("kind", ["fields", "partial_key"])
-def test_equal_keys_reach_one_task_regardless_of_other_rows(kind: str) -> None:
-    """Equal keys reach the same task from a typed column and from a column of mixed values, serialized differently."""
-    rng = random.Random(3)
-    targets = 64
-    alone = {repr(key): set(routed(edge(kind, targets, fields=("a",)), [(key,)] * 2)) for key in KEYS}
-    for _ in range(20):
-        mixed = [(rng.choice(KEYS),) for _ in range(6)]
-        for target, rows in routed(edge(kind, targets, fields=("a",)), mixed).items():
-            for (key,) in rows:
-                assert target in alone[repr(key)], key
-    assert len({frozenset(tasks) for tasks in alone.values()}) > 8
 
 
 def test_equal_keys_reach_one_task_regardless_of_arrow_types() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from short_runs import finished
+from runs import ended
 from spout_samples import PlainSpout
 from watched import Gathering
 
@@ -112,7 +112,7 @@ def commit_fails(builder: TransactionalTopologyBuilder, says: str) -> None:
 
 def ran(builder: TransactionalTopologyBuilder, engine: Any, data_dir: Path, until_txid: int) -> Any:
     """Run a topology up to a txid; return its handle."""
-    return finished(builder.build_topology(), data_dir, engine, until_txid=until_txid)
+    return ended(builder.build_topology(), data_dir, engine, until_txid=until_txid)
 
 
 CHANGED = "a tuple was changed after it was emitted"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import cloudpickle
 import pytest
 from outlet_nets import MemoryWriter, Send, Target, topology
-from short_runs import finished
+from runs import ended
 
 from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
 from txstorm.api.external import Outlet, OutletWriter
@@ -22,7 +22,7 @@ from txstorm.storage.tables.intent import STAGED
 
 
 def ends(target, data_dir, **options):
-    return finished(topology(target, **options), data_dir)
+    return ended(topology(target, **options), data_dir)
 
 
 def books_of(data_dir, read):
@@ -90,7 +90,7 @@ def test_a_decided_group_waits_for_its_outlet_and_is_written_first(tmp_path):
     with pytest.raises(InputError, match="outlets/numbers holds txids 3-4 is unknown"):
         abandon(tmp_path / "data", 3)
     target.trouble = ()
-    finished(topology(target), tmp_path / "data", until_txid=4)
+    ended(topology(target), tmp_path / "data", until_txid=4)
     assert target.rows == in_order()
     assert len(list((tmp_path / "data/outlets/numbers" / STAGED).iterdir())) <= 3
 
@@ -116,7 +116,7 @@ def test_a_fenced_coordinator_writes_nothing_to_an_outlet(tmp_path):
     built = topology(target)
     object.__setattr__(built.component("send").object.outlet, "writer", Overtaken(target))
     with pytest.raises(FencedError, match="a coordinator with epoch 99 has taken over"):
-        finished(built, tmp_path / "data")
+        ended(built, tmp_path / "data")
     assert target.rows == in_order(4)
 
 
@@ -146,7 +146,7 @@ def test_a_row_of_the_wrong_type_is_rejected_before_the_decision(tmp_path):
     target = Target()
     builder = sending(Outlet("numbers", {"n": int}, MemoryWriter(target)), bolt=Wrong)
     with pytest.raises(Exception, match="seven"):
-        finished(builder.build_topology(), tmp_path / "data")
+        ended(builder.build_topology(), tmp_path / "data")
     assert target.rows == []
     assert books_of(tmp_path / "data", Books.intents) == []
 

@@ -41,6 +41,23 @@ class Source:
         return rows
 
 
+def sometimes_failing(method):
+    """Return a method that does what `method` does, and then fails a quarter of the time, after emitting the tuples."""
+
+    def fails(self, *arguments):
+        made = method(self, *arguments)
+        if CHANCE.random() < 0.25:
+            raise FailedException("the source is away")
+        return made
+
+    return fails
+
+
+def sometimes_away(method):
+    """Return a method that gives no batch half of the time, and else what `method` gives."""
+    return lambda self, *arguments: None if CHANCE.random() < 0.5 else method(self, *arguments)
+
+
 # --- planned in the driver --------------------------------------------------------------------------------------------
 
 
@@ -165,12 +182,9 @@ class SeldomReady(Plain):
 
 
 class FailsToEmit(Plain):
-    """A correct spout that fails a quarter of its attempts, after emitting the tuples."""
+    """A correct spout some of whose attempts fail."""
 
-    def emit_batch(self, attempt, metadata, collector):
-        super().emit_batch(attempt, metadata, collector)
-        if CHANCE.random() < 0.25:
-            raise FailedException("the source is away")
+    emit_batch = sometimes_failing(Plain.emit_batch)
 
 
 # --- planned in the tasks ---------------------------------------------------------------------------------------------
@@ -189,21 +203,15 @@ class Partitioned(OfSource, PartitionedSpout):
 
 
 class PartitionedAway(Partitioned):
-    """A correct spout whose partitions have no new batch half of the time."""
+    """A correct spout whose partitions sometimes have no new batch."""
 
-    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
-        if CHANCE.random() < 0.5:
-            return None
-        return super().emit_partition_batch_new(attempt, collector, partition, last_metadata)
+    emit_partition_batch_new = sometimes_away(Partitioned.emit_partition_batch_new)
 
 
 class PartitionedFails(Partitioned):
-    """A correct spout whose reads of a partition fail a quarter of the time, after emitting the tuples."""
+    """A correct spout whose reads of a partition sometimes fail."""
 
-    def emit_partition_batch(self, attempt, collector, partition, metadata):
-        super().emit_partition_batch(attempt, collector, partition, metadata)
-        if CHANCE.random() < 0.25:
-            raise FailedException("the partition is away")
+    emit_partition_batch = sometimes_failing(Partitioned.emit_partition_batch)
 
 
 class ReplaysTooLittle(Partitioned):
@@ -222,24 +230,18 @@ class Opaque(OfSource, OpaquePartitionedSpout):
 
 
 class OpaqueAway(Opaque):
-    """A correct spout: half of the time a partition has no batch, and half of the time the last one is missing."""
+    """A correct spout: sometimes a partition has no batch, and half of the time the last one is missing."""
+
+    emit_partition_batch = sometimes_away(Opaque.emit_partition_batch)
 
     def num_partitions(self):
         return super().num_partitions() - (CHANCE.random() < 0.5)
 
-    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
-        if CHANCE.random() < 0.5:
-            return None
-        return super().emit_partition_batch(attempt, collector, partition, last_metadata)
-
 
 class OpaqueFails(OpaqueAway):
-    """A correct spout like `OpaqueAway` whose reads also fail a quarter of the time."""
+    """A correct spout like `OpaqueAway` whose reads also fail sometimes."""
 
-    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
-        if CHANCE.random() < 0.25:
-            raise FailedException("the partition is away")
-        return super().emit_partition_batch(attempt, collector, partition, last_metadata)
+    emit_partition_batch = sometimes_failing(OpaqueAway.emit_partition_batch)
 
 
 class OpaqueSeldomReady(SeldomReady):

@@ -159,10 +159,13 @@ def with_values(of_row):
     return simple(stored=lambda self, row: replace(row, value=of_row(row.value)))
 
 
+KEPT = "expiry keeps what is not older: rows from the bound on, after an expiry"
+GONE = "expiry keeps what is not older: rows below the bound, after an expiry"
+TWICE = "the first put stays: the row of an id that a put has twice"
 BROKEN = {
     "overwrites": (
         simple(put_many=lambda self, rows: self.rows.update({(row.key, row.id): row for row in rows})),
-        "the first put stays: the row of an id that a put has twice",
+        TWICE,
     ),
     "overwrites older times": (
         OverwritesOlderTimes,
@@ -172,7 +175,7 @@ BROKEN = {
         simple(
             put_many=lambda self, rows: Simple.put_many(self, list({(row.key, row.id): row for row in rows}.values()))
         ),
-        "the first put stays: the row of an id that a put has twice",
+        TWICE,
     ),
     "keeps one row of a key": (simple(identity=lambda self, row: row.key), "a key has many rows"),
     "appends repetitions": (
@@ -252,23 +255,11 @@ BROKEN = {
         with_values(lambda value: {name: one for name, one in value.items() if one is not None}),
         "values keep their types",
     ),
-    "expires the bound": (
-        simple(expire=lambda self, before: Simple.expire(self, before + 1)),
-        "expiry keeps what is not older: rows from the bound on, after an expiry",
-    ),
-    "expires whole keys": (
-        ExpiresWholeKeys,
-        "expiry keeps what is not older: rows from the bound on, after an expiry",
-    ),
-    "never expires": (
-        simple(expire=lambda self, before: None),
-        "expiry keeps what is not older: rows below the bound, after an expiry: expected [], got [(-3, ",
-    ),
-    "expires one key": (ExpiresOneKey, "expiry keeps what is not older: rows below the bound, after an expiry"),
-    "expires everything": (
-        simple(expire=lambda self, before: self.rows.clear()),
-        "expiry keeps what is not older: rows from the bound on, after an expiry",
-    ),
+    "expires the bound": (simple(expire=lambda self, before: Simple.expire(self, before + 1)), KEPT),
+    "expires whole keys": (ExpiresWholeKeys, KEPT),
+    "never expires": (simple(expire=lambda self, before: None), f"{GONE}: expected [], got [(-3, "),
+    "expires one key": (ExpiresOneKey, GONE),
+    "expires everything": (simple(expire=lambda self, before: self.rows.clear()), KEPT),
     "frees ids too early": (
         FreesIdsTooEarly,
         "expiry keeps what is not older: rows from the bound on, after a repetition",

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import astuple, replace
 from functools import partial
@@ -46,40 +46,35 @@ def test_stores_in_memory_pass(kind: Callable[[], MapBackend]) -> None:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
-def database(request, tmp_path: Path) -> str:
-    """Return the URL of a database."""
-    return request.getfixturevalue("postgres").url if request.param == "postgresql" else f"sqlite:///{tmp_path}/own.db"
-
-
-def test_sql_databases_pass(database: str) -> None:
+def opened(request, tmp_path: Path) -> Iterator[Callable[[str], SqlAlchemyBackend]]:
+    """Yield a function that opens the map of a name in a database; the stores are closed after the test."""
+    url = request.getfixturevalue("postgres").url if request.param == "postgresql" else f"sqlite:///{tmp_path}/own.db"
     made: list[SqlAlchemyBackend] = []
 
-    def make(name: str) -> SqlAlchemyBackend:
-        made.append(SqlAlchemyBackend(database, name))
+    def store(name: str) -> SqlAlchemyBackend:
+        made.append(SqlAlchemyBackend(url, name))
         return made[-1]
 
-    try:
-        check_state(make, prefix="state_checks", seeds=[1])
-    finally:
-        for one in made:
-            one.dispose()
+    yield store
+    for one in made:
+        one.dispose()
 
 
-def test_many_stores_open_a_new_map_concurrently(database: str) -> None:
+def test_sql_databases_pass(opened: Callable[[str], SqlAlchemyBackend]) -> None:
+    check_state(opened, prefix="state_checks", seeds=[1])
+
+
+def test_many_stores_open_a_new_map_concurrently(opened: Callable[[str], SqlAlchemyBackend]) -> None:
     """Several stores create the tables of a new map at the same time."""
     for number in range(5):
-        stores = [SqlAlchemyBackend(database, f"opened_{number}") for _ in range(6)]
+        stores = [opened(f"opened_{number}") for _ in range(6)]
         start = threading.Barrier(len(stores))
 
-        def opened(store: SqlAlchemyBackend, start: threading.Barrier = start) -> None:
+        def new(store: SqlAlchemyBackend, start: threading.Barrier = start) -> None:
             start.wait()
             assert store.mark() is None
 
-        try:
-            in_parallel([partial(opened, store) for store in stores])
-        finally:
-            for store in stores:
-                store.dispose()
+        in_parallel([partial(new, store) for store in stores])
 
 
 def test_a_store_in_memory_compares_its_mark_under_its_lock():
@@ -99,54 +94,28 @@ def test_a_store_in_memory_compares_its_mark_under_its_lock():
     assert backend.mark() == theirs
 
 
-class LeavesOut(MemoryBackend):
-    """Fault: omits absent keys from the result instead of returning None for them."""
-
-    def multi_get(self, keys):
-        return [row for row in super().multi_get(keys) if row is not None]
+def memory(**methods: Callable[..., object]) -> type[MemoryBackend]:
+    """Return a class of stores in memory with other methods."""
+    return type("Faulty", (MemoryBackend,), methods)
 
 
-class OrderOfItsOwn(MemoryBackend):
-    def multi_get(self, keys):
-        return super().multi_get(sorted(keys))
+def getting(answer: Callable[[list[MapRow | None]], list[MapRow | None]]) -> type[MemoryBackend]:
+    """Return a class of stores that return what `answer` makes of the rows."""
+    return memory(multi_get=lambda self, keys: answer(MemoryBackend.multi_get(self, keys)))
 
 
-class NoPrev(MemoryBackend):
-    def _put(self, rows: Mapping[str, MapRow | None]) -> None:
-        super()._put({key: row and replace(row, prev=None) for key, row in rows.items()})
+def putting(rows_of: Callable[..., dict[str, MapRow | None]]) -> type[MemoryBackend]:
+    """Return a class of stores that put what `rows_of(store, rows)` returns."""
+    return memory(_put=lambda self, rows: MemoryBackend._put(self, rows_of(self, rows)))
 
 
-class NumbersAsFloats(MemoryBackend):
-    def multi_get(self, keys):
-        rows = super().multi_get(keys)
-        return [row and replace(row, value=float(row.value) if type(row.value) is int else row.value) for row in rows]
+def as_float(row: MapRow | None) -> MapRow | None:
+    return replace(row, value=float(row.value)) if row is not None and type(row.value) is int else row
 
 
-class LooseKeys(MemoryBackend):
-    """Fault: ignores trailing blanks in keys, as many databases do."""
-
-    def multi_get(self, keys):
-        return super().multi_get([key.rstrip() for key in keys])
-
-    def _put(self, rows):
-        super()._put({key.rstrip(): row for key, row in rows.items()})
-
-
-class InsertsOnly(MemoryBackend):
-    def _put(self, rows):
-        super()._put({key: row for key, row in rows.items() if row is None or key not in self.rows})
-
-
-class NeverDeletes(MemoryBackend):
-    def _put(self, rows):
-        super()._put({key: row for key, row in rows.items() if row is not None})
-
-
-class ForgetsRemovals(MemoryBackend):
-    """Fault: deletes a removed key at once instead of storing its tombstone."""
-
-    def _put(self, rows):
-        super()._put({key: None if row is None or row.value is None else row for key, row in rows.items()})
+def loose(keys: Iterable[str]) -> list[str]:
+    """Return keys without trailing blanks, which many databases ignore."""
+    return [key.rstrip() for key in keys]
 
 
 class Adds(MemoryBackend):
@@ -158,34 +127,6 @@ class Adds(MemoryBackend):
             if row is not None and before is not None and type(before.value) is type(row.value) is int:
                 rows = {**rows, key: replace(row, value=row.value + before.value)}
         super()._put(rows)
-
-
-class GivesItsOwn(MemoryBackend):
-    """Fault: returns the stored objects themselves instead of copies."""
-
-    def multi_get(self, keys):
-        return [self.rows.get(key) for key in keys]
-
-
-class AnyMark(MemoryBackend):
-    def put_marked(self, rows, expected, mark):
-        return super().put_marked(rows, self.mark(), mark)
-
-
-class RowsFirst(MemoryBackend):
-    """Fault: writes the rows before checking the mark."""
-
-    def put_marked(self, rows, expected, mark):
-        self.multi_put(rows)
-        return super().put_marked({}, expected, mark)
-
-
-class LooksOnce(MemoryBackend):
-    """Fault: reports success even for a rejected put."""
-
-    def put_marked(self, rows, expected, mark):
-        super().put_marked(rows, expected, mark)
-        return True
 
 
 class NoLock(MemoryBackend):
@@ -311,26 +252,65 @@ class ComparesTheTxid(MemoryBackend):
 
 RACE = r"of concurrent puts over one mark, one succeeds \(seed 0\): round \d+, .* in a second step\?"
 PART_OF_A_MARK = "other marks are refused: answer to a put that expects "
-FAULTY = [
-    (LeavesOut, "unknown keys have none"),
-    (OrderOfItsOwn, "rows come back in the order of the keys"),
-    (NoPrev, "rows keep all their fields"),
-    (NumbersAsFloats, "rows keep all their fields: row 0: expected .'0', .*got .'0.0', "),
-    (LooseKeys, "keys keep their letters"),
-    (InsertsOnly, "puts overwrite and may be repeated"),
-    (NeverDeletes, "None deletes"),
-    (ForgetsRemovals, "removals are found until a later txid: the removed row"),
-    (Adds, "puts overwrite"),
-    (GivesItsOwn, "other handles see what was put: the row another handle put"),
-    (AnyMark, "other marks are refused: answer to a put over a mark that was never stored: expected False, got True"),
-    (RowsFirst, "other marks are refused: the rows after it"),
-    (LooksOnce, "other marks are refused: answer"),
-    *((kind, RACE) for kind in (NoLock, LocksTheWrite, LocksEachStep)),
-    *((kind, PART_OF_A_MARK) for kind in (ComparesTheTxid, *map(ignoring, MapMark.__slots__))),
-]
+FAULTY = {
+    "omits absent keys": (getting(lambda rows: [row for row in rows if row is not None]), "unknown keys have none"),
+    "an order of its own": (
+        memory(multi_get=lambda self, keys: MemoryBackend.multi_get(self, sorted(keys))),
+        "rows come back in the order of the keys",
+    ),
+    "no prev": (
+        putting(lambda self, rows: {key: row and replace(row, prev=None) for key, row in rows.items()}),
+        "rows keep all their fields",
+    ),
+    "numbers as floats": (
+        getting(lambda rows: [*map(as_float, rows)]),
+        "rows keep all their fields: row 0: expected .'0', .*got .'0.0', ",
+    ),
+    "ignores trailing blanks in keys": (
+        memory(
+            multi_get=lambda self, keys: MemoryBackend.multi_get(self, loose(keys)),
+            _put=lambda self, rows: MemoryBackend._put(self, dict(zip(loose(rows), rows.values(), strict=True))),
+        ),
+        "keys keep their letters",
+    ),
+    "inserts only": (
+        putting(lambda self, rows: {key: row for key, row in rows.items() if row is None or key not in self.rows}),
+        "puts overwrite and may be repeated",
+    ),
+    "never deletes": (
+        putting(lambda self, rows: {key: row for key, row in rows.items() if row is not None}),
+        "None deletes",
+    ),
+    "deletes a removed key at once": (
+        putting(lambda self, rows: {key: row and (None if row.value is None else row) for key, row in rows.items()}),
+        "removals are found until a later txid: the removed row",
+    ),
+    "adds to stored numbers": (Adds, "puts overwrite"),
+    "returns the stored objects themselves": (
+        memory(multi_get=lambda self, keys: [self.rows.get(key) for key in keys]),
+        "other handles see what was put: the row another handle put",
+    ),
+    "accepts any mark": (
+        memory(put_marked=lambda self, rows, expected, mark: MemoryBackend.put_marked(self, rows, self.mark(), mark)),
+        "other marks are refused: answer to a put over a mark that was never stored: expected False, got True",
+    ),
+    "writes the rows before it checks the mark": (
+        memory(
+            put_marked=lambda self, rows, *marks: self.multi_put(rows) or MemoryBackend.put_marked(self, {}, *marks)
+        ),
+        "other marks are refused: the rows after it",
+    ),
+    "reports success of a refused put": (
+        memory(put_marked=lambda self, *arguments: MemoryBackend.put_marked(self, *arguments) or True),
+        "other marks are refused: answer",
+    ),
+    **{kind.__name__: (kind, RACE) for kind in (NoLock, LocksTheWrite, LocksEachStep)},
+    "compares the txid": (ComparesTheTxid, PART_OF_A_MARK),
+    **{f"ignores the {field}": (ignoring(field), PART_OF_A_MARK) for field in MapMark.__slots__},
+}
 
 
-@pytest.mark.parametrize(("kind", "says"), FAULTY)
+@pytest.mark.parametrize(("kind", "says"), FAULTY.values(), ids=FAULTY)
 def test_faulty_stores_are_rejected(kind: Callable[[], MapBackend], says: str) -> None:
     with pytest.raises(CheckFailed, match=f"^state: {says}"):
         check_state(named(kind), seeds=[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from short_runs import finished
+from runs import ended
 from spout_samples import PartitionedSpout, PlainSpout
 
 from txstorm import (
@@ -135,31 +135,17 @@ def test_signatures_of_spouts_and_composite_sources_are_checked():
         assert "write def emitter(self, context)" in found[1]
 
 
-class BadPlan(PlainSpout):
-    def initialize_transaction(self, txid):
-        return NOT_READY
-
-
-class BadEmit(PlainSpout):
-    def emit_batch(self, attempt, collector):
-        pass
-
-
-class BadCount(PartitionedSpout):
-    def num_partitions(self, context):
-        return 1
-
-
 @pytest.mark.parametrize(
-    ("spout", "right"),
+    ("base", "name", "wrong", "right"),
     [
-        (BadPlan(), "def initialize_transaction(self, txid, prev_metadata)"),
-        (BadEmit(), "def emit_batch(self, attempt, metadata, collector)"),
-        (BadCount(), "def num_partitions(self)"),
+        (PlainSpout, "initialize_transaction", lambda self, txid: NOT_READY, "self, txid, prev_metadata"),
+        (PlainSpout, "emit_batch", lambda self, attempt, collector: None, "self, attempt, metadata, collector"),
+        (PartitionedSpout, "num_partitions", lambda self, context: 1, "self"),
     ],
 )
-def test_signatures_of_coordinators_and_emitters_are_checked_on_creation(tmp_path, spout, right):
+def test_signatures_of_coordinators_and_emitters_are_checked_on_creation(tmp_path, base, name, wrong, right):
+    spout = type("Bad", (base,), {name: wrong})()
     with pytest.raises(SpoutError) as caught:
-        finished(built(basic(), spout), tmp_path / "data")
-    assert f"write {right}" in str(caught.value)
+        ended(built(basic(), spout), tmp_path / "data")
+    assert f"write def {name}({right})" in str(caught.value)
     assert "numbers" in str(caught.value)

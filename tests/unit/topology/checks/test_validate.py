@@ -1,4 +1,5 @@
 import threading
+from datetime import timedelta
 from itertools import pairwise
 
 import pyarrow as pa
@@ -6,7 +7,7 @@ import pytest
 from topology_samples import Keep, Lines, Partial, Plain, Split, builder
 
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.errors import TopologyError
 from txstorm.topology.builder import TransactionalTopologyBuilder
 
@@ -137,7 +138,7 @@ def test_parallelism_must_be_a_number_of_tasks(parallelism):
     assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
 
 
-def test_a_basic_bolt_is_never_added_as_a_committer():
+def test_item_42_a_basic_bolt_is_never_added_as_a_committer():
     assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
 
 
@@ -262,6 +263,10 @@ def test_an_invalid_sink_writer_is_a_fault(table):
     assert only_fault(made) == "component 'k', table 't': expected writer 'deltalake' or 'spark', got 'rust'"
 
 
+def events(**changes):
+    return CollectionState("s", **{"key": {"user": str}, "order": {"at": int}, "value": {"n": int}, **changes})
+
+
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
@@ -288,6 +293,18 @@ def test_an_invalid_sink_writer_is_a_fault(table):
         (SinkTable("s", {"_txid": int}), "starts with '_'"),
         (SinkTable("s", {"a": int, "A": int}), "differ only in case"),
         (SinkTable("s", {"a": set}), "set is no column type"),
+        (KeyedState("s", {"k": str}, {"n": int}, ttl=timedelta(0)), "ttl is a timedelta above 0 or None, got"),
+        (KeyedState("s", {"k": str}, {"n": int}, ttl=5), "ttl is a timedelta above 0 or None, got 5"),
+        (KeyedState("s", {"k": str}, {"n": int}, writer="spark", layout="merge"), "writer 'spark' and the layout"),
+        (KeyedState("s", {"k": str}, {"n": int}, layout="rows"), "expected the layout changes or merge, got 'rows'"),
+        (events(layout="merge"), "a collection cannot have the layout 'merge': each append would rewrite"),
+        (events(order={}), "order is a mapping of one column to its type; write order={'at': datetime}"),
+        (events(order="at"), "order is a mapping of one column to its type"),
+        (events(order={"at": int, "to": int}), "order is a mapping of one column to its type"),
+        (events(order={"at": str}), "order: column 'at': expected datetime or int, got <class 'str'>"),
+        (events(order={"_at": int}), "field '_at' starts with '_'"),
+        (events(order={"user": int}), "column 'user' is declared twice"),
+        (events(order={"N": int}), "differ only in case"),
     ],
 )
 def test_faults_of_one_table(state, sentence):
@@ -347,48 +364,33 @@ def warnings(declare, parallelism=2, state=None):
     return report.warnings
 
 
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda d: d.shuffle_grouping("p"),
-        lambda d: d.all_grouping("p"),
-        lambda d: d.none_grouping("p"),
-        lambda d: d.local_or_shuffle_grouping("p"),
-        lambda d: d.partial_key_grouping("p", ["word"]),
-    ],
-)
-def test_a_grouping_that_splits_a_key_among_tasks_logs_a_warning(declare):
+@pytest.mark.parametrize("kind", ["shuffle", "all", "none", "local_or_shuffle", "partial_key"])
+def test_a_grouping_that_splits_a_key_among_tasks_logs_a_warning(kind):
+    def declare(d):
+        getattr(d, f"{kind}_grouping")("p", *[["word"]] * (kind == "partial_key"))
+
     (warning,) = warnings(declare)
     assert "use parallelism 1 or fields_grouping('p', ['word', 'n'])" in warning
     assert warnings(declare, parallelism=1) == ()
 
 
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda d: d.global_grouping("p"),
-        lambda d: d.fields_grouping("p", ["word"]),
-        lambda d: d.fields_grouping("p", ["n", "word"]),
-    ],
-)
-def test_a_grouping_within_the_key_does_not_warn(declare):
-    assert warnings(declare) == ()
+def test_a_grouping_within_the_key_does_not_warn():
+    assert warnings(lambda d: d.global_grouping("p")) == ()
+    for fields in (["word"], ["n", "word"]):
+        assert warnings(lambda d, fields=fields: d.fields_grouping("p", fields)) == ()
 
 
 @pytest.mark.parametrize(
-    ("key", "declare", "advice"),
+    ("key", "fields", "advice"),
     [
-        (["word"], lambda d: d.fields_grouping("p", ["n", "word"]), "parallelism 1 or fields_grouping('p', ['word'])"),
-        (
-            ["token"],
-            lambda d: d.shuffle_grouping("p"),
-            "fields_grouping('p', ...) on the fields that make up its key (t",
-        ),
-        ([], lambda d: d.fields_grouping("p", ["word"]), "or global_grouping('p')"),
+        (["word"], ["n", "word"], "parallelism 1 or fields_grouping('p', ['word'])"),
+        (["token"], ["word"], "fields_grouping('p', ...) on the fields that make up its key (t"),
+        ([], ["word"], "or global_grouping('p')"),
     ],
 )
-def test_advice_mentions_only_existing_fields(key, declare, advice):
-    (warning,) = warnings(declare, state=KeyedState("s", dict.fromkeys(key, str), {"v": int}))
+def test_advice_mentions_only_existing_fields(key, fields, advice):
+    state = KeyedState("s", dict.fromkeys(key, str), {"v": int})
+    (warning,) = warnings(lambda d: d.fields_grouping("p", fields), state=state)
     assert advice in warning
     assert key or warning.endswith(advice)
 
