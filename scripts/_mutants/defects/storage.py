@@ -8,16 +8,14 @@ MUTANTS = (
         "has_history",
         "is_table(path) and _torn(path) is None",
         "is_table(path)",
-        "tests/unit/storage/tables/test_history.py::"
-        "test_a_table_whose_creation_a_power_failure_tore_is_created_again",
+        "tests/unit/storage/tables/test_history.py::test_a_table_whose_creation_a_power_failure_tore_is_created_again",
     ),
     Mutant(
         "the_history_begins_before_its_creation_is_durable",
         "_open_or_create",
         "secure_history(handle)",
         "pass",
-        "tests/unit/storage/tables/test_history.py::"
-        "test_the_first_log_entry_is_durable_before_the_next_one_is_written",
+        "tests/unit/storage/tables/test_history.py::test_the_first_log_entry_is_durable_before_the_next_one_is_written",
     ),
     Mutant(
         "a_torn_creation_is_kept",
