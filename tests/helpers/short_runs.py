@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runs import ended
 from watched import Gathering
 
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.spouts import MemoryTransactionalSpout
-
-finished = ended
 
 
 class CountWords(Gathering, Committer):
