@@ -147,7 +147,7 @@ class Setting:
             turns=rng.choice((1, 1, 2)),
             flaky=rng.choice((0, 0, 10)),
             strikes=tuple(sorted((rng.randrange(STRIKE_STEPS), rng.choice(STRIKES)) for _ in range(many))),
-            retains=rng.random() < 0.25,
+            retains=rng.random() < 0.2,
         )
 
 
@@ -356,7 +356,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
             )
             often = (
                 (delta_log, "CHECKPOINT_EVERY", 5 if self.setting.busy else NEVER),
-                (maintenance, "LEAST_SECONDS", 0.25),
+                (maintenance, "LEAST_SECONDS", 1.0),
                 (sessions, "HISTORY_GROUPS", 1 if self.setting.retains else sessions.HISTORY_GROUPS),
             )
             with ExitStack() as stack:
