@@ -128,7 +128,7 @@ def test_file_budget():
 
 # --- rooms ------------------------------------------------------------------------------------------------------------
 
-GROUND = set("api keys faults errors user_code display tagged lanes row_order allocator _version".split())
+GROUND = set("api keys faults errors user_code display tagged typed lanes row_order allocator _version".split())
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
 """Names that the backends of one port share."""

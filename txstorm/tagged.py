@@ -17,6 +17,7 @@ from typing import Any
 from txstorm.errors import EmitError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def check_aware(value: datetime | None, name: str) -> None:
@@ -24,6 +25,11 @@ def check_aware(value: datetime | None, name: str) -> None:
     if value is not None and value.tzinfo is None:
         msg = f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one"
         raise EmitError(msg)
+
+
+def no_time(value: Any, name: str) -> EmitError:
+    """Return the error for a time or date that Python does not have, or has only in another zone than UTC."""
+    return EmitError(f"field {name!r}: {value} is out of the years 1 to 9999 in UTC, the times that can be sent")
 
 
 def text_of(value: Any, name: str) -> str:
@@ -57,6 +63,8 @@ def tag(value: Any, name: str) -> Any:
 
 def _micros(value: datetime, name: str) -> int:
     check_aware(value, name)
+    if not _FIRST <= value <= _LAST:
+        raise no_time(value, name)
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 

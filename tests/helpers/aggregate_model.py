@@ -16,6 +16,7 @@ class AggregateRules:
     lag: int = 0
     inputs: int = 1
     processing_time: bool = False
+    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class AggregateModel:
     newest: dict = field(default_factory=dict)
     windows: dict = field(default_factory=dict)
     sessions: list = field(default_factory=list)
+    without: int = 0
 
     def transaction(self, txid, stamp, rows, end=False):
         """Return late rows, retracted results, and emitted results, of rows (key, time, id, value, input)."""
@@ -51,6 +53,7 @@ class AggregateModel:
             elif len(self.newest) == rules.inputs:
                 reached = min(self.newest.values()) - rules.lag
                 self.w = reached if before is None else max(before, reached)
+        self.without = 0
         tuples = [Row(key, time, (txid, i), id, value, number) for i, (key, time, id, value, number) in enumerate(rows)]
         return (self._sessions if rules.gap else self._slides)(tuples, before)
 
@@ -72,7 +75,7 @@ class AggregateModel:
             (k, e) for k, e in self.windows if self.w is not None and (before is None or before < e) and e <= self.w
         }
         new = {(k, e): result(self.windows[k, e], e - rules.length, e) for k, e in again | fired}
-        return late, *differing(old, new)
+        return late, *self._differing(old, new)
 
     def _sessions(self, tuples, before):
         rules, w = self.rules, self.w
@@ -98,15 +101,20 @@ class AggregateModel:
                 old |= {(key, part[2]): result(part[3], part[1], part[2]) for part in parts if part[2] <= before}
             if w is not None and end <= w and (fresh or before is None or before < end):
                 new[key, end] = result(content, start, end)
-        return late, *differing(old, new)
+        return late, *self._differing(old, new)
+
+    def _differing(self, old, new):
+        self.without = sum(not in_range(one) for one in new.values())
+        old, new = ({place: one for place, one in some.items() if in_range(one)} for some in (old, new))
+        same = {place for place in old if place in new and old[place] == new[place]}
+        by_end = lambda place: (place[1], place[0])  # noqa: E731
+        return tuple(
+            [(place[0], *some[place]) for place in sorted(some, key=by_end) if place not in same] for some in (old, new)
+        )
 
 
-def differing(old, new):
-    same = {place for place in old if place in new and old[place] == new[place]}
-    by_end = lambda place: (place[1], place[0])  # noqa: E731
-    return tuple(
-        [(place[0], *some[place]) for place in sorted(some, key=by_end) if place not in same] for some in (old, new)
-    )
+def in_range(one):
+    return one[3] is None or -(1 << 63) <= one[3] < 1 << 63
 
 
 def result(content, start, end):

@@ -397,6 +397,23 @@ def test_only_the_undecodable_record_becomes_a_dead_letter(kafka_broker: Kafka, 
     assert "offset 1" in letter["message"]
 
 
+@pytest.mark.parametrize("spout", [TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout])
+def test_a_record_whose_time_python_does_not_have_is_left_out_alone(kafka_broker: Kafka, spout, tmp_path):
+    """Times in micro- or nanoseconds in place of milliseconds."""
+    topic, now = kafka_broker.make_topic(message_timestamp_after_max_ms=str((1 << 63) - 1)), int(time.time() * 1000)
+    kafka_broker.produce(topic, ["good", "micros", "nanos", "good too"], times=[now, now * 1000, now * 1_000_000, now])
+    topology = keeping(spout_of(kafka_broker, topic, spout, fields=(*FIELDS, "timestamp")), on_error="dead_letter")
+    handle = ended(topology, tmp_path / "data")
+    kafka_broker.produce(topic, ["later"], times=[now])
+    handle = ended(topology, tmp_path / "data")
+    assert [row["value"] for row in rows(tmp_path / "data")] == ["good", "good too", "later"]
+    letters = handle.dead_letters().to_pylist()
+    assert [json.loads(one["record"])["offset"] for one in letters] == [1, 2]
+    assert f"offset 1: its timestamp, {now * 1000} ms, is a time out of the years 1 to 9999" in letters[0]["message"]
+    with pytest.raises(SpoutError, match=rf"{topic}/0, offset 1: its timestamp"):
+        ended(keeping(spout_of(kafka_broker, topic, spout, fields=(*FIELDS, "timestamp"))), tmp_path / "more")
+
+
 # --- consumer groups, and connection errors ---------------------------------------------------------------------------
 
 

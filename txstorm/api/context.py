@@ -176,6 +176,7 @@ class TaskContext:
         alarm: receives the times passed to `wake_at`; None unless this is a committer with timers.
         report: receives the progress of a windowed component's task; None outside the commit phase.
         subscribed: the streams of the component that are read; None: all may be.
+        divert: makes a result that is left out a dead letter, if the policy says so; returns whether it does.
     """
 
     topology: str
@@ -192,6 +193,7 @@ class TaskContext:
     alarm: Callable[[int], None] | None = field(default=None, repr=False)
     report: Callable[[WindowProgress], None] | None = field(default=None, repr=False)
     subscribed: frozenset[str] | None = field(default=None, repr=False)
+    divert: Callable[[BaseException, Any], bool] | None = field(default=None, repr=False)
 
     @property
     def now(self) -> datetime:
@@ -252,6 +254,14 @@ class TaskContext:
         else:
             msg = f"{self.component}: wake_at takes an aware datetime or microseconds since 1970, got {when!r}"
             raise InputError(msg)
+
+    def leave_out(self, error: BaseException, record: Any) -> None:
+        """Leave out one result of this committer, described by `record` (JSON values), because of `error`.
+
+        Raises `error`, unless the retry policy makes a dead letter of it: then all other results are committed.
+        """
+        if self.divert is None or not self.divert(error, record):
+            raise error
 
     def random(self) -> random.Random:
         """Return a random generator seeded with topology, component, task and txid: replays draw the same numbers."""

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.errors import EmitError
-from txstorm.tagged import check_aware, text_of, value_of
+from txstorm.tagged import check_aware, no_time, text_of, value_of
+from txstorm.typed import NO_TIME, rows_out_of_range, text_at
 
 _TAGGED = {b"txstorm": b"tagged-json"}
 _PLAIN: dict[type, pa.DataType] = {
@@ -67,12 +68,15 @@ def _plain_column(name: str, values: list[Any], kind: type) -> pa.Array | None:
         for value in values:
             check_aware(value, name)
     try:
-        return pa.array(values, wanted)
+        column = pa.array(values, wanted)
     except OverflowError:
         return None
     except UnicodeEncodeError as error:
         msg = f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead"
         raise EmitError(msg) from None
+    for row in rows_out_of_range(column):
+        raise no_time(values[row], name)
+    return column
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -134,6 +138,10 @@ def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.Record
     for field in batch.schema:
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             msg = f"{where}: column {field.name!r} is a timestamp without time zone; times are UTC: cast it"
+            raise EmitError(msg)
+    for name, column in zip(names, batch.columns, strict=True):
+        for row in rows_out_of_range(column):
+            msg = f"{where}: column {name!r}, row {row}: {text_at(column, row)} is {NO_TIME}"
             raise EmitError(msg)
     chosen = batch if names == list(fields) else batch.select(list(fields))
     return chosen.to_batches() if isinstance(chosen, pa.Table) else [chosen]

@@ -22,6 +22,7 @@ from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Mask, Numbers, Rows
 from txstorm.joins.side import Side
 from txstorm.keys import groups_of, hash_rows, key_group, plain_number
 from txstorm.tagged import text_of, value_of
+from txstorm.typed import Misfit, column_of, converted
 from txstorm.windows.aggregates.groups import numbered, whole
 from txstorm.windows.intake import Chunk
 from txstorm.windows.rules.event_time import UNITS
@@ -177,7 +178,7 @@ class SideForm:
     def _typed(self, values: pa.Array | list[Any], field: str, kind: pa.DataType) -> pa.Array:
         try:
             return typed(values, kind)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        except Misfit as error:
             msg = (
                 f"{self.side!r}: field {field!r} does not fit the type {kind} that columns declares ({error}); "
                 "declare a type that holds all its values, or leave the field out of columns"
@@ -332,33 +333,8 @@ def _may_be_tagged(value: str) -> bool:
 
 
 def typed(values: pa.Array | Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return values as a column of a declared type; raise `TypeError` for values of another kind."""
-    if not isinstance(values, pa.Array):
-        return pa.array(values, kind)
-    given = values.type
-    if given == kind or pa.types.is_null(given):
-        return values.cast(kind)
-    families = (
-        (pa.types.is_integer, pa.types.is_integer),
-        (lambda one: pa.types.is_floating(one) or pa.types.is_integer(one), pa.types.is_floating),
-        (_is_text, _is_text),
-        (pa.types.is_timestamp, pa.types.is_timestamp),
-        (pa.types.is_decimal, pa.types.is_decimal),
-        (_is_binary, _is_binary),
-        (pa.types.is_date, pa.types.is_date),
-    )
-    if any(source(given) and target(kind) for source, target in families):
-        return values.cast(kind)
-    msg = f"expected {kind}, got {given}"
-    raise TypeError(msg)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    """Return values as a column of a declared type; raise `Misfit` for one that does not fit."""
+    return converted(values, kind) if isinstance(values, pa.Array) else column_of(values, kind)
 
 
 def _instants(values: pa.Array | list[Any], size: int) -> pa.Array:

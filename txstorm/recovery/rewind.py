@@ -40,6 +40,7 @@ from txstorm.storage.tables.identity import TableRef, TopologyIdentity, is_merge
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RESTORED, TRIES, TransactionalTable
+from txstorm.typed import restored
 
 
 def plan_table(
@@ -146,7 +147,7 @@ class _Files:
         with _Reading(self._table, path):
             schema = self._table.handle.schema
             kept = self._file(path).read().filter(pc.field(TXID.name) <= txid)
-            return kept.select(schema.names).cast(schema)
+            return restored(kept.select(schema.names), schema)
 
     def _file(self, path: str) -> pq.ParquetFile:
         file = self._table.path / path

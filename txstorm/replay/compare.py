@@ -14,6 +14,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow
 from txstorm.results.read import json_value
 from txstorm.storage.rows.schema import EVICTED, EVICTED_ALL, KEY_GROUP, OP, PREV, REMOVED, TXID
+from txstorm.typed import restored
 
 KEPT = 1000
 """Maximum number of differing rows of a table that a verdict contains; all are counted."""
@@ -179,7 +180,7 @@ def _same(committed: pa.Table | None, replayed: pa.Table | None) -> bool:
     if not set(names) <= set(replayed.column_names):
         return False
     try:
-        return bool(committed.select(names).equals(replayed.select(names).cast(committed.select(names).schema)))
+        return bool(committed.select(names).equals(restored(replayed.select(names), committed.select(names).schema)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return False
 

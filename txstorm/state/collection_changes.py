@@ -25,6 +25,7 @@ from txstorm.storage.rows.schema import (
     TXID,
     UPDATED,
 )
+from txstorm.typed import restored
 
 
 def combined(txid: int, parts: Sequence[PublishedRows], known: int, bound: int) -> PublishedRows | None:
@@ -82,7 +83,7 @@ class ChangeRows:
             coded = [(op, block, owners.numbers_of(block.keys)[block.owner_numbers]) for op, block in parts]
             made = [self._part(txid, op, block.rows, owners, codes) for op, block, codes in coded]
             tables.append(_arranged(np.concatenate([codes for *_, codes in coded]), pa.concat_tables(made)))
-        return pa.concat_tables(tables).select(self._schema.names).cast(self._schema)
+        return restored(pa.concat_tables(tables).select(self._schema.names), self._schema)
 
     def _part(self, txid: int, op: str, block: Found, owners: Owners, codes: Numbers) -> pa.Table:
         """Return the change rows of the rows of `block`; `codes`: the number of each row's collection in `owners`."""
@@ -115,7 +116,7 @@ class ChangeRows:
         return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _orders(self, orders: Numbers) -> pa.Array:
-        return pa.array(orders).cast(self._order.field.type)
+        return restored(pa.array(orders), self._order.field.type)
 
 
 def joined_blocks(blocks: Sequence[SortedRows | None]) -> SortedRows | None:

@@ -28,7 +28,7 @@ from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
 from txstorm.state.unpublished import UnpublishedState, written_twice
-from txstorm.storage.rows.columns import Column, python_values, shown
+from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, words
 from txstorm.storage.rows.forms import Key, KeyForm, Value
 from txstorm.storage.rows.schema import (
@@ -39,6 +39,7 @@ from txstorm.storage.rows.schema import (
     changes_schema,
     order_field,
 )
+from txstorm.typed import python_values, restored, shown
 
 A = TypeVar("A")
 
@@ -562,7 +563,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         return rows.taken(pc.greater(rows.values[-1], over).to_numpy(zero_copy_only=False))
 
     def _orders(self, orders: Numbers) -> pa.Array:
-        return pa.array(orders).cast(self.order.field.type)
+        return restored(pa.array(orders), self.order.field.type)
 
 
 def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:

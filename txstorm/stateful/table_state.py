@@ -10,8 +10,8 @@ from txstorm.api.external import KeyValueState
 from txstorm.api.state import KeyedState, StateHandle
 from txstorm.errors import StateError
 from txstorm.stateful.key_values import Form
-from txstorm.storage.rows.columns import shown
 from txstorm.tagged import text_of, value_of
+from txstorm.typed import shown
 
 TASK, KEY, VALUE = "task", "key", "value"
 _ABSENT = object()

@@ -15,6 +15,7 @@ from txstorm.api.state import CollectionHandle, CollectionState, arrow_type
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of, value_of
+from txstorm.typed import Misfit, column_of, converted
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import StoredInputs
@@ -83,8 +84,9 @@ class TupleBuffer:
                 yield name, pa.nulls(len(chunk), kind)
                 continue
             try:
-                given = pa.array(lists[name], kind) if name in lists else chunk.values.column(name).cast(kind)  # type: ignore[union-attr]
-            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                column = None if name in lists else chunk.values.column(name)  # type: ignore[union-attr]
+                given = column_of(lists[name], kind) if column is None else converted(column, kind)
+            except Misfit as error:
                 msg = (
                     f"{self._plan.id}: field {name!r} of a tuple does not fit the type {kind} that with_columns "
                     f"declares ({error}); declare a type that holds all its values, or leave with_columns out"

@@ -4,6 +4,48 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "decimals_wrap_when_they_are_rescaled",
+        "_check_narrowed",
+        "digits < given.precision - given.scale",
+        "False",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "times_that_python_does_not_have_are_stored",
+        "_in_range",
+        "ends['min'] < bounds[0] or ends['max'] > bounds[1]",
+        "False",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "times_in_lists_are_not_looked_at",
+        "_has_times",
+        "return any(_has_times(kind.field(i).type) for i in range(kind.num_fields))",
+        "return False",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "floats_become_infinite_when_they_are_narrowed",
+        "_check_narrowed",
+        "kind.bit_width < given.bit_width",
+        "False",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "decimals_in_texts_wrap",
+        "decimals_of",
+        "pc.all(pc.match_substring_regex(texts, plain)).as_py() is not False",
+        "True",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "one_value_of_another_type_is_cast",
+        "fits",
+        "return (one, other) in _WIDENED",
+        "return True",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
         "minus_zero_is_another_key",
         "plain_decimal",
         "if not kept: return Decimal(0)",

@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "rows_with_times_that_python_does_not_have_are_emitted",
+        "_is_suspect",
+        "any(rows_out_of_range(column) for column in rows.columns)",
+        "False",
+        "tests/recovery/failures/test_refused_records.py",
+    ),
+    Mutant(
         "metadata_is_handed_out_live",
         "_meta",
         "copied(document['meta'])",

@@ -4,6 +4,63 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "sums_of_decimals_wrap",
+        "sum_may_overflow",
+        "pa.types.is_floating(kind)",
+        "pa.types.is_floating(kind) or pa.types.is_decimal(kind)",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "a_sum_loses_its_rest",
+        "Cells._with_rest",
+        "not rows",
+        "True",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "a_sum_out_of_range_is_emitted",
+        "Cells.out_of_range",
+        "found.setdefault(row, one.name)",
+        "pass",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "a_mean_loses_its_rest",
+        "Cells.results",
+        "one.way == 'mean'",
+        "False",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "ints_beyond_floats_lose_digits_in_a_mean",
+        "Aggregate.rest_of_rows",
+        "self.way != 'mean' or not pa.types.is_integer(column.type)",
+        "True",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "parts_of_the_sum_of_a_session_are_not_live",
+        "OpenSessions._live",
+        "alive = alive[np.maximum.accumulate("
+        "np.where(integers(rows.column(TUPLES)) > 0, np.arange(rows.num_rows), 0))]",
+        "pass",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "parts_of_a_sum_are_late_tuples",
+        "AggregateCommitter._report",
+        "np.flatnonzero(here[: len(one.chunk)])",
+        "np.flatnonzero(here)",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
+        "a_result_that_is_left_out_takes_all_along",
+        "TaskContext.leave_out",
+        "self.divert is None or not self.divert(error, record)",
+        "True",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
         "lateness_by_the_watermark_of_the_batch",
         "WindowCommitter._rows",
         "late(times, moment.passed, plan.form)",

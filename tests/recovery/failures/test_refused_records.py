@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,28 @@ def test_rows_of_parquet_with_values_that_python_cannot_have(tmp_path):
         (1, "n=1, s=b'\\xff', at=1970-01-01T00:00:00.000002+00:00"),
         (2, f"n=2, s='c', at={1 << 62}"),
     ]
+
+
+def test_times_in_lists_of_parquet_that_python_cannot_have(tmp_path):
+    lists = pa.array([[1], [2, 1 << 62], None]).cast(pa.list_(pa.timestamp("us", "UTC")))
+    pq.write_table(pa.table({"n": [0, 1, 2], "at": lists}), tmp_path / "a.parquet")
+    columns = {"n": int, "at": pa.list_(pa.timestamp("us", "UTC"))}
+    handle = kept(FileSpout(tmp_path / "a.parquet"), tmp_path / "data", columns)
+    assert rows(handle, "n") == [(0,), (2,)]
+    [(record, message)] = refused(handle)
+    assert record["row"] == 1
+    assert "column 'at': a time out of the years 1 to 9999" in message
+
+
+def test_decimals_of_csv_are_those_of_the_text_or_refused(tmp_path):
+    texts = ["1.5", "1e30", "100000000000000000000", "9" * 20, "1e19", "1e-19", "-1E+30", " 2 ", "", "1e999999999"]
+    (tmp_path / "a.csv").write_text("\n".join(["n,d", *(f"{n},{text}" for n, text in enumerate(texts)), ""]))
+    spout = FileSpout(tmp_path / "a.csv", types={"n": int, "d": Decimal})
+    handle = kept(spout, tmp_path / "data", {"n": int, "d": Decimal})
+    good = [(0, Decimal("1.5")), (3, Decimal("9" * 20)), (4, Decimal("1e19")), (7, Decimal(2)), (8, None)]
+    assert rows(handle, "n", "d") == good
+    assert sorted(one["line"] - 2 for one, _ in refused(handle)) == [1, 2, 5, 6, 9]
+    assert all("column 'd': expected a value that fits decimal128(38, 18), got " in why for _, why in refused(handle))
 
 
 class Thing:

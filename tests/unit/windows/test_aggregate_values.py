@@ -1,5 +1,6 @@
 """Values of window aggregates: types, nulls, NaN, ties, sums beyond 64 bits, and sessions of many keys at once."""
 
+import json
 import os
 import random
 from datetime import UTC, date, datetime, timedelta
@@ -11,6 +12,7 @@ import pytest
 
 from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.errors import TopologyFailed
+from txstorm.results.snapshot import snapshot
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
@@ -40,9 +42,10 @@ def counts(key="k", *, timed=True, **options):
     return bolt.with_timestamp_field("ts") if timed else bolt
 
 
-def driver_of(bolt, fields=("k", "ts"), **options):
+def driver_of(bolt, fields=("k", "ts"), settings=None, **options):
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": fields}))
     builder.set_bolt("w", bolt).fields_grouping("feed", "s1", ["k"])
+    builder.set_settings({"retry_backoff": 0, **(settings or {})})
     return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH), **options)
 
 
@@ -101,12 +104,79 @@ def test_ints_are_summed_beyond_what_floats_can_hold():
     assert aggregated(rows, total=("v", "sum")) == {"a": ((1 << 53) + 2,)}
 
 
+MOST = (1 << 63) - 1
+EXACT_SUMS = {
+    "an int in between beyond 64 bits": (int, [MOST, 1, -5, MOST, -MOST], "sum", MOST - 4),
+    "a decimal in between beyond 38 digits": (
+        Decimal,
+        [Decimal("9e19")] * 3 + [Decimal("-9e19")] * 2,
+        "sum",
+        Decimal("9e19"),
+    ),
+    "small ints": (pa.int8(), [100, 100, -100, 27], "sum", 127),
+    "mean of whole floats": (float, [2.0**53, 1.0, 1.0], "mean", ((1 << 53) + 2) / 3),
+    "mean of a sum that is no float": (float, [2.0**53 - 1, 1.0, 1.0], "mean", 3002399751580331.0),
+    "mean of ints that are no floats": (int, [(1 << 53) + 1] * 3 + [None, 1], "mean", 6755399441055745.0),
+    "mean of ints beyond 64 bits": (int, [MOST, MOST, 3], "mean", (2 * MOST + 3) / 3),
+}
+
+
+@pytest.mark.parametrize("form", ["one batch", "batch by batch", "sessions"])
+@pytest.mark.parametrize("name", EXACT_SUMS)
+def test_sums_and_means_are_exact_while_their_window_is_open(name, form):
+    kind, values, way, expected = EXACT_SUMS[name]
+    bolt = WindowAggregate(
+        "k", table="r", ttl=timedelta(days=1), a=({"v": kind}, way), n="count", m=({"v": kind}, "max")
+    )
+    bolt.with_timestamp_field("ts")
+    bolt = bolt.with_session_window(Duration(10)) if form == "sessions" else bolt.with_tumbling_window(Duration(100))
+    rows = [("a", value, 10 + number) for number, value in enumerate(values)]
+    for order in (rows, rows[::-1]):
+        with driver_of(bolt, ("k", "v", "ts")) as driver:
+            for batch in [order] if form == "one batch" else [[row] for row in order]:
+                driver.commit(driver.feed({"s1": batch}))
+            driver.commit(driver.end_of_input())
+            most = max(value for value in values if value is not None)
+            assert [(a, n, m) for _, _, _, a, n, m in driver.emitted("w")] == [(expected, len(values), most)]
+
+
+def test_a_late_tuple_whose_value_is_no_float_is_one_late_tuple():
+    bolt = WindowAggregate("k", table="r", ttl=WEEK, a=({"v": int}, "mean"))
+    bolt.with_timestamp_field("ts").with_tumbling_window(Duration(10)).with_late_tuple_stream("late")
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        for rows in ([("a", 1, 55)], [("a", (1 << 60) + 1, 1), ("a", (1 << 60) + 1, 56)]):
+            driver.commit(driver.feed({"s1": rows}))
+        assert [one[1] for one in driver.emitted("w", stream="late")] == [(1 << 60) + 1]
+
+
+@pytest.mark.parametrize("form", ["sliding", "sessions"])
+def test_a_sum_out_of_range_is_left_out_alone(form):
+    bolt = WindowAggregate("k", table="r", ttl=timedelta(days=1), a=({"v": Decimal}, "sum"), n="count")
+    bolt.with_timestamp_field("ts")
+    bolt = bolt.with_session_window(Duration(3)) if form == "sessions" else bolt.with_tumbling_window(Duration(10))
+    rows = [[("a", Decimal("9e19"), 1), ("b", Decimal(1), 1)], [("a", Decimal("9e19"), 2), ("b", Decimal(2), 12)]]
+    with driver_of(bolt, ("k", "v", "ts"), settings={"on_error": "dead_letter"}) as driver:
+        for batch in rows:
+            driver.commit(driver.feed({"s1": batch}))
+        driver.commit(driver.end_of_input())
+        assert sorted((key, a) for key, _, _, a, _ in driver.emitted("w")) == [("b", 1), ("b", 2)]
+        (letter,) = snapshot(driver.data_dir).dead_letters().to_pylist()
+        assert (letter["component"], letter["what"]) == ("w", "record")
+        assert json.loads(letter["record"])["key"] == '["a"]'
+        assert "'a' of the key {'k': 'a'}" in letter["message"]
+        assert "the sum exceeds decimal128(38, 18)" in letter["message"]
+
+
 @pytest.mark.parametrize(
     ("value", "aggregate", "message"),
     [
-        (1 << 62, ("v", "sum"), "exceeds 64 bits; declare the field as Decimal or float"),
+        (1 << 62, ("v", "sum"), "the sum exceeds int64; declare the field with a type that holds it"),
         (1.5, ("v", "sum"), r"field 'v' has values of type double, .* takes it as int64.*'v': float"),
-        ((1 << 60) + 1, ("v", "argmax", "v"), "a value of field 'v' does not fit its type double"),
+        (
+            (1 << 60) + 1,
+            ("v", "argmax", "v"),
+            "a value of field 'v' does not fit its type: expected values that fit double",
+        ),
     ],
     ids=["a sum beyond 64 bits", "another type", "an int that no float can hold"],
 )
@@ -153,7 +223,7 @@ def test_windows_that_fire_together_are_those_that_fire_one_by_one(seed):
     rows = int(draw.integers(1, 80))
     times = draw.integers(0, 40, rows)
     batch = pa.table({"k": draw.integers(0, 4, rows), "v": draw.integers(-9, 9, rows)})
-    table = cells.of_batch(batch, times, "here").append_column(PANE, pa.array(panes.of(times)))
+    table = cells.of_batch(batch, times, "here")[0].append_column(PANE, pa.array(panes.of(times)))
     low, high = (int(end) for end in np.sort(draw.integers(0, 30, 2)) // panes.step * panes.step)
     columns = [WINDOW_END, "k", *(name for name in cells.columns if name != "k")]
     together = panes.windows(cells, table, low, high).select(columns).to_pylist()
@@ -296,7 +366,7 @@ def test_sessions_of_many_keys_are_those_of_a_loop(part):
             "k": pa.array(keys, pa.string()), TUPLES: pa.array([1] * len(rows), pa.int64()),
         })  # fmt: skip
         sessions = Sessions.of(cells, table)
-        found = sessions.table(cells).select(["k", WINDOW_START, WINDOW_END, TUPLES])
+        found = sessions.table(cells)[0].select(["k", WINDOW_START, WINDOW_END, TUPLES])
         assert sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected, f"SEED={seed}"
 
 

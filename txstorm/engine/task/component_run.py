@@ -115,6 +115,7 @@ class ComponentRun:
             alarm=phase.timers.append if commits and self.spec.timers else None,
             report=self._report if commits else None,
             subscribed=read,
+            divert=phase.diversion.records(self) if commits and phase.diversion is not None else None,
         )
 
     def _report(self, progress: WindowProgress) -> None:

@@ -150,8 +150,8 @@ class DeadLetterRun:
             arrivals = [arrival for arrival in kept if arrival.batch.num_rows]
             before = len(self.letters)
 
-    def spout(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
-        """Return the callback that turns a record refused by a spout's collector into a dead letter."""
+    def records(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
+        """Return the callback that turns a record of a spout, or a result of a committer, into a dead letter."""
 
         def divert(error: BaseException, record: Any) -> bool:
             if not self.takes(error):

@@ -202,7 +202,7 @@ class TxidRun(PhaseRun):
         collector = run.collector()
         letters = len(diversion.letters) if diversion else 0
         if diversion:
-            collector.divert = diversion.spout(run)
+            collector.divert = diversion.records(run)
         try:
             self.parts = self._task.emit_spout(run, collector)
             emitted = collector.take()

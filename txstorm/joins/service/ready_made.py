@@ -23,6 +23,7 @@ from txstorm.sinks.delta import DeltaSink
 from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
+from txstorm.typed import converted
 from txstorm.windows.rules.forms import Duration
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -164,9 +165,8 @@ class JsonFields(BasicBolt):
             msg = f"{expected}, got {broken[0]!r}"  # Arrow would cut the fraction off
             raise ValueError(msg)
         try:
-            if kind is datetime:
-                return pa.array(values, pa.string()).cast(_TIME)
-            return pa.array(values, _ARROW[kind])
+            column = pa.array(values, pa.string()).cast(_TIME) if kind is datetime else pa.array(values, _ARROW[kind])
+            return converted(column, column.type)
         except (ValueError, OverflowError) as error:
             msg = f"{expected}: {error}"
             raise ValueError(msg) from None

@@ -15,6 +15,7 @@ import pyarrow.csv as pa_csv
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
 from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, shown, without_blanks
+from txstorm.typed import Misfit, decimals_of
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,18 @@ class CsvFormat(SkippingBlanks):
         if len(table) != rows:
             why = f"expected {rows} records, parsed {len(table)}: a lone carriage return in a value is not quoted"
             raise Undecodable(f"{why}: {shown(data)}", "quote the value")
-        collector.emit_batch(table)
+        collector.emit_batch(self._with_decimals(table, data))
+
+    def _with_decimals(self, table: pa.Table, data: bytes) -> pa.Table:
+        for number, name in enumerate(table.column_names):
+            if pa.types.is_decimal(kind := self.types.get(name, pa.string())):
+                try:
+                    column = decimals_of(table.column(number), kind)
+                except Misfit as error:
+                    why = f"column {name!r}: {error}: {shown(data)}"
+                    raise Undecodable(why, "correct the file or the types") from None
+                table = table.set_column(number, name, column)
+        return table
 
     def _is_open(self, data: bytes) -> bool:
         """Return whether a quote in the last line of `data` stays open: Arrow would parse the rest as its value."""
@@ -128,6 +140,7 @@ class CsvFormat(SkippingBlanks):
 
     def _options(self, size: int) -> Iterable[Any]:
         types = {name: self.types.get(name, pa.string()) for name in self.columns}
+        types = {name: pa.string() if pa.types.is_decimal(kind) else kind for name, kind in types.items()}
         return (
             pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
             pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),

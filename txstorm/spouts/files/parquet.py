@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.api.output import Collector
@@ -18,6 +17,7 @@ from txstorm.errors import SpoutError
 from txstorm.spouts.files.lines import KEPT, LEAVE_OUT, SHOWN, read_range
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
+from txstorm.typed import NO_TIME, rows_out_of_range
 
 
 @dataclass(frozen=True)
@@ -154,23 +154,15 @@ def _is_suspect(rows: pa.Table) -> bool:
         rows.validate(full=True)
     except pa.ArrowInvalid:
         return True
-    return any(pa.types.is_temporal(column.type) and _is_far(column) for column in rows.columns)
-
-
-def _is_far(column: pa.ChunkedArray) -> bool:
-    try:
-        pc.min_max(column).as_py()
-    except pa.ArrowNotImplementedError:  # durations
-        return bool(_fault(pa.table([column], ["column"])))
-    except (ValueError, OverflowError):
-        return True
-    return False
+    return any(rows_out_of_range(column) for column in rows.columns)
 
 
 def _fault(rows: pa.Table) -> str:
     """Return the reason why Python cannot represent these rows; empty if it can."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
+            if rows_out_of_range(column):
+                return f"column {name!r}: {NO_TIME}"
             column.to_pylist()
         except (ValueError, OverflowError, pa.ArrowException) as error:
             return f"column {name!r}: {type(error).__name__}: {error}"

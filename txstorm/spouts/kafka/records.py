@@ -16,6 +16,7 @@ from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
 from txstorm.errors import SpoutError
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import named
+from txstorm.typed import FIRST_MICROS, LAST_MICROS, NO_TIME
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
@@ -124,6 +125,8 @@ class _Piece:
             for row, why in decoded.bad.items():
                 bad.setdefault(row, f"its {name} cannot be decoded: {why}")
             return decoded.column
+        if name == "timestamp":
+            return self._timestamp_column(bad)
         return getattr(self, f"_{name}_column")()
 
     def _topic_column(self) -> pa.Array:
@@ -135,8 +138,12 @@ class _Piece:
     def _offset_column(self) -> pa.Array:
         return pa.array(self.offsets)
 
-    def _timestamp_column(self) -> pa.Array:
+    def _timestamp_column(self, bad: dict[int, str]) -> pa.Array:
         times = [_micros(message) for message in self._messages]
+        for row, time in enumerate(times):
+            if time is not None and not FIRST_MICROS <= time <= LAST_MICROS:
+                bad.setdefault(row, f"its timestamp, {time // 1000} ms, is {NO_TIME}")
+                times[row] = None
         return pa.array(times, pa.int64()).cast(TIME)
 
     def _headers_column(self) -> pa.Array:

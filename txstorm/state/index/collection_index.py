@@ -25,6 +25,7 @@ from txstorm.state.index.sorted_rows import Arrays, SortedRows, few
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, split_changes, whole, words
 from txstorm.storage.rows.forms import KeyForm, ValueForm
 from txstorm.storage.rows.schema import OP, PLACE, REMOVED, TXID
+from txstorm.typed import restored
 
 A = TypeVar("A")
 MEMORY = 256 << 20
@@ -79,13 +80,13 @@ class RowForm:
     def block(self, table: pa.Table) -> SortedRows:
         """Convert the rows of a table with key and value columns to a block."""
         keys, orders, numbers = self._keys(table)
-        values = [whole(table[column.name]).cast(column.field.type) for column in self.values.stored]
+        values = [restored(whole(table[column.name]), column.field.type) for column in self.values.stored]
         return SortedRows.of(keys, orders, numbers, values)
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Convert the key and value columns of a table to the types of the state."""
         fields = [column.field for column in (*self.keys.columns, *self.values.stored)]
-        return pa.table([table[one.name].cast(one.type) for one in fields], names=[one.name for one in fields])
+        return pa.table([restored(table[one.name], one.type) for one in fields], names=[one.name for one in fields])
 
     def changes(self, table: pa.Table) -> PublishedRows:
         """Convert change rows, or rows of a state table, to blocks."""
@@ -102,7 +103,7 @@ class RowForm:
         )
 
     def _keys(self, table: pa.Table) -> tuple[Arrays, Numbers, Numbers]:
-        columns = [whole(table[column.name]).cast(column.field.type) for column in self.keys.columns]
+        columns = [restored(whole(table[column.name]), column.field.type) for column in self.keys.columns]
         return columns[: self.owners], words(columns[-PLACE]), words(columns[-1])
 
     def _without_values(self, table: pa.Table) -> SortedRows:

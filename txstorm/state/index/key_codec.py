@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.keys import canonical, hash_rows, key_groups
-from txstorm.storage.rows.columns import python_values
+from txstorm.typed import python_values
 
 NOTHING = pa.scalar(b"", pa.binary())
 _NULL_KEY = pa.scalar(canonical([None]), pa.binary())

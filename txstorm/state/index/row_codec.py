@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import KeyedState
 from txstorm.state.index.key_codec import NOTHING, PackedKeys, binary, key_bytes, packed_keys
-from txstorm.storage.rows.columns import python_values
 from txstorm.storage.rows.forms import KeyForm, Value, ValueForm
 from txstorm.storage.rows.update_rules import Stored
+from txstorm.typed import python_values, restored
 
 FORMAT = 1
 
@@ -85,10 +85,10 @@ class RowCodec:
     ) -> tuple[list[pa.Array], npt.NDArray[Any], list[pa.Array], npt.NDArray[np.bool_]]:
         """Return key columns, txids, current and previous values, and a mask of rows without a previous value."""
         batch = table.combine_chunks()
-        keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
-        values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.stored]
+        keys = [restored(_array(batch[column.name]), column.field.type) for column in self._keys.columns]
+        values = [restored(_array(batch[column.name]), column.field.type) for column in self._values.stored]
         struct = _array(batch["_prev"])
-        before = [pc.struct_field(struct, [struct.type.get_field_index(column.name)]).cast(column.field.type)
+        before = [restored(pc.struct_field(struct, [struct.type.get_field_index(column.name)]), column.field.type)
                   for column in self._values.stored]  # fmt: skip
         return keys, np.asarray(batch["_txid"]), [*values, *before], np.asarray(struct.is_null())
 

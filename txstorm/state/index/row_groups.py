@@ -30,6 +30,7 @@ from txstorm.storage.rows.eviction import limit_of, words
 from txstorm.storage.rows.schema import KEY_GROUP, OP, PLACE, REMOVED, SEQUENCE, TXID, UPDATED
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
+from txstorm.typed import restored
 
 SMALL = 1 << 12
 """Number of rows below which row groups are read together with others."""
@@ -176,7 +177,7 @@ class TableFiles:
                 self._special[at] = rows.filter(pc.not_equal(rows[OP.name], UPDATED))
         self._special = {at: rows for at, rows in self._special.items() if at in mixed}
         schema = pa.schema([self._changes.handle.schema.field(name) for name in names])
-        parts = [rows.filter(pc.greater(rows[TXID.name], as_of)).cast(schema) for rows in self._special.values()]
+        parts = [restored(rows.filter(pc.greater(rows[TXID.name], as_of)), schema) for rows in self._special.values()]
         return pa.concat_tables([schema.empty_table(), *parts])
 
     def _sources(self, groups: Sequence[RowGroup], as_of: int | None) -> Iterator[Source]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.storage.rows.schema import COUNT_BITS, EVICTED_ALL, OP, PLACE, REMOVED, SEQUENCE, TXID, UPDATED
+from txstorm.typed import restored
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -154,7 +155,7 @@ def remaining(rows: pa.Table, tombstones: pa.Table, bound: int, keys: Sequence[s
         rows = rows.filter(pa.array(words(rows[order]) >= bound))
     if not rows.num_rows or not tombstones.num_rows:
         return rows
-    columns = [whole(pa.chunked_array([*rows[name].chunks, *tombstones[name].cast(rows[name].type).chunks]))
+    columns = [whole(pa.chunked_array([*rows[name].chunks, *restored(tombstones[name], rows[name].type).chunks]))
                for name in owners]  # fmt: skip
     codes = row_codes(columns, rows.num_rows + tombstones.num_rows)
     cut = Tombstones(codes[rows.num_rows :], words(tombstones[order]), limit_of(words(tombstones[TXID.name])))

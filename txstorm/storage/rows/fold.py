@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txstorm.errors import StateError
-from txstorm.storage.rows.columns import Column, python_values
+from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
+from txstorm.typed import EXACT, python_values, sum_may_overflow
 
 HOW = ("sum", "count", "min", "max", "last")
 _SUMMABLE = (int, float, decimal.Decimal)
-# If the sum of absolute values, as floats, is below this, a 64-bit sum cannot overflow (Arrow overflows silently).
-_SAFE_SUM = float(1 << 62)
 # Older Arrow versions have no grouped minimum for these types.
 _WITHOUT_KERNEL = (str, bytes)
-_EXACT = decimal.Context(prec=76)
 _LIMITS = np.iinfo(np.int64)
 _STARTS = {"sum": 0, "min": _LIMITS.max, "max": _LIMITS.min}
 _UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
@@ -134,7 +131,7 @@ class _Way:
             return counts
         if self.how == "last":
             return python_values(values.take(pa.array(groups.last)))
-        if self.column.exact in _WITHOUT_KERNEL or (self.how == "sum" and self._may_overflow(values)):
+        if self.column.exact in _WITHOUT_KERNEL or (self.how == "sum" and sum_may_overflow(values)):
             lists = groups.aggregate(values, "list").to_pylist()
             present = ([value for value in of_group if value is not None] for of_group in lists)
             return [reduce(_COMBINE[self.how], values) if values else None for values in present]
@@ -142,15 +139,6 @@ class _Way:
             numbers = np.asarray(values.cast(pa.int64()))
             return groups.folded(_UFUNCS[self.how], numbers, _STARTS[self.how])
         return python_values(groups.aggregate(values, self.how))
-
-    def _may_overflow(self, values: pa.Array) -> bool:
-        """Whether a sum might overflow: Arrow wraps integers and decimals silently, so such sums use Python."""
-        kind = self.column.field.type
-        if pa.types.is_floating(kind):
-            return False
-        limit = 10.0 ** (kind.precision - kind.scale - 1) if pa.types.is_decimal(kind) else _SAFE_SUM
-        total = pc.sum(pc.abs(values.cast(pa.float64(), safe=False))).as_py()
-        return total is not None and total >= limit
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -179,7 +167,7 @@ def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 
 
 def _add(one: Any, other: Any) -> Any:
-    return _EXACT.add(one, other) if isinstance(one, decimal.Decimal) else one + other
+    return EXACT.add(one, other) if isinstance(one, decimal.Decimal) else one + other
 
 
 def _least(one: Any, other: Any) -> Any:

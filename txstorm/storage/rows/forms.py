@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.keys import key_groups
-from txstorm.storage.rows.columns import Column, python_values, shown
+from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.schema import KEY_GROUP, PLACE, PREV, STAMP, TXID, key_fields, value_fields
+from txstorm.typed import python_values, restored, shown
 
 Key = Any
 Value = tuple[Any, ...]
@@ -245,4 +246,4 @@ def _arrays(columns: Sequence[Column], values: Sequence[Any], made: Arrays) -> l
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else column.cast(kind)
+    return column if column.type == kind else restored(column, kind)

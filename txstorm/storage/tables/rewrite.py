@@ -26,6 +26,7 @@ from txstorm.storage.rows.schema import KEY_GROUP, OP, REMOVED, STAMP, TXID
 from txstorm.storage.rows.ttl import alive, ttl_of
 from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
+from txstorm.typed import restored
 
 Counts = npt.NDArray[np.int64]
 """Array with the number of rows in each key group."""
@@ -200,7 +201,7 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = 
 def _folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool) -> pa.Table:
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
-    rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
+    rows = pa.concat_tables([base, restored(later.select(base.schema.names), base.schema)])
     # Not from NumPy: a thread of Arrow may free the column as late as when the interpreter exits, and freeing memory of
     # Python aborts the process then.
     numbers = pc.cumulative_sum(pa.repeat(1, rows.num_rows), start=-1)

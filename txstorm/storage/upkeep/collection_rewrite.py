@@ -28,6 +28,7 @@ from txstorm.storage.rows.ttl import moment, ttl_of
 from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.tables.rewrite import folded
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
+from txstorm.typed import restored
 
 FILE_ROWS = 250_000
 """Number of rows of a new file; a file with fewer rows than half of it is small."""
@@ -184,7 +185,7 @@ class CollectionRewriting:
             added = batch.filter(pc.equal(batch[OP.name], UPDATED)).select(schema.names)
             if removals.bound > NO_BOUND:  # most rows of a state that keeps little: not held until a file is full
                 added = added.filter(pa.array(words(added[self._keys[-PLACE]]) >= removals.bound))
-            yield added.cast(schema)
+            yield restored(added, schema)
 
     def _write(self, rows: pa.Table) -> None:
         if not rows.num_rows:

@@ -19,12 +19,14 @@ from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.display import duration_text
+from txstorm.tagged import text_of
+from txstorm.typed import restored
 from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Mask, integers
 from txstorm.windows.aggregates.open_windows import open_windows, states_of
 from txstorm.windows.aggregates.panes import PANE
 from txstorm.windows.aggregates.partials import AggregatePlan, PartialAggregates
-from txstorm.windows.aggregates.result_rows import END_FIELD, START, ResultRows, result_state
+from txstorm.windows.aggregates.result_rows import END_FIELD, FIELD, START, ResultRows, result_state
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LATE_PARTIALS, SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
@@ -128,7 +130,7 @@ class AggregateCommitter(BatchBolt, Committer):
         component, stream, task = self._context.source
         plan = self.plan
         if plan.before_shuffle and (component, stream) in self._stages:
-            rows = pa.Table.from_batches([batch]).select(plan.schema.names).cast(plan.schema)
+            rows = restored(pa.Table.from_batches([batch]).select(plan.schema.names), plan.schema)
             self._arrived.append(_Arrived(self._stages[component, stream], rows))
             return
         number = None if plan.before_shuffle else self._intake.number(component, stream)
@@ -159,6 +161,7 @@ class AggregateCommitter(BatchBolt, Committer):
         results = ResultRows(plan.cells, None if plan.table is None else context.collection(plan.table))
         windows = open_windows(plan, context, results)
         outcome = windows.add(rows, passed, progress.watermark)
+        self._leave_out(outcome.without)
         old, new = results.replace(outcome.old, outcome.new)
         if plan.retractions and old.num_rows:
             self._collector.emit_batch(old, stream=RETRACTIONS)
@@ -183,6 +186,18 @@ class AggregateCommitter(BatchBolt, Committer):
             tasks, declared = plan.windows.parallelism, plan.declared()
             records.put(COMPONENT, inputs.text(replace(component, tasks=tasks, declared=declared, progress=progress)))
         self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
+
+    def _leave_out(self, without: pa.Table) -> None:
+        """Report the windows that have fired without a result."""
+        kinds = {one.name: one.kind for one in self.plan.cells.aggregates}
+        for row in without.to_pylist():
+            key = {name: row[name] for name in self.plan.cells.key_names}
+            msg = (
+                f"{self.plan.windows.id}: {row[FIELD]!r} of the key {key}, window {row[START]} to {row[END_FIELD]}: "
+                f"the sum exceeds {kinds[row[FIELD]]}; declare the field with a type that holds it"
+            )
+            record = {START: str(row[START]), END_FIELD: str(row[END_FIELD]), "key": text_of(list(key.values()), "key")}
+            self._context.leave_out(ValueError(msg), record)
 
     def _advanced(self, progress: Progress) -> Progress:
         """Return the progress after this transaction; in processing time, the watermark is its stamp."""
@@ -225,7 +240,7 @@ class AggregateCommitter(BatchBolt, Committer):
                     at = one.rows.filter(pa.array(here))
                     self._collector.note(LATE_PARTIALS, partial(plan.late_partials, one.number, at, watermark))
                 else:
-                    found.append(LateTuples(one.chunk, np.flatnonzero(here), watermark))
+                    found.append(LateTuples(one.chunk, np.flatnonzero(here[: len(one.chunk)]), watermark))
         if found:
             report_late(plan.windows, self._context, self._collector, found)
             return numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,13 +15,16 @@ import pyarrow.compute as pc
 from txstorm.api.names import field_fault
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
-from txstorm.windows.aggregates.groups import Groups, Numbers, integers, numbered, ranked, taken, whole
+from txstorm.typed import Misfit, converted, fits, python_type
+from txstorm.windows.aggregates.groups import Groups, Numbers, Rest, integers, numbered, ranked, taken, whole
 
 COUNT = "count"
 OF_ONE_FIELD = ("sum", "min", "max", "mean", "first", "last")
 WAYS = (COUNT, *OF_ONE_FIELD, "argmax")
 TUPLES = "window_tuples"
-"""The cell with the number of tuples, which every partial aggregate has."""
+"""The cell with the number of tuples, which every partial aggregate has; 0: it has just a part of a sum."""
+LAST = np.iinfo(np.int64).max
+_EXACT_FLOATS = float(1 << 53)
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,36 @@ class Aggregate:
             return {self.cell("value"): column, self.cell("by"): values[self.by.name], self.cell("time"): stamps}
         return {self.cell(self.way): column}
 
+    def rest_of_rows(self, column: pa.Array) -> dict[str, Rest]:
+        """Return what the cells of single tuples lack: the digits of integers that a float does not have."""
+        if self.way != "mean" or not pa.types.is_integer(column.type):
+            return {}
+        floats = np.asarray(column.cast(pa.float64(), safe=False).fill_null(0))
+        rows = np.flatnonzero(np.abs(floats) >= _EXACT_FLOATS)
+        parts = ((int(row), column[row].as_py() - int(floats[row])) for row in rows)
+        return {self.cell("sum"): [(row, float(left)) for row, left in parts if left]}
+
+    def sums(self, table: pa.Table, groups: Groups) -> dict[str, tuple[pa.Array, Rest]]:
+        """Return the sums of each group of partial aggregates by cell, and what they lack."""
+        if self.way not in ("sum", "mean"):
+            return {}
+        cells = {name: whole(table.column(name)) for name in self.cells()}
+        if self.way == "sum":
+            return {name: groups.sums(column) for name, column in cells.items()}
+        total, valid = cells[self.cell("sum")], cells[self.cell("valid")]
+        return {self.cell("sum"): groups.whole_sums(total), self.cell("valid"): groups.sums(valid)}
+
     def combined(self, table: pa.Table, groups: Groups) -> dict[str, pa.Array]:
-        """Return the cells of each group of partial aggregates, which are in their order of arrival."""
+        """Return the cells of each group of partial aggregates, which are in their order of arrival, but for sums."""
         cells = {name: whole(table.column(name)) for name in self.cells()}
         if self.way in ("sum", "mean"):
-            return {name: groups.sums(column) for name, column in cells.items()}
+            return {}
         if self.way in ("min", "max"):
             return {name: groups.extremes(one, highest=self.way == "max") for name, one in cells.items()}
         if self.way in ("first", "last"):
-            times = integers(cells[self.cell("time")])
-            picked = groups.least(times) if self.way == "first" else groups.greatest(times)
+            least = self.way == "first"  # a row that has just a part of a sum has no time
+            times = integers(cells[self.cell("time")].fill_null(LAST if least else -LAST))
+            picked = groups.least(times) if least else groups.greatest(times)
         elif self.by is not None:
             picked = self._greatest(cells, groups)
         return {name: taken(column, picked) for name, column in cells.items()}
@@ -108,7 +132,7 @@ class Aggregate:
         return groups.least(times, (ranks >= 0) & (ranks == best[groups.of_row]))
 
     def result(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the results of partial aggregates."""
+        """Return the results of partial aggregates that have no rest."""
         if self.way == COUNT:
             return table.column(TUPLES)
         if self.way == "mean":
@@ -116,6 +140,16 @@ class Aggregate:
             some = pc.if_else(pc.greater(valid, 0), valid, None)
             return pc.divide(table.column(self.cell("sum")), some.cast(pa.float64()))
         return table.column(self.cell(self.way if self.way in ("sum", "min", "max") else "value"))
+
+    def exact_means(self, table: pa.Table, rest: pa.Table, of_rest: Numbers) -> pa.Array:
+        """Return the means, correctly rounded, of sums of which parts are in `rest`; see `Cells.results`."""
+        means, sums = self.result(table).to_pylist(), dict[int, int]()
+        total, valid = table.column(self.cell("sum")), table.column(self.cell("valid"))
+        for row, part in zip(of_rest.tolist(), rest.column(self.cell("sum")).to_pylist(), strict=True):
+            if part is not None:
+                sums[row] = (sums[row] if row in sums else int(total[row].as_py())) + int(part)
+                means[row] = sums[row] / valid[row].as_py()
+        return pa.array(means, pa.float64())
 
 
 @dataclass(frozen=True)
@@ -158,21 +192,56 @@ class Cells:
         for one in self.aggregates:
             yield from (field for field in (one.field, one.by) if field is not None)
 
-    def of_batch(self, batch: Any, times: Numbers, where: str) -> pa.Table:
-        """Return the partial aggregates of single tuples; raise `ValueError` if values do not fit their types."""
-        keys = {one.name: self._typed(batch, one, where) for one in self.keys}
-        made = {**keys, TUPLES: pa.array(np.ones(len(times), np.int64))}
+    def of_batch(self, batch: Any, times: Numbers, where: str) -> tuple[pa.Table, Numbers]:
+        """Return the partial aggregates of single tuples, and the tuple of each row; see `combined`.
+
+        Raises:
+            ValueError: values do not fit their types.
+        """
+        made = {TUPLES: pa.array(np.ones(len(times), np.int64))}
+        rest: dict[str, Rest] = {}
         for one in self.aggregates:
             read = {field.name: self._typed(batch, field, where) for field in (one.field, one.by) if field is not None}
             made.update(one.of_rows(read, times))
-        return pa.table(made)
+            if one.field is not None:
+                rest.update(one.rest_of_rows(read[one.field.name]))
+        cells, of_row = self._with_rest(made, rest)
+        keys = {one.name: self._typed(batch, one, where).take(pa.array(of_row)) for one in self.keys}
+        return pa.table({**keys, **cells}), of_row
 
-    def combined(self, table: pa.Table, groups: Groups) -> dict[str, pa.Array]:
-        """Return the cells of each group of partial aggregates, which are in their order of arrival."""
-        made = {TUPLES: groups.sums(whole(table.column(TUPLES)))}
+    def combined(self, table: pa.Table, groups: Groups) -> tuple[dict[str, pa.Array], Numbers]:
+        """Return the cells of groups of partial aggregates, which are in their order of arrival, as rows.
+
+        Also returns the group of each row: first one row for each group, in order; then, for sums that one row cannot
+        hold, rows that have nothing but a part of a sum, and no tuples.
+        """
+        made = {TUPLES: groups.sums(whole(table.column(TUPLES)))[0]}
+        rest: dict[str, Rest] = {}
         for one in self.aggregates:
             made.update(one.combined(table, groups))
-        return made
+            for name, (column, lacking) in one.sums(table, groups).items():
+                made[name] = column
+                rest[name] = lacking
+        return self._with_rest(made, rest)
+
+    def _with_rest(self, made: Mapping[str, pa.Array], rest: Mapping[str, Rest]) -> tuple[dict[str, pa.Array], Numbers]:
+        """Append rows for what the cells lack; return the cells and, for each row, the one that it belongs to."""
+        names = [name for one in self.aggregates for name in one.cells()]
+        rows: dict[tuple[int, int], dict[str, Any]] = {}
+        for name, parts in rest.items():
+            seen = Counter[int]()
+            for of, value in parts:
+                rows.setdefault((of, seen[of]), {TUPLES: 0})[name] = value
+                seen[of] += 1
+        own = np.arange(len(made[TUPLES]))
+        cells = {name: made[name] for name in (TUPLES, *names)}
+        if not rows:
+            return cells, own
+        order = sorted(rows)
+        for name, column in cells.items():
+            more = pa.array([rows[place].get(name) for place in order], column.type)
+            cells[name] = pa.concat_arrays([column, more])
+        return cells, np.r_[own, np.array([of for of, _ in order], np.int64)]
 
     def keys_of(self, table: pa.Table, rows: Numbers) -> dict[str, pa.Array]:
         """Return the keys of rows of a table, by index."""
@@ -183,9 +252,25 @@ class Cells:
         """Number the rows of a table by key; return the numbers and a limit that none of them reaches."""
         return numbered([whole(table.column(name)) for name in self.key_names], table.num_rows)
 
-    def results(self, table: pa.Table) -> dict[str, pa.ChunkedArray]:
-        """Return the results of partial aggregates, by output field."""
-        return {one.name: one.result(table) for one in self.aggregates}
+    def results(self, table: pa.Table, rest: pa.Table, of_rest: Numbers) -> dict[str, Any]:
+        """Return the results of partial aggregates, by output field.
+
+        `rest`: rows with parts of sums, which belong to the rows `of_rest` of `table`; see `combined`.
+        """
+        found: dict[str, Any] = {one.name: one.result(table) for one in self.aggregates}
+        for one in self.aggregates if rest.num_rows else ():
+            if one.way == "mean":
+                found[one.name] = one.exact_means(table, rest, of_rest)
+        return found
+
+    def out_of_range(self, rest: pa.Table, of_rest: Numbers) -> tuple[Numbers, list[str]]:
+        """Return the rows with a sum that its type cannot hold, and the first output field of each with such a sum."""
+        found: dict[int, str] = {}
+        for one in self.aggregates if rest.num_rows else ():
+            if one.way == "sum":
+                for row in of_rest[np.asarray(whole(rest.column(one.cell("sum"))).is_valid())].tolist():
+                    found.setdefault(row, one.name)
+        return np.array(sorted(found), np.int64), [found[row] for row in sorted(found)]
 
     def empty(self, **extra: pa.DataType) -> pa.Table:
         """Return a table of no partial aggregates, with the columns `extra` before theirs."""
@@ -196,46 +281,25 @@ class Cells:
         column = whole(batch.column(field.name))
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        if column.type == field.kind:
-            return column
-        if not _fits(column.type, field.kind):
+        if not fits(column.type, field.kind):
             msg = (
                 f"{where}: field {field.name!r} has values of type {column.type}, but WindowAggregate takes it as "
                 f"{field.kind}; give its type with the field, such as {{{field.name!r}: {_python(column.type)}}}"
             )
             raise ValueError(msg)
         try:
-            return column.cast(field.kind)
-        except (pa.ArrowException, OverflowError) as error:
-            msg = f"{where}: a value of field {field.name!r} does not fit its type {field.kind}: {error}"
+            return converted(column, field.kind)
+        except Misfit as error:
+            msg = f"{where}: a value of field {field.name!r} does not fit its type: {error}"
             raise ValueError(msg) from None
 
 
-_FAMILIES = (
-    (pa.types.is_boolean, bool),
-    (pa.types.is_integer, int),
-    (pa.types.is_floating, float),
-    (pa.types.is_decimal, Decimal),
-    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind), str),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), bytes),
-)
 _NUMBERS = (int, float, Decimal)
 
 
-def _family(kind: pa.DataType) -> Any:
-    return next((made for fits, made in _FAMILIES if fits(kind)), kind.id)
-
-
-def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
-    if pa.types.is_timestamp(given) and given.tz is None:
-        return False
-    one, other = _family(given), _family(declared)
-    return one == other or pa.types.is_null(given) or (one is int and other in (float, Decimal))
-
-
 def _python(kind: pa.DataType) -> str:
-    made = _family(kind)
-    return made.__name__ if isinstance(made, type) else "datetime" if pa.types.is_timestamp(kind) else str(kind)
+    made = python_type(kind)
+    return str(kind) if made in (type(None), list, dict) else made.__name__
 
 
 # -- declarations ------------------------------------------------------------------------------------------------------
@@ -273,7 +337,7 @@ def aggregate_of(name: str, given: Any) -> Aggregate:
     assert way is not None
     field = _field(name, parts[0], float if way == "mean" else int)
     by = _field(name, parts[2], float) if way == "argmax" else None
-    if way in ("sum", "mean") and _family(field.kind) not in _NUMBERS:
+    if way in ("sum", "mean") and python_type(field.kind) not in _NUMBERS:
         msg = f"WindowAggregate: {name}={given!r}: {field.kind} values have no {way}; declare a number"
         raise InputError(msg)
     for one in (field if way in ("min", "max") else None, by):

@@ -6,8 +6,9 @@ rows gives the same bits, whatever else is in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import localcontext
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txstorm.typed import EXACT, restored, sum_bounds, sum_may_overflow
+
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-_SAFE_SUM = float(1 << 62)
-"""If the sum of absolute values is below this, a 64-bit sum cannot overflow; NumPy overflows silently."""
+Rest = list[tuple[int, Any]]
+"""What the sums of some groups lack, since one value of their type cannot hold them: groups and values to add."""
+_EXACT_FLOATS = float(1 << 53)
+"""Whole numbers below this are added as floats without rounding."""
 _SPARSE = 4
 """Codes of at most this many times the number of rows are used as they are, without looking for distinct ones."""
 
@@ -71,20 +76,37 @@ class Groups:
         """Return the row with the highest value of each group, the last of several."""
         return len(values) - 1 - Groups(self.of_row[::-1], self.first).least(-values[::-1])
 
-    def sums(self, column: pa.Array) -> pa.Array:
-        """Return the sums of a column; nulls are left out, and a group of nothing else has the sum null."""
-        kind = column.type
-        if pa.types.is_decimal(kind):
-            return self._decimal_sums(column)
+    def sums(self, column: pa.Array) -> tuple[pa.Array, Rest]:
+        """Return the sums of a column, and what they lack: see `Rest`.
+
+        Nulls are left out, and a group of nothing else has the sum null.
+        """
         valid = _valid(column)
+        if sum_may_overflow(column):
+            return self._exact_sums(column, valid)
+        if pa.types.is_decimal(column.type):
+            return self._decimal_sums(column), []
         values = np.asarray(column.fill_null(0) if column.null_count else column)
         if np.issubdtype(values.dtype, np.integer):
             values = values.astype(np.int64)
-            if float(np.abs(values.astype(np.float64)).sum()) >= _SAFE_SUM:
-                return self._exact_sums(values, valid, kind)
         total = np.zeros(len(self), values.dtype)
         np.add.at(total, self.of_row, values)
-        return pa.array(total, mask=self._empty(valid)).cast(kind)
+        return pa.array(total, column.type, mask=self._empty(valid)), []
+
+    def whole_sums(self, column: pa.Array) -> tuple[pa.Array, Rest]:
+        """Like `sums`, for floats: exact as long as all of them are whole numbers."""
+        values = np.asarray(column.fill_null(0) if column.null_count else column)
+        if np.abs(values).sum() < _EXACT_FLOATS or not np.all(values == np.floor(values)) or np.isinf(values).any():
+            return self.sums(column)
+        rest: Rest = []
+        total = self._totals(map(int, values.tolist()))
+        made = [float(one) for one in total]
+        for group, one in enumerate(total):
+            left = one - int(made[group])
+            while left:
+                rest.append((group, float(left)))
+                left -= int(float(left))
+        return pa.array(made, column.type, mask=self._empty(_valid(column))), rest
 
     def extremes(self, column: pa.Array, *, highest: bool) -> pa.Array:
         """Return the lowest or highest values of a column; nulls and NaN are left out."""
@@ -105,19 +127,32 @@ class Groups:
         there[self.of_row[valid]] = True
         return ~there
 
-    def _exact_sums(self, values: Numbers, valid: Mask | None, kind: pa.DataType) -> pa.Array:
-        total = np.zeros(len(self), object)
-        np.add.at(total, self.of_row, values.astype(object))
-        try:
-            return pa.array(total, kind, mask=self._empty(valid))
-        except (pa.ArrowException, OverflowError):
-            msg = f"a sum of {kind} values exceeds 64 bits; declare the field as Decimal or float"
-            raise ValueError(msg) from None
+    def _exact_sums(self, column: pa.Array, valid: Mask | None) -> tuple[pa.Array, Rest]:
+        kind, rest = column.type, list[tuple[int, Any]]()
+        low, high = sum_bounds(kind)
+        with localcontext(EXACT):
+            total = self._totals(0 if value is None else value for value in column.to_pylist())
+            for group, one in enumerate(total):
+                total[group] = min(max(one, low), high)
+                left = one - total[group]
+                while left:
+                    part = min(max(left, low), high)
+                    rest.append((group, part))
+                    left -= part
+        for group in () if (empty := self._empty(valid)) is None else np.flatnonzero(empty).tolist():
+            total[group] = None
+        return pa.array(total, kind), rest
+
+    def _totals(self, values: Iterable[Any]) -> list[Any]:
+        total = [0] * len(self)
+        for group, value in zip(self.of_row.tolist(), values, strict=True):
+            total[group] += value
+        return total
 
     def _decimal_sums(self, column: pa.Array) -> pa.Array:
         table = pa.table({"group": self.of_row, "value": column})
         result = table.group_by("group", use_threads=False).aggregate([("value", "sum")]).sort_by("group")
-        return whole(result["value_sum"]).cast(column.type)
+        return restored(whole(result["value_sum"]), column.type)
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

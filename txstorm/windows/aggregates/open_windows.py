@@ -14,21 +14,29 @@ import pyarrow as pa
 
 from txstorm.api.context import TaskContext
 from txstorm.api.state import CollectionState
+from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Groups, Mask, integers
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.partials import GROUP, AggregatePlan
-from txstorm.windows.aggregates.result_rows import ResultRows, among, distinct, results_of
+from txstorm.windows.aggregates.result_rows import END_FIELD, ResultRows, among, distinct, results_of
 from txstorm.windows.aggregates.sessions import Sessions, live
 from txstorm.windows.rules.event_time import END
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of adding rows: which of them are late, results that no longer hold, and results that now do."""
+    """Outcome of adding rows.
+
+    Attributes:
+        late: which of the rows are late.
+        old, new: results that no longer hold, and results that now do.
+        without: windows that have fired without a result; see `results_of`.
+    """
 
     late: Mask
     old: pa.Table
     new: pa.Table
+    without: pa.Table
 
 
 class OpenWindows(Protocol):
@@ -75,18 +83,20 @@ class OpenPanes:
         covered = panes.covered(all_panes)
         late = np.zeros(rows.num_rows, bool) if passed is None else covered & (all_panes < panes.needed(passed))
         rows = self._plan.combined(rows.filter(pa.array(covered & ~late)))
-        results = []
-        old = results_of(self._cells, self._empty())
+        new, without = results_of(self._cells, self._empty())
+        old = new
         if passed is not None and panes.lateness and rows.num_rows:
-            again = results_of(self._cells, self._touched(rows, passed))
-            if again.num_rows:
-                old = self._results.standing(again)
-                results.append(again)
+            new, without = results_of(self._cells, self._touched(rows, passed))
+            if new.num_rows or without.num_rows:
+                ends = [*self._cells.key_names, END_FIELD]
+                old = self._results.standing(
+                    pa.concat_tables([new.select(ends), without.select(ends)]), new.column_names
+                )
         if reached is not None and reached != passed:
-            results.append(results_of(self._cells, self._fired(rows, passed, reached)))
+            fired, failed = results_of(self._cells, self._fired(rows, passed, reached))
+            new, without = pa.concat_tables([new, fired]), pa.concat_tables([without, failed])
         self._keep(rows, reached)
-        new = pa.concat_tables(results) if results else results_of(self._cells, self._empty())
-        return Outcome(late, old, new)
+        return Outcome(late, old, new, without)
 
     def next_end(self, reached: int, newest: int | None) -> int | None:
         """Return the next end after `reached` of a window that covers the `newest` pane, or an earlier one."""
@@ -172,13 +182,13 @@ class OpenSessions:
             fires = ~late & (ends <= reached) & (grown | (ends > (-END if passed is None else passed)))
         changed = grown[sessions.groups.of_row[:count]]
         fired = np.zeros(count, bool) if passed is None else integers(before.column(WINDOW_END)) <= passed
-        made = sessions.table(cells)
-        self._keep(made, grown & ~late, often, reached)
+        made, of_row = sessions.table(cells)
+        self._keep(made, (grown & ~late)[of_row], often, reached)
         waits = sessions.having(np.r_[~fired, np.zeros(rows.num_rows, bool)])
-        self._wait(sessions, made, grown & ~late & ~waits, due, reached)
-        old = results_of(cells, before.select(made.column_names).filter(pa.array(changed & fired)))
-        new = results_of(cells, made.filter(pa.array(fires)))
-        return Outcome(late[sessions.groups.of_row[count:]], old, new)
+        self._wait(sessions, made.slice(0, len(ends)), grown & ~late & ~waits, due, reached)
+        old, _ = results_of(cells, before.select(made.column_names).filter(pa.array(changed & fired)))
+        new, without = results_of(cells, made.filter(pa.array(fires[of_row])))
+        return Outcome(late[sessions.groups.of_row[count:]], old, new, without)
 
     def next_end(self, reached: int, newest: int | None) -> int | None:
         """Return the first end of a session after `reached`."""
@@ -203,7 +213,11 @@ class OpenSessions:
         """Return those of stored rows that are live sessions, and the keys of which many are not."""
         names = self._cells.key_names
         codes, limit = self._cells.numbered(rows)
-        alive = live(codes, integers(rows.column(WINDOW_START)), integers(rows.column(WINDOW_END)))
+        sessions = np.flatnonzero(integers(rows.column(TUPLES)))  # parts of a sum follow the row of their session
+        starts, lasts = (integers(rows.column(name)) for name in (WINDOW_START, WINDOW_END))
+        alive = np.zeros(rows.num_rows, bool)
+        alive[sessions] = live(codes[sessions], starts[sessions], lasts[sessions])
+        alive = alive[np.maximum.accumulate(np.where(integers(rows.column(TUPLES)) > 0, np.arange(rows.num_rows), 0))]
         if alive.all():
             return rows, rows.select(names).slice(0, 0)
         over = np.flatnonzero(~alive)

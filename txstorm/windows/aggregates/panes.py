@@ -96,10 +96,11 @@ class Panes:
         width = (int(ends.max()) - least) // self.step + 1
         codes, limit = cells.numbered(rows)
         groups = Groups.of(codes[picked] * width + (ends - least) // self.step, limit * width)
-        made = cells.combined(rows.drop_columns(cells.key_names).take(pa.array(picked)), groups)
-        found = ends[groups.first]
+        made, of_row = cells.combined(rows.drop_columns(cells.key_names).take(pa.array(picked)), groups)
+        first = groups.first[of_row]
+        found = ends[first]
         bounds = {WINDOW_START: pa.array(found - self.span), WINDOW_END: pa.array(found)}
-        return pa.table({**bounds, **cells.keys_of(rows, picked[groups.first]), **made})
+        return pa.table({**bounds, **cells.keys_of(rows, picked[first]), **made})
 
     def _condensed(
         self, cells: Cells, rows: pa.Table, first: Numbers, last: Numbers
@@ -117,8 +118,10 @@ class Panes:
             return rows, first, last
         shared, others = rows.filter(pa.array(common)).combine_chunks(), rows.filter(pa.array(inside & ~common))
         groups = Groups.of(*cells.numbered(shared))
-        once = {PANE: shared.column(PANE).take(pa.array(groups.first)), **cells.keys_of(shared, groups.first)}
-        made = pa.table({**once, **cells.combined(shared, groups)}).select(rows.column_names)
+        combined, of_row = cells.combined(shared, groups)
+        one = groups.first[of_row]
+        once = {PANE: shared.column(PANE).take(pa.array(one)), **cells.keys_of(shared, one)}
+        made = pa.table({**once, **combined}).select(rows.column_names)
         others_first, others_last = (of[inside & ~common] for of in (first, last))
         return (
             pa.concat_tables([made, others]).combine_chunks(),
@@ -136,5 +139,6 @@ class Panes:
         width = (int(panes.max()) - least) // self.size + 1
         codes, limit = cells.numbered(rows)
         groups = Groups.of(codes * width + (panes - least) // self.size, limit * width)
-        made = {PANE: pa.array(panes[groups.first]), **cells.keys_of(rows, groups.first)}
-        return pa.table({**made, **cells.combined(rows, groups)})
+        made, of_row = cells.combined(rows, groups)
+        first = groups.first[of_row]
+        return pa.table({PANE: pa.array(panes[first]), **cells.keys_of(rows, first), **made})

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
@@ -16,7 +17,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, tasks_of
 from txstorm.tagged import text_of
-from txstorm.windows.aggregates.cells import Cells
+from txstorm.windows.aggregates.cells import TUPLES, Cells
 from txstorm.windows.aggregates.groups import Numbers, integers, whole
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions
@@ -99,20 +100,20 @@ class AggregatePlan:
         times = np.full(len(chunk), stamp, np.int64) if chunk.times is None else chunk.times
         one = self.windows.inputs[chunk.number]
         where = f"{self.windows.id}, stream {one.stream!r} of {one.component!r}"
-        made = self.cells.of_batch(chunk.values, times, where)
+        made, of_row = self.cells.of_batch(chunk.values, times, where)
         places: Mapping[str, Numbers]
         if self.panes is None:
             assert chunk.gaps is not None
             places = {WINDOW_START: times, WINDOW_END: times + chunk.gaps}
         else:
             places = {PANE: self.panes.of(times)}
-        return pa.table({**{name: pa.array(of) for name, of in places.items()}, **_columns(made)}, self.schema)
+        return pa.table({**{name: pa.array(of[of_row]) for name, of in places.items()}, **_columns(made)}, self.schema)
 
     def aggregated(self, chunk: Chunk, rows: pa.Table) -> pa.RecordBatch:
         """Return tuples as the test driver finds late ones among them; `rows`: their partial aggregates."""
         one, times = self.windows.inputs[chunk.number], chunk.times
         assert times is not None
-        given = zip(self.key_texts(rows), times.tolist(), chunk.rows(), strict=True)
+        given = zip(self.key_texts(rows.slice(0, len(chunk))), times.tolist(), chunk.rows(), strict=True)
         return pa.RecordBatch.from_pylist(
             [
                 {
@@ -130,6 +131,7 @@ class AggregatePlan:
     def late_partials(self, number: int, rows: pa.Table, watermark: int) -> pa.RecordBatch:
         """Return late partial aggregates of one input as the test driver finds late tuples by them."""
         one = self.windows.inputs[number]
+        rows = rows.filter(pc.greater(rows.column(TUPLES), 0))
         first, last = (integers(rows.column(name)) for name in (self.places[0], self.places[-1]))
         if self.panes is None:
             last = last - 1
@@ -160,7 +162,7 @@ class AggregatePlan:
             return rows
         if self.panes is not None:
             return self.panes.combined(self.cells, rows)
-        return Sessions.of(self.cells, rows).table(self.cells)
+        return Sessions.of(self.cells, rows).table(self.cells)[0]
 
 
 class PartialAggregates(BatchBolt):

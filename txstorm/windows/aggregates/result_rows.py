@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionHandle, CollectionState
 from txstorm.row_order import order_of
-from txstorm.windows.aggregates.cells import Cells
-from txstorm.windows.aggregates.groups import Mask, Numbers, integers, numbered, ranked, whole
+from txstorm.typed import restored
+from txstorm.windows.aggregates.cells import TUPLES, Cells
+from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START
 from txstorm.windows.rules.event_time import EARLIEST, LATEST
 
-START, END_FIELD = "start", "end"
+START, END_FIELD, FIELD = "start", "end", "field"
 INSTANT = pa.timestamp("us", tz="UTC")
 
 
@@ -25,11 +26,29 @@ def result_state(table: str, cells: Cells, ttl: timedelta | None) -> CollectionS
     return CollectionState(table, {one.name: one.kind for one in cells.keys}, values, ttl, order={END_FIELD: INSTANT})
 
 
-def results_of(cells: Cells, windows: pa.Table) -> pa.Table:
-    """Return the result rows of the partial aggregates of whole windows."""
+def results_of(cells: Cells, windows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the result rows of the partial aggregates of whole windows, and those without a result.
+
+    The latter have key, start and end of a window, and `FIELD`: the output field whose type cannot hold the result.
+    """
+    names = [*cells.key_names, WINDOW_START, WINDOW_END]
+    of_row = np.zeros(0, np.int64)
+    if not pc.all(pc.greater(windows.column(TUPLES), 0)).as_py():  # some sums have parts; all of one are combined here
+        codes, limit = numbered([whole(windows.column(name)) for name in names], windows.num_rows)
+        groups = Groups.of(codes, limit)
+        made, of_row = cells.combined(windows, groups)
+        first = windows.select(names).take(pa.array(groups.first[of_row]))
+        windows = pa.table({**dict(zip(names, first.columns, strict=True)), **made})
+    count = int(np.count_nonzero(integers(windows.column(TUPLES))))
+    rest, windows, of_rest = windows.slice(count), windows.slice(0, count), of_row[count:]
     bounds = {name: _instants(windows.column(of)) for name, of in ((START, WINDOW_START), (END_FIELD, WINDOW_END))}
     keys = {name: windows.column(name) for name in cells.key_names}
-    return pa.table({**keys, **bounds, **cells.results(windows)})
+    rows = pa.table({**keys, **bounds, **cells.results(windows, rest, of_rest)})
+    over, fields = cells.out_of_range(rest, of_rest)
+    without = rows.select([*keys, *bounds]).take(pa.array(over)).append_column(FIELD, pa.array(fields, pa.string()))
+    held = np.ones(count, bool)
+    held[over] = False
+    return rows if held.all() else rows.filter(pa.array(held)), without
 
 
 class ResultRows:
@@ -45,19 +64,19 @@ class ResultRows:
         self._handle = handle
         self._identity = [*cells.key_names, END_FIELD]
 
-    def standing(self, rows: pa.Table) -> pa.Table:
-        """Return the stored rows with the keys and ends of `rows`."""
+    def standing(self, rows: pa.Table, names: list[str]) -> pa.Table:
+        """Return the columns `names` of the stored rows with the keys and ends of `rows`."""
         ends = rows.column(END_FIELD)
         keys, _ = self._distinct_keys(rows)
         assert self._handle is not None
-        found = self._handle.scan_table(keys, pc.min(ends).as_py(), pc.max(ends).as_py()).select(rows.column_names)
+        found = self._handle.scan_table(keys, pc.min(ends).as_py(), pc.max(ends).as_py()).select(names)
         return found.filter(pa.array(among(found, rows, self._identity)))
 
     def replace(self, old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Replace the stored rows `old` by `new`; return those that differ, sorted by end and key."""
         if old.num_rows:
             assert self._handle is not None
-            old = old.cast(new.schema)
+            old = restored(old, new.schema)
             same = among(old, new, new.column_names)
             new = new.filter(pa.array(~among(new, old, new.column_names)))
             old = old.filter(pa.array(~same))
@@ -90,7 +109,7 @@ def distinct(rows: pa.Table, names: list[str]) -> tuple[pa.Table, Numbers]:
 
 def among(rows: pa.Table, others: pa.Table, names: list[str]) -> Mask:
     """Return which rows have the values of `names` that one of the others has."""
-    both = pa.concat_tables([rows.select(names), others.select(names).cast(rows.select(names).schema)])
+    both = pa.concat_tables([rows.select(names), restored(others.select(names), rows.select(names).schema)])
     codes, _ = numbered([whole(column) for column in both.columns], both.num_rows)
     found: Mask = np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
     return found

@@ -46,11 +46,11 @@ class Sessions:
         there[self.groups.of_row[rows]] = True
         return there
 
-    def table(self, cells: Cells) -> pa.Table:
-        """Return the partial aggregates of the sessions."""
-        bounds = {WINDOW_START: pa.array(self.starts), WINDOW_END: pa.array(self.ends)}
-        keys = cells.keys_of(self.rows, self.groups.first)
-        return pa.table({**bounds, **keys, **cells.combined(self.rows, self.groups)})
+    def table(self, cells: Cells) -> tuple[pa.Table, Numbers]:
+        """Return the partial aggregates of the sessions, and the session of each row: see `Cells.combined`."""
+        made, of_row = cells.combined(self.rows, self.groups)
+        bounds = {WINDOW_START: pa.array(self.starts[of_row]), WINDOW_END: pa.array(self.ends[of_row])}
+        return pa.table({**bounds, **cells.keys_of(self.rows, self.groups.first[of_row]), **made}), of_row
 
 
 def live(codes: Numbers, starts: Numbers, ends: Numbers) -> Mask:

@@ -20,6 +20,7 @@ from txstorm.api.state import CollectionState
 from txstorm.errors import InputError
 from txstorm.keys import groups_of, hash_rows, tasks_of
 from txstorm.row_order import order_of
+from txstorm.typed import restored
 from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END
 from txstorm.windows.aggregates.partials import GROUP
@@ -231,7 +232,7 @@ class ChangingRanks(RankPerWindow):
             stored.evict_before(min(self._reached, END - 1) + 1)
 
     def _rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        return pa.concat_tables([pa.Table.from_batches([one]).cast(self._schema) for one in batches] or
+        return pa.concat_tables([restored(pa.Table.from_batches([one]), self._schema) for one in batches] or
                                 [self._schema.empty_table()])  # fmt: skip
 
     def _top(self, changes: pa.Table) -> pa.Table:

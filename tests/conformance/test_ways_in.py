@@ -1,0 +1,122 @@
+"""Every way into a typed column: one value is stored the same, or refused, whichever way it takes."""
+
+import re
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from txstorm import (
+    BatchBolt,
+    CollectionState,
+    Committer,
+    Duration,
+    KeyedState,
+    SinkTable,
+    TransactionalTopologyBuilder,
+    WindowAggregate,
+)
+from txstorm.errors import TxstormError
+from txstorm.sinks import DeltaSink
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATE = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))
+VALUES = {
+    Decimal: ["1.5", "1e30", "-1e30", "1e20", "99999999999999999999", "1e-18", "1e-19", "1e38", "-0"],
+    int: [5, 2**63 - 1, -(2**63), 2**63],
+    datetime: [EPOCH, datetime.max.replace(tzinfo=UTC), LATE, datetime.min.replace(tzinfo=UTC)],
+    date: [date.min, date.max],
+    float: [1.5, 2**53, 2**53 + 1, float("inf")],
+}
+CASES = [(kind, Decimal(one) if kind is Decimal else one) for kind, values in VALUES.items() for one in values]
+
+
+def columns_of(value):
+    """Return a table with the value as `v`, of the type that Arrow finds for it; None if there is none."""
+    try:
+        found = pa.table({"k": ["a"], "at": [1], "v": [value]})
+        found.to_pylist()
+    except (pa.ArrowException, OverflowError):
+        return None
+    return found
+
+
+class Uses(BatchBolt, Committer):
+    """Puts a value into tables with a call of their handles."""
+
+    def __init__(self, kind, use):
+        self.use = use
+        self.state = KeyedState("state", key={"k": str}, value={"v": kind})
+        self.rows = CollectionState("rows", {"k": str}, {"v": kind}, order={"at": int})
+        self.sink = SinkTable("sink", {"v": kind})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.given = context, []
+
+    def execute(self, tuple):
+        self.given.append(tuple["v"])
+
+    def finish_batch(self):
+        for value in self.given:
+            self.use(self.context, value)
+
+
+def put(call):
+    return lambda context, value: call(context.state("state"), value)
+
+
+def append(call):
+    return lambda context, value: call(context.collection("rows"), value)
+
+
+def sink(call):
+    return lambda context, value: call(context.sink("sink"), value)
+
+
+HANDLES = {
+    "put": ("state", put(lambda state, value: state.put("a", value))),
+    "put_many": ("state", put(lambda state, value: state.put_many({"a": value}))),
+    "update": ("state", put(lambda state, value: state.update("a", lambda old: value))),
+    "update_many": ("state", put(lambda state, value: state.update_many({"a": value}, lambda old, new: new))),
+    "merge": ("state", put(lambda state, value: state.merge(columns_of(value), {"v": "last"}))),
+    "append": ("rows", append(lambda rows, value: rows.append("a", 1, value))),
+    "append_many": ("rows", append(lambda rows, value: rows.append_many([("a", 1, value)]))),
+    "append_batch": ("rows", append(lambda rows, value: rows.append_batch(columns_of(value)))),
+    "sink.append": ("sink", sink(lambda sink, value: sink.append(value))),
+    "sink.append_batch": ("sink", sink(lambda sink, value: sink.append_batch(columns_of(value)))),
+}
+BOLTS = {
+    "DeltaSink": lambda kind: DeltaSink("sink", {"v": kind}),
+    "max": lambda kind: WindowAggregate("k", table="state", ttl=timedelta(days=1), v=({"v": kind}, "max")),
+    "first": lambda kind: WindowAggregate("k", table="state", ttl=timedelta(days=1), v=({"v": kind}, "first")),
+}
+
+
+def stored(bolt, table, value, directory):
+    """Run the value through the bolt; return what the table holds then, or the kind of the error."""
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("k", "v", "at")}))
+    if isinstance(bolt, WindowAggregate):
+        bolt.with_timestamp_field("at").with_tumbling_window(Duration(10))
+    declarer = builder.set_bolt("bolt", bolt)
+    declarer.fields_grouping("feed", "s", ["k"])
+    with TopologyTestDriver(builder.build_topology(), data_dir=directory, clock=ManualClock(EPOCH)) as driver:
+        try:
+            driver.commit(driver.feed({"s": [("a", value, 1)]}))
+            driver.commit(driver.end_of_input())
+        except TxstormError as error:
+            assert re.search(r"(expected|does not fit|is out of the|common) .*(fit|years|type)", str(error)), error
+            return "refused"
+        rows = (driver.sink(table) if table == "sink" else driver.state(table)).to_pylist()
+    return repr([row["v"] for row in rows])
+
+
+@pytest.mark.parametrize(("kind", "value"), CASES, ids=lambda one: ascii(one)[:40])
+def test_a_value_is_the_same_whichever_way_it_takes(kind, value, tmp_path):
+    given = columns_of(value)
+    ways = {name: (Uses(kind, use), table) for name, (table, use) in HANDLES.items()}
+    ways |= {name: (make(kind), "sink" if name == "DeltaSink" else "state") for name, make in BOLTS.items()}
+    ways = {name: way for name, way in ways.items() if given is not None or ("batch" not in name and name != "merge")}
+    found = {name: stored(*way, value, tmp_path / name) for name, way in ways.items()}
+    assert len(set(found.values())) == 1, found

@@ -1,0 +1,159 @@
+"""Typed columns: one value has the same fate as a value and in a column; nothing wraps, and sums are exact or refused."""
+
+import ast
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import txstorm
+from txstorm.typed import Misfit, column_of, converted, decimals_of, fits, python_values, rows_out_of_range
+
+DECIMAL, TIME = pa.decimal128(38, 18), pa.timestamp("us", "UTC")
+KINDS = [
+    *(pa.bool_(), pa.int8(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.binary()),
+    *(TIME, pa.date32(), DECIMAL, pa.decimal128(18, 2), pa.decimal128(5, 0)),
+]
+KINDS += [*map(pa.list_, KINDS), *(pa.struct({"a": kind}) for kind in KINDS)]
+numbers = st.one_of(
+    st.integers(-(2**65), 2**65),
+    st.floats(),
+    st.decimals(allow_nan=False, allow_infinity=False, places=2),
+    st.builds(lambda sign, digits, exponent: Decimal(f"{sign}{digits}E{exponent}"), st.sampled_from(["", "-"]),
+              st.integers(0, 10**9), st.integers(-25, 45)),
+)  # fmt: skip
+zones = st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours)))
+plain = st.one_of(
+    st.none(), st.booleans(), numbers, st.text(max_size=3), st.binary(max_size=3), st.dates(),
+    st.datetimes(), st.datetimes(timezones=zones), st.sampled_from([datetime.max.replace(tzinfo=UTC), date.max]),
+)  # fmt: skip
+values = st.one_of(plain, st.lists(plain, max_size=2), plain.map(lambda one: {"a": one}))
+
+
+def outcome(make, *arguments):
+    try:
+        return repr(python_values(make(*arguments)))
+    except Misfit as error:
+        return type(error)
+
+
+@given(st.sampled_from(KINDS), values)
+@example(DECIMAL, Decimal("1e30"))
+@example(DECIMAL, [Decimal("1e30")])
+@example(pa.list_(DECIMAL), [Decimal("1e30")])
+@example(pa.decimal128(18, 2), 5)
+@example(pa.float32(), 1e300)
+@example(TIME, datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))))
+def test_a_value_has_the_same_fate_in_a_column(kind, value):
+    try:
+        column = pa.array([value])
+        [found] = python_values(column)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return  # no column of Arrow's has it
+    if found == found and found != value:
+        return  # nor has this one
+    assert outcome(converted, column, kind) == outcome(column_of, [value], kind)
+
+
+@given(st.from_regex(r"[+-]?([0-9]{1,24}\.?[0-9]{0,20}|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?", fullmatch=True))
+@example("1e30")
+@example("100000000000000000000")
+@example("1e999999999")
+def test_a_decimal_in_a_text_is_the_one_that_python_reads(text):
+    assert outcome(decimals_of, pa.array([text, "", " 1 "]), DECIMAL) == outcome(
+        column_of, [Decimal(text), None, Decimal(1)], DECIMAL
+    )
+
+
+@pytest.mark.parametrize("text", ["x", "1_0", "NaN", "1e", "٣", "--1"])
+def test_a_text_that_is_no_number_is_refused(text):
+    with pytest.raises(Misfit, match="expected a decimal number, got") as refused:
+        decimals_of(pa.chunked_array([["1"], [None, text]]), DECIMAL)
+    assert refused.value.row == 2
+
+
+def test_the_first_value_that_does_not_fit_is_named():
+    column = pa.chunked_array([[1, 2], [None, 300, 4, 500]])
+    with pytest.raises(Misfit, match=r"expected values that fit int8, got 300") as refused:
+        converted(column, pa.int8())
+    assert refused.value.row == 3
+    with pytest.raises(Misfit, match="expected a value that fits int8, got 300") as refused:
+        column_of(column.to_pylist(), pa.int8())
+    assert refused.value.row == 3
+    with pytest.raises(Misfit, match="expected int8, got string") as refused:
+        converted(pa.array(["1"]), pa.int8())
+    assert refused.value.row is None
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.list_(pa.float32()), pa.struct({"a": pa.float32()})], ids=str)
+def test_a_float_does_not_become_infinite(kind):
+    def of(number):
+        return [number] if pa.types.is_list(kind) else {"a": number} if pa.types.is_struct(kind) else number
+
+    for make in (lambda values: converted(pa.array(values), kind), lambda values: column_of(values, kind)):
+        assert make([of(float("inf")), of(1.5)]).to_pylist() == [of(float("inf")), of(1.5)]
+        with pytest.raises(Misfit, match="out of the range of float") as refused:
+            make([of(1.5), None, of(-1e300)])
+        assert refused.value.row == 2
+
+
+FAR = {pa.timestamp("us"): 2**62, TIME: -(2**62), pa.timestamp("s"): 2**40, pa.date64(): 2**50, pa.time64("us"): -1}
+
+
+@pytest.mark.parametrize("kind", FAR, ids=str)
+def test_times_that_python_does_not_have_are_found_wherever_they_are(kind):
+    column = pa.array([0, FAR[kind], None, FAR[kind]]).view(kind)
+    assert rows_out_of_range(column) == [1, 3]
+    assert rows_out_of_range(pa.chunked_array([column, column])) == [1, 3, 5, 7]
+    lists = pa.ListArray.from_arrays([0, 1, 4], column)
+    assert rows_out_of_range(lists) == [1]
+    assert rows_out_of_range(pa.StructArray.from_arrays([column, pa.array([1, 2, 3, 4])], ["a", "b"])) == [1, 3]
+    for one in (column, lists):
+        with pytest.raises(Misfit, match="out of the years 1 to 9999, which Python does not have") as refused:
+            converted(one, one.type)
+        assert refused.value.row == 1
+
+
+def test_which_types_fit():
+    assert fits(pa.null(), DECIMAL)
+    assert fits(pa.dictionary(pa.int8(), pa.string_view()), pa.string())
+    assert not fits(pa.timestamp("us"), TIME)
+    assert not fits(pa.list_(pa.string()), pa.list_(pa.int64()))
+    assert not fits(pa.struct({"a": pa.int64(), "b": pa.int64()}), pa.struct({"a": pa.int64()}))
+
+
+EXCEPTIONS = {
+    "typed.py": "this is the module",
+    "clients/delta/data_files.py": "numbers of rows",
+    "results/aggregate_windows.py": "numbers of tuples; ends of windows",
+    "storage/tables/rewrite.py": "positions of rows",
+    "windows/aggregates/groups.py": "sums that sum_may_overflow has looked at",
+    "keys.py": "from large to small strings and binary values",
+    "joins/side_rows.py": "times that were stored",
+    "joins/lone_side.py": "lengths of texts",
+    "spouts/files/parquet.py": "the text of a message",
+}
+OWN = {"TXID.type", "_TIME", "TIME", "_UTC", "INSTANT"}
+"""Types that the package itself gives to times and txids."""
+
+
+def test_no_other_module_casts_to_a_declared_type_or_adds_up():
+    package, found = Path(txstorm.__file__).parent, set()
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())) if not name.startswith("simulation/") else ():
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            kind = ast.unparse(node.args[-1]) if node.args else ""
+            casts = called.endswith(".cast") and node.args and kind not in OWN
+            casts = casts and not (kind.startswith("pa.") and "decimal" not in kind)
+            adds = called in ("pc.sum", "pc.product", "pc.multiply", "pc.cumulative_sum", "np.add.at")
+            if casts or adds or (called.endswith(".aggregate") and "sum" in kind):
+                found.add(name)
+    assert found - EXCEPTIONS.keys() <= {"joins/lookup/lookup_table.py", "state/index/row_groups.py"}
+    assert found >= EXCEPTIONS.keys()
