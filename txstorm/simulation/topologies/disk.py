@@ -75,7 +75,7 @@ class Disk:
             known = _inode(changed[0]) if event in _NEW else None
             if known is None:
                 self._changes.append(_Change(changed, [self._linked(name) for name in changed]))
-            elif event == "open":
+            elif event == "open" and not args[2] & os.O_EXCL:  # which fails if the file exists
                 self._durable.discard(known)
         finally:
             self._busy = False
