@@ -15,7 +15,7 @@ from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.clients.delta.log import LOG, checkpoint_after, torn_creation
-from txstorm.clients.files import secure_directories, sync_file, sync_names
+from txstorm.clients.files import sync_file, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.intent import STAGED, Intent
@@ -162,8 +162,11 @@ def secure_history(handle: DeltaHandle) -> None:
     """
     version = handle.version
     if handle.path not in _durable:
-        secure_directories(handle.path / STAGED, handle.path.parent)
-        sync_names(handle.path, [handle.log_entry(0).parent])
+        staged = handle.path / STAGED
+        staged.mkdir(parents=True, exist_ok=True)
+        sync_names(staged.parent, [staged])
+        sync_names(handle.path, [staged.parent, handle.log_entry(0).parent])  # a failed sync may have lost both
+        sync_names(handle.path.parent, [handle.path])
     known = _durable.get(handle.path, handle.checkpointed - 1)
     handle.make_durable(range(known + 1, version), again=True)
     handle.make_durable(range(version, version + 1), again=known >= version)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from table_steps import history_row, interrupted, synced_paths
 
+from txstorm.clients import files
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import CHECKPOINT_EVERY, CHECKPOINT_MOST, LOG, entry_name
@@ -78,6 +79,22 @@ def test_the_first_log_entry_is_durable_before_the_next_one_is_written(tmp_path,
         log = create_only(tmp_path, monkeypatch)
     assert [path.name for path in log.iterdir()] == [entry_name(0)]
     assert {str(log), str(log.parent), str(tmp_path)} <= set(synced)
+
+
+def test_after_a_failed_sync_of_its_directory_all_names_in_it_are_renewed(tmp_path, monkeypatch):
+    """A later sync that succeeds would make none of them durable, nor say so."""
+    sync, failed, renewed = files.sync_file, [], []
+
+    def fails_once(path):
+        if path == tmp_path / "history" and not failed:
+            failed.append(path)
+            raise OSError(5, "injected")
+        sync(path)
+
+    monkeypatch.setattr(files, "sync_file", fails_once)
+    monkeypatch.setattr(files, "renew", renewed.append)
+    append_history(tmp_path, [history_row(1)])
+    assert {path.name for path in renewed} == {"_txstorm", LOG}
 
 
 def test_a_foreign_or_newer_table_is_refused(tmp_path):
