@@ -299,8 +299,17 @@ def stand_by(world: World) -> None:
     else:
         lose_lease(world)
         first.frozen = world.scheduler.picks + 200 * (how - 3)
-    world.lets_run(PATIENCE, lambda: second not in world.processes or second.opened, jumps=60)
-    if second in world.processes and second.waits and world.entries.holder is None:
+
+    def waits() -> bool:
+        return second in world.processes and not second.opened
+
+    def is_free() -> bool:
+        return waits() and second.waits and world.entries.holder is None
+
+    world.lets_run(PATIENCE, lambda: not waits(), jumps=60)
+    if is_free():  # perhaps only just: the leader may have hung for long
+        world.lets_run(PATIENCE, lambda: not waits(), jumps=60)
+    if is_free():
         world.violates(7, f"{second} stands by, and does not acquire the lease")
     status = world.status()
     if second.opened and status["mode"] == "killed" and f"pid {status['pid']} on" in str(second.told):
