@@ -156,6 +156,7 @@ if replay and not self.planner.opaque and txid in self.metas:
         "_Watch._taken",
         "ledger.acquire(self._owner)",
         "pass",
+        "tests/recovery/takeover/test_standby.py::test_a_ledger_that_is_away_for_a_while_is_waited_for",
     ),
     Mutant(
         "a_stand_by_leads_although_the_run_was_killed",

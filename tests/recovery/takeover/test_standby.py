@@ -195,6 +195,11 @@ def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_ba
 
 def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatch):
     asked, real = [], SqliteLedger.wait_free
+    taken, acquire = [], SqliteLedger.acquire
+
+    def taking(self: SqliteLedger, owner: str) -> None:
+        acquire(self, owner)
+        taken.append(owner)
 
     def away(self: SqliteLedger, seconds: float) -> bool:
         asked.append(seconds)
@@ -203,11 +208,14 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
         return real(self, seconds)
 
     monkeypatch.setattr(SqliteLedger, "wait_free", away)
+    monkeypatch.setattr(SqliteLedger, "acquire", taking)
     standby = Standby(place, until_txid=1)
     eventually(lambda: len(asked) > 3)
     assert any("the ledger cannot be read; retrying: no answer" in one for one in standby.told)
+    assert taken == []
     held.close()
     standby.returned().awaitTermination()
+    assert len(taken) == 1, "it leads with the lease"
 
 
 def test_without_standby_a_held_lease_is_refused(held, place, data_dir):
