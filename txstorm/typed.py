@@ -125,6 +125,10 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     Raises:
         Misfit: the first value that does not fit: its type, its range, or a datetime without a time zone.
     """
+    exact, kinds = python_type(kind), set(map(type, values))
+    kinds.discard(type(None))
+    if kinds <= {exact} and exact not in (datetime, list, dict):  # the usual case: no look at each value
+        return fitting(values, kind)
     for row, value in enumerate(values):
         if fault := misfit(kind, value):
             raise Misfit(fault, row)

@@ -206,7 +206,9 @@ class Cells:
             if one.field is not None:
                 rest.update(one.rest_of_rows(read[one.field.name]))
         cells, of_row = self._with_rest(made, rest)
-        keys = {one.name: self._typed(batch, one, where).take(pa.array(of_row)) for one in self.keys}
+        keys = {one.name: self._typed(batch, one, where) for one in self.keys}
+        if len(of_row) > len(times):
+            keys = {name: column.take(pa.array(of_row)) for name, column in keys.items()}
         return pa.table({**keys, **cells}), of_row
 
     def combined(self, table: pa.Table, groups: Groups) -> tuple[dict[str, pa.Array], Numbers]:
